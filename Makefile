@@ -1,0 +1,63 @@
+# Every target sets up what it needs by itself. PYTHON may name another interpreter (3.11 or newer).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-full check format bench demo lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv and install the locked packages and this project into it
+
+run: $(READY) ## start the server on 127.0.0.1:4000, data in ./topics-data
+	$(BIN)/topics serve
+
+test: $(READY) ## run the tests, without the slow sweeps
+	$(BIN)/python -m pytest -q -m "not full"
+
+test-full: $(READY) ## run all tests
+	$(BIN)/python -m pytest -q
+
+check: $(READY) ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+
+format: $(READY) ## sort imports and format the code
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## run the benchmarks
+	$(BIN)/python -m bench
+
+demo: $(READY) ## run the demo
+	$(BIN)/python -m examples.demo
+
+lock: ## write requirements.lock anew, with the newest versions that pyproject.toml admits
+	rm -rf .lock-venv
+	$(call make_venv,.lock-venv)
+	$(call pip,.lock-venv) install --quiet --editable '.[dev]'
+	$(call pip,.lock-venv) freeze --exclude-editable > requirements.lock
+	rm -rf .lock-venv
+
+clean: ## remove the environment, caches and build products
+	rm -rf $(VENV) .lock-venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Debian ships venv without ensurepip unless python3-venv is installed. An environment without
+# pip of its own does as well: the interpreter's pip then installs into it from outside.
+make_venv = $(PYTHON) -m venv $(1) >/dev/null 2>&1 || $(PYTHON) -m venv --clear --without-pip $(1)
+pip = $$(test -x $(1)/bin/pip && echo $(1)/bin/python -m pip || echo $(PYTHON) -m pip --python $(1)/bin/python)
+
+$(READY): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "topics needs Python 3.11 or newer; name one by: make PYTHON=..." >&2; exit 1; }
+	@echo "setting up $(VENV)"
+	@test -x $(BIN)/python || { $(call make_venv,$(VENV)); }
+	@$(call pip,$(VENV)) install --quiet --disable-pip-version-check --requirement requirements.lock
+	@$(call pip,$(VENV)) install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(READY)

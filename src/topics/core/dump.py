@@ -1,0 +1,177 @@
+"""Snapshots of the state: what changed, as items; and the way back.
+
+An item is a key and a value, both bytes; a snapshot is the latest value of
+every key. A topic's item says at which log position it was taken: entries
+below it are in it, so topics may be dumped one after the other while the
+state moves on. Records are not dumped: they lie in segments, and the owner of
+the segments adds them to a loaded log with `attach`.
+
+    m                     what concerns all topics
+    t + id                a topic
+    k + id + number       idempotency keys of a topic, a block for each time it was dumped
+    r + name              a router
+
+`s` keys belong to the owner of the segments.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec import Struct
+
+from topics.core.machine import Queue, Router, State, Topic, Written
+from topics.model import Gap, TopicConfig
+
+Items = dict[bytes, bytes | None]  # None = the key is gone
+
+META = b"m"
+
+
+class TopicItem(Struct, array_like=True):
+    id: int
+    name: str
+    epoch: int
+    config: TopicConfig
+    position: int
+    head: int
+    cap_hi: int
+    ttl_hi: int
+    gaps: list[Gap]
+    last_ts: int
+    reserved: int
+    live_hi: int  # highest live seq; what an ephemeral topic loses by a restart
+    dead_lettered: int
+    deliveries: dict[int, int]
+    leases: dict[int, tuple[int, str, int]]
+    delayed: dict[int, int]
+
+
+class RouterItem(Struct, array_like=True):
+    source: int
+    dest: int
+    definition: bytes
+    cursor: int
+    total: int
+
+
+class KeysItem(Struct, array_like=True):
+    newest_ts: int
+    keys: list[tuple[str, int, int, int]]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_topic = msgspec.msgpack.Decoder(TopicItem).decode
+_decode_router = msgspec.msgpack.Decoder(RouterItem).decode
+_decode_keys = msgspec.msgpack.Decoder(KeysItem).decode
+
+
+def topic_key(id: int) -> bytes:
+    return b"t" + id.to_bytes(8, "big")
+
+
+def _keys_key(id: int, number: int) -> bytes:
+    return b"k" + id.to_bytes(8, "big") + number.to_bytes(8, "big")
+
+
+def dump_topic(topic: Topic, position: int, now: int) -> Items:
+    """The items of a topic as it is at `position`, the end of the log."""
+    log, queue = topic.log, topic.queue
+    items: Items = {}
+    keeps_leases = topic.config.leases_durable
+    item = TopicItem(
+        topic.id,
+        topic.name,
+        topic.epoch,
+        topic.config,
+        position,
+        log.head,
+        log.cap_hi,
+        log.ttl_hi,
+        log.gaps,
+        log.last_ts,
+        topic.reserved,
+        0 if topic.is_logged else log.highest_live(log.head),
+        queue.dead_lettered,
+        queue.deliveries if topic.is_logged else {},
+        queue.leases if keeps_leases else {},
+        queue.delayed if keeps_leases else {},
+    )
+    items[topic_key(topic.id)] = _encode(item)
+    items.update(_dump_keys(topic, position, now))
+    return items
+
+
+def gone_topic(topic: Topic) -> Items:
+    """The items that end a deleted topic."""
+    items: Items = {topic_key(topic.id): None}
+    items.update({_keys_key(topic.id, number): None for number, _ in topic.key_blocks})
+    return items
+
+
+def dump_router(router: Router) -> bytes:
+    return _encode(RouterItem(router.source, router.dest, router.definition, router.cursor, router.total))
+
+
+def _dump_keys(topic: Topic, position: int, now: int) -> Items:
+    """Keys not dumped yet, as a new block; blocks whose keys are all forgotten go."""
+    items: Items = {}
+    fresh = topic.keys.take_fresh()
+    if fresh and topic.is_logged:
+        newest_ts = fresh[-1][1].ts
+        items[_keys_key(topic.id, position)] = _encode(KeysItem(newest_ts, [(key, *written) for key, written in fresh]))
+        topic.key_blocks.append((position, newest_ts))
+    window_ms = topic.config.idempotency_window_ms
+    for number, newest_ts in list(topic.key_blocks):
+        if now - newest_ts > window_ms:
+            items[_keys_key(topic.id, number)] = None
+            topic.key_blocks.remove((number, newest_ts))
+    return items
+
+
+def load(items: Mapping[bytes, bytes]) -> State:
+    """The state that `items` describe, its logs without records."""
+    state = State()
+    for key, value in items.items():
+        if key.startswith(b"t"):
+            _load_topic(state, _decode_topic(value))
+    for key, value in sorted(items.items()):
+        if key.startswith(b"k"):
+            _load_keys(state, key, _decode_keys(value))
+        elif key.startswith(b"r"):
+            item = _decode_router(value)
+            name = key[1:].decode()
+            state.routers[name] = Router(name, item.source, item.dest, item.definition, item.cursor, item.total)
+    return state
+
+
+def _load_topic(state: State, item: TopicItem) -> None:
+    topic = Topic(item.id, item.name, item.epoch, item.config)
+    state.topics[item.name] = state.by_id[item.id] = topic
+    topic.position = item.position
+    topic.reserved = topic.reserved_durable = item.reserved
+    log = topic.log
+    log.head, log.cap_hi, log.ttl_hi, log.last_ts = item.head, item.cap_hi, item.ttl_hi, item.last_ts
+    log.gaps = list(item.gaps)
+    log.earliest = item.head + 1
+    if not topic.is_logged:
+        log.evict(item.live_hi)
+    queue = Queue()
+    queue.dead_lettered, queue.deliveries = item.dead_lettered, item.deliveries
+    queue.leases, queue.delayed = item.leases, item.delayed
+    topic.queue = queue
+    state.next_id = max(state.next_id, item.id + 1, item.epoch + 1)
+
+
+def _load_keys(state: State, key: bytes, item: KeysItem) -> None:
+    topic = state.by_id.get(int.from_bytes(key[1:9], "big"))
+    if topic is None:
+        return
+    topic.key_blocks.append((int.from_bytes(key[9:17], "big"), item.newest_ts))
+    for name, first, last, ts in item.keys:
+        topic.keys.restore(name, Written(first, last, ts))
+
+
+def totals(topics: Iterable[Topic]) -> tuple[int, int]:
+    """Live records and bytes of `topics`."""
+    pairs = [(topic.log.count, topic.log.bytes) for topic in topics]
+    return sum(count for count, _ in pairs), sum(size for _, size in pairs)

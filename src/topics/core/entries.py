@@ -1,0 +1,233 @@
+"""Entries: what was decided, in the form in which it is logged and applied.
+
+An entry holds everything `apply` needs, so that replay reads no clock and
+decides nothing. All entries of one frame are applied together.
+
+Layout of a frame's payload: entries one after the other, each
+
+    u8 kind | u32 length | content
+
+kind 1 is an Appended, whose content is (little endian)
+
+    u64 topic | u64 first | i64 ts | u32 count | u8 flags | u16 key length | key | u32 size × count | body
+
+flags: 1 = some record has a tag, 2 = there is a key. Kind 0 is any other
+entry, in MessagePack, as an array that starts with the entry's tag number.
+Numbers of kinds and tags are never reused.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from struct import Struct as Layout
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from topics.core.records import Batch
+from topics.errors import TopicsError
+from topics.model import TopicConfig
+
+_HEAD = Layout("<BI")
+_APPENDED = Layout("<QQqIBH")
+_KIND_OTHER, _KIND_APPENDED = 0, 1
+_HAS_TAGS, _HAS_KEY = 1, 2
+
+
+class UnknownEntry(TopicsError):
+    """The log holds an entry that this version does not know."""
+
+
+class Appended(Struct, gc=False):
+    """Records `first` .. `first + len(batch.sizes) - 1` of a topic, all with one `ts`."""
+
+    topic: int
+    first: int
+    ts: int
+    batch: Batch
+    key: str | None = None  # idempotency key
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.batch.sizes) - 1
+
+
+class Entry(Struct, gc=False, array_like=True, tag_field="tag"):
+    """An entry other than Appended. `topic` is the numeric id of the instance."""
+
+
+class TopicCreated(Entry, tag=1):
+    topic: int
+    name: str
+    epoch: int
+    config: TopicConfig
+
+
+class TopicConfigured(Entry, tag=2):
+    topic: int
+    config: TopicConfig
+
+
+class TopicDeleted(Entry, tag=3):
+    topic: int
+
+
+class Evicted(Entry, tag=4):
+    """All live records up to `last`, itself live until now, are lost to a cap."""
+
+    topic: int
+    last: int
+
+
+class Expired(Entry, tag=5):
+    """All live records up to `last`, itself live until now, are lost to their age."""
+
+    topic: int
+    last: int
+
+
+class Deleted(Entry, tag=6):
+    """Live records below `before` are deleted, and those whose bits are set in `blocks`.
+
+    A block is 1024 seqs, `number * 1024` and up; bit i of its mask (little
+    endian bytes) stands for seq `number * 1024 + i`.
+    """
+
+    topic: int
+    before: int
+    blocks: list[tuple[int, bytes]]
+
+
+class GapOpened(Entry, tag=7):
+    """The next seqs, up to `last`, are handed out to nobody: an announced loss."""
+
+    topic: int
+    last: int
+    reason: Literal["cap", "source_trim"]
+
+
+class Reserved(Entry, tag=8):
+    """Seqs up to `last` may be handed out before they are synced (DU10)."""
+
+    topic: int
+    last: int
+
+
+class HeadKept(Entry, tag=9):
+    """The head of a topic whose records the log does not have; those up to `lost` were live."""
+
+    topic: int
+    head: int
+    lost: int
+
+
+class Reincarnated(Entry, tag=10):
+    """A crash took an ephemeral topic's records: all up to its head are lost, and it has a new epoch."""
+
+    topic: int
+    epoch: int
+
+
+class RouterSet(Entry, tag=11):
+    """A router is created or replaced. `cursor` and `total` are where it starts."""
+
+    name: str
+    source: int
+    dest: int
+    definition: bytes  # JSON of the definition as answers show it
+    cursor: int
+    total: int
+
+
+class RouterRemoved(Entry, tag=12):
+    name: str
+
+
+class Leased(Entry, tag=13):
+    """Jobs handed out, or leases given a new deadline: (seq, lease number, deadline, deliveries)."""
+
+    topic: int
+    node: str
+    leases: list[tuple[int, int, int, int]]
+
+
+class Released(Entry, tag=14):
+    """Leases that ended without a delete: (seq, lease number, claimable from)."""
+
+    topic: int
+    leases: list[tuple[int, int, int]]
+
+
+OtherEntry = (
+    TopicCreated
+    | TopicConfigured
+    | TopicDeleted
+    | Evicted
+    | Expired
+    | Deleted
+    | GapOpened
+    | Reserved
+    | HeadKept
+    | Reincarnated
+    | RouterSet
+    | RouterRemoved
+    | Leased
+    | Released
+)
+AnyEntry = Appended | OtherEntry
+
+_encode_other = msgspec.msgpack.Encoder().encode
+_decode_other = msgspec.msgpack.Decoder(OtherEntry).decode
+
+
+def encode(entries: Sequence[AnyEntry]) -> bytes:
+    """The payload of one frame."""
+    if len(entries) == 1 and type(entries[0]) is Appended:
+        return _encode_appended(entries[0])
+    return b"".join([_encode_one(entry) for entry in entries])
+
+
+def decode(payload: memoryview) -> Iterator[AnyEntry]:
+    """The entries of one frame's payload, whose checksum was right."""
+    start = 0
+    while start < len(payload):
+        kind, size = _HEAD.unpack_from(payload, start)
+        start += _HEAD.size
+        content = payload[start : start + size]
+        start += size
+        if kind == _KIND_APPENDED:
+            yield _decode_appended(content)
+        elif kind == _KIND_OTHER:
+            try:
+                yield _decode_other(content)
+            except msgspec.ValidationError as error:
+                raise UnknownEntry(f"a newer version of topics wrote this log: {error}") from None
+        else:
+            raise UnknownEntry(f"a newer version of topics wrote this log: entry kind {kind}")
+
+
+def _encode_one(entry: AnyEntry) -> bytes:
+    if type(entry) is Appended:
+        return _encode_appended(entry)
+    content = _encode_other(entry)
+    return _HEAD.pack(_KIND_OTHER, len(content)) + content
+
+
+def _encode_appended(entry: Appended) -> bytes:
+    batch = entry.batch
+    sizes = batch.sizes.tobytes()
+    key = b"" if entry.key is None else entry.key.encode()
+    flags = (_HAS_TAGS if batch.has_tags else 0) | (_HAS_KEY if entry.key is not None else 0)
+    head = _APPENDED.pack(entry.topic, entry.first, entry.ts, len(batch.sizes), flags, len(key))
+    size = len(head) + len(key) + len(sizes) + len(batch.body)
+    return b"".join((_HEAD.pack(_KIND_APPENDED, size), head, key, sizes, batch.body))
+
+
+def _decode_appended(content: memoryview) -> Appended:
+    topic, first, ts, count, flags, key_size = _APPENDED.unpack_from(content)
+    sizes_start = _APPENDED.size + key_size
+    body_start = sizes_start + 4 * count
+    sizes = array("I")
+    sizes.frombytes(content[sizes_start:body_start])
+    key = str(content[_APPENDED.size : sizes_start], "utf-8") if flags & _HAS_KEY else None
+    return Appended(topic, first, ts, Batch(bytes(content[body_start:]), sizes, bool(flags & _HAS_TAGS)), key)

@@ -1,0 +1,492 @@
+"""One topic's log: which seqs were handed out, which records are live, and how a reader walks them.
+
+Owns the parts, the watermarks, the gaps and the marks of dead records. Pure:
+no clock, no I/O. Knows nothing of names, configs, commands or durability.
+
+Invariants
+- 1 <= floor <= earliest <= head + 1; none of them ever falls.
+- `parts` are sorted by seq, do not overlap, and each holds a live record.
+- A row is live unless its bit in `_dead` is set. Seqs in no part are not live.
+- `count`, `bytes` and the live totals of each part are exact at all times.
+- `gaps` are sorted, do not touch a live record, and end above the floor.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from msgspec import Struct
+
+from topics.core.parts import PAGE_ROWS, Cache, Chunk, Page, Part, Projection
+from topics.core.records import Batch
+from topics.model import EXAMINED_MIN, Gap, Reason, TagMatch, Tombstone
+
+BLOCK = 1024  # seqs whose dead marks share one integer
+
+Blocks = dict[int, int]  # block number → mask of its seqs
+
+
+class Query(Struct, frozen=True, gc=False):
+    """What a reader asks of a log."""
+
+    after: int
+    limit: int
+    bytes_max: int
+    nodes: frozenset[str] = frozenset()  # records of these nodes are left out
+    match: TagMatch | None = None  # records whose tag does not match are left out
+    epoch: int | None = None  # the instance the cursor belongs to; None = not known
+    projection: Projection = Projection()
+
+
+class Plan(Struct, gc=False):
+    """The answer to a Query: which rows of which pages, and where the reader then stands."""
+
+    pieces: list[tuple[Page, int, int]]  # page, start row, stop row
+    count: int  # records delivered
+    next: int
+    scanned: int  # seqs examined, skipped ones included
+    head: int
+    earliest: int
+    tombstone: Tombstone | None
+
+    @property
+    def is_caught_up(self) -> bool:
+        return self.next == self.head
+
+    def texts(self) -> list[bytes]:
+        """The records' JSON, joined by commas within each text."""
+        return [page.slice(start, stop) for page, start, stop in self.pieces]
+
+
+class Log:
+    """The records of one topic instance."""
+
+    __slots__ = (
+        "_dead",
+        "_has_emptied",
+        "bytes",
+        "cap_hi",
+        "count",
+        "dropped",
+        "earliest",
+        "earliest_ts",
+        "gaps",
+        "head",
+        "last_ts",
+        "parts",
+        "ttl_hi",
+    )
+
+    def __init__(self) -> None:
+        self.head = 0
+        self.cap_hi = 0  # highest seq that was live when a cap took it
+        self.ttl_hi = 0  # highest seq that was live when it expired
+        self.gaps: list[Gap] = []
+        self.count = 0  # live records
+        self.bytes = 0  # sum of their sizes
+        self.earliest = 1
+        self.earliest_ts = 0  # ts of the earliest live record; meaningless if there is none
+        self.last_ts = 0  # ts of the newest record ever
+        self.parts: list[Part] = []
+        self.dropped: list[Part] = []  # parts that died, for the owner of memory and files to clear away
+        self._dead: Blocks = {}
+        self._has_emptied = False  # some part in `parts` has no live record left
+
+    @property
+    def floor(self) -> int:
+        return max(self.cap_hi, self.ttl_hi) + 1
+
+    # --- growing
+
+    def append(self, batch: Batch, ts: int) -> None:
+        """Add a batch at the head."""
+        tail = self.parts[-1] if self.parts else None
+        count = len(batch.sizes)
+        if type(tail) is not Chunk or tail.last != self.head or not tail.takes(count):
+            tail = Chunk(self.head + 1)
+            self.parts.append(tail)
+        before = tail.live_bytes
+        tail.append(batch.body, batch.sizes, ts, batch.has_tags)
+        if not self.count:
+            self.earliest, self.earliest_ts = self.head + 1, ts
+        self.head += count
+        self.count += count
+        self.bytes += tail.live_bytes - before
+        self.last_ts = ts
+
+    def open_gap(self, last: int, reason: Literal["cap", "source_trim"]) -> None:
+        """Hand out the seqs up to `last` to nobody (TM12)."""
+        first = self.head + 1
+        if last < first:
+            return
+        newest = self.gaps[-1] if self.gaps else None
+        if newest is not None and newest.last == self.head and newest.reason == reason:
+            self.gaps[-1] = Gap(newest.first, last, reason)
+        else:
+            self.gaps.append(Gap(first, last, reason))
+        self.head = last
+        if not self.count:
+            self.earliest = self.head + 1
+
+    def keep_head(self, head: int, lost: int) -> None:
+        """Take over a head whose records are not here; those up to `lost` were live and are lost."""
+        if head > self.head:
+            self.head = head
+            self.evict(lost)
+
+    def attach(self, part: Part) -> None:
+        """Add a sealed part above all that are here; its seqs were handed out before."""
+        self.parts.append(part)
+        self.count += part.live_count
+        self.bytes += part.live_bytes
+        if len(self.parts) == 1:
+            row, _ = next(self.live_runs(part, 0, part.count))
+            self.earliest, self.earliest_ts = part.seq_at(row), part.ts_at(row)
+
+    def mark_dead(self, seqs: Iterable[int]) -> None:
+        """Note rows, of parts about to be attached, as dead."""
+        for seq in seqs:
+            self._dead[seq // BLOCK] = self._dead.get(seq // BLOCK, 0) | 1 << seq % BLOCK
+
+    def replace(self, old: list[Part], new: Part) -> None:
+        """Let `new` stand for the parts of `old` that are still here; it holds the same records."""
+        present = [part for part in self.parts if part in old]
+        if present:
+            index = self.parts.index(present[0])
+            new.live_count = sum(part.live_count for part in present)
+            new.live_bytes = sum(part.live_bytes for part in present)
+            self.parts[index : index + len(present)] = [new]
+
+    # --- shrinking
+
+    def evict(self, last: int) -> None:
+        """Lose the live records up to `last` to a cap."""
+        self.cap_hi = max(self.cap_hi, last)
+        self._lose(last)
+
+    def expire(self, last: int) -> None:
+        """Lose the live records up to `last` to their age."""
+        self.ttl_hi = max(self.ttl_hi, last)
+        self._lose(last)
+
+    def delete_before(self, seq: int) -> None:
+        self._drop_through(seq - 1)
+        self._settle()
+
+    def delete_blocks(self, blocks: Iterable[tuple[int, int]]) -> None:
+        for number, mask in blocks:
+            first = number * BLOCK
+            index = self._part_from(first)
+            while index < len(self.parts) and self.parts[index].first < first + BLOCK:
+                self._kill(self.parts[index], number, mask)
+                index += 1
+        self._settle()
+
+    def _lose(self, last: int) -> None:
+        self._drop_through(last)
+        if self.gaps and self.gaps[0].last < self.floor:
+            self.gaps = [gap for gap in self.gaps if gap.last >= self.floor]
+        self._settle()
+
+    def _drop_through(self, last: int) -> None:
+        """Make every live record up to `last` dead: whole parts at once, the rest by marks."""
+        parts, whole = self.parts, 0
+        while whole < len(parts) and parts[whole].last <= last:
+            self.count -= parts[whole].live_count
+            self.bytes -= parts[whole].live_bytes
+            whole += 1
+        if whole:
+            self.dropped.extend(parts[:whole])
+            del parts[:whole]
+        if parts and parts[0].first <= last:
+            first = max(parts[0].first, self.earliest)
+            for number in range(first // BLOCK, last // BLOCK + 1):
+                self._kill(parts[0], number, _mask(number, first, last))
+
+    def _kill(self, part: Part, number: int, mask: int) -> None:
+        """Mark the rows of `part` dead whose bits are in `mask`."""
+        mask &= ~self._dead.get(number, 0) & _mask(number, max(part.first, self.earliest), part.last)
+        if not mask:
+            return
+        count = size = 0
+        for start, stop in _runs(mask):
+            first_row = part.row_from(number * BLOCK + start)
+            stop_row = part.row_from(number * BLOCK + stop)
+            count += stop_row - first_row
+            size += part.bytes_before(stop_row) - part.bytes_before(first_row)
+        self._dead[number] = self._dead.get(number, 0) | mask
+        part.live_count -= count
+        part.live_bytes -= size
+        self.count -= count
+        self.bytes -= size
+        if not part.live_count:
+            self._has_emptied = True
+
+    def _settle(self) -> None:
+        """Clear away parts that have died and bring `earliest` up to date."""
+        if self._has_emptied:
+            self._has_emptied = False
+            self.dropped.extend(part for part in self.parts if not part.live_count)
+            self.parts = [part for part in self.parts if part.live_count]
+        before = self.earliest
+        if self.parts:
+            part = self.parts[0]
+            row, _ = next(self.live_runs(part, part.row_from(before), part.count))
+            self.earliest, self.earliest_ts = part.seq_at(row), part.ts_at(row)
+        else:
+            self.earliest = self.head + 1
+        stale = range(before // BLOCK, self.earliest // BLOCK)
+        if len(stale) > len(self._dead):
+            self._dead = {number: mask for number, mask in self._dead.items() if number >= stale.stop}
+        else:
+            for number in stale:
+                self._dead.pop(number, None)
+
+    # --- asking
+
+    def part_at(self, seq: int) -> Part | None:
+        """The part that holds `seq`, if any."""
+        index = self._part_from(seq)
+        part = self.parts[index] if index < len(self.parts) else None
+        return part if part is not None and part.first <= seq else None
+
+    def is_live(self, seq: int) -> bool:
+        part = self.part_at(seq)
+        if part is None or seq < self.earliest or self._dead.get(seq // BLOCK, 0) >> seq % BLOCK & 1:
+            return False
+        row = part.row_from(seq)
+        return row < part.count and part.seq_at(row) == seq
+
+    def highest_live(self, last: int) -> int:
+        """The highest live seq up to `last`; 0 if there is none."""
+        for part in reversed(self.parts[: self._part_from(last) + 1]):
+            if part.first <= last:
+                runs = list(self.live_runs(part, 0, part.row_from(last + 1)))
+                if runs:
+                    return part.seq_at(runs[-1][1] - 1)
+        return 0
+
+    def bytes_through(self, last: int) -> int:
+        """Sum of the sizes of the live records up to `last`."""
+        size = 0
+        for part in self.parts:
+            if part.last <= last:
+                size += part.live_bytes
+            elif part.first <= last:
+                runs = self.live_runs(part, 0, part.row_from(last + 1))
+                size += sum(part.bytes_before(stop) - part.bytes_before(start) for start, stop in runs)
+        return size
+
+    def expired_through(self, before_ts: int) -> int:
+        """The highest live seq whose ts is below `before_ts`; 0 if there is none."""
+        if not self.count or self.earliest_ts >= before_ts:
+            return 0
+        index = 0
+        while index < len(self.parts) and self.parts[index].row_after_ts(before_ts - 1) == self.parts[index].count:
+            index += 1
+        if index == len(self.parts):
+            return self.highest_live(self.head)
+        part = self.parts[index]
+        return self.highest_live(part.seq_at(part.row_after_ts(before_ts - 1)) - 1)
+
+    def overflow(self, cap_records: int, cap_bytes: int, incoming: "array[int] | None" = None) -> int:
+        """The last seq that must go so that the rest, with `incoming` sizes added, fits the caps; 0 if all fits."""
+        added = sum(incoming) if incoming is not None else 0
+        records = self.count + len(incoming or ()) - cap_records if cap_records else 0
+        size = self.bytes + added - cap_bytes if cap_bytes else 0
+        if records <= 0 and size <= 0:
+            return 0
+        for part in self.parts:
+            if part.live_count >= records and part.live_bytes >= size:
+                return self._overflow_within(part, records, size)
+            records, size = records - part.live_count, size - part.live_bytes
+        return self.head + _taken(incoming or (), records, size)
+
+    def _overflow_within(self, part: Part, records: int, size: int) -> int:
+        """The seq of the live row of `part` with which `records` rows and `size` bytes are gone."""
+        for start, stop in self.live_runs(part, part.row_from(self.earliest), part.count):
+            base = part.bytes_before(start)
+            taken = part.bytes_before(stop) - base
+            if stop - start < records or taken < size:
+                records, size = records - (stop - start), size - taken
+                continue
+            rows = bisect_left(range(stop - start), size, key=lambda n: part.bytes_before(start + n) - base)
+            return part.seq_at(start + max(rows, records) - 1)
+        raise AssertionError("live totals of a part do not agree with its rows")
+
+    def matching(self, match: TagMatch, before: int) -> Iterator[Blocks]:
+        """The seqs below `before` whose tag matches, part by part, as blocks; dead ones may be among them."""
+        for part in list(self.parts):
+            if part.first >= before:
+                return
+            if not part.has_tags:
+                continue
+            blocks: Blocks = {}
+            for row in part.matching(match):
+                seq = part.seq_at(row)
+                if seq < before:
+                    blocks[seq // BLOCK] = blocks.get(seq // BLOCK, 0) | 1 << seq % BLOCK
+            if blocks:
+                yield blocks
+
+    # --- reading
+
+    def read(self, query: Query, epoch: int, cache: Cache) -> Plan:
+        """Walk from the query's cursor. Raises ColdPage if a page must be loaded first."""
+        tombstone, cursor = self._opening(query, epoch)
+        plan = Plan([], 0, cursor, 0, self.head, self.earliest, tombstone)
+        gap = next((gap for gap in self.gaps if gap.last > cursor), None)
+        stop = self.head if gap is None else gap.first - 1
+        self._walk(query, plan, stop, cache)
+        plan.scanned = plan.next - cursor
+        return plan
+
+    def _opening(self, query: Query, epoch: int) -> tuple[Tombstone | None, int]:
+        """The tombstone that a read opens with, if any, and the cursor behind it (TM3-TM6, TM11, TM16)."""
+        after, earliest, head = query.after, self.earliest, self.head
+        if after > head or (query.epoch is not None and query.epoch != epoch):
+            return Tombstone(1, head, "recreated", head, earliest, head), earliest - 1
+        first = after + 1
+        if first < self.floor:
+            reason: Reason = "mixed"
+            if self.ttl_hi < first:
+                reason = "cap"
+            elif self.cap_hi < first:
+                reason = "ttl"
+            return Tombstone(first, earliest - 1, reason, earliest - first, earliest, head), earliest - 1
+        for gap in self.gaps:
+            if gap.first <= first <= gap.last:
+                return Tombstone(first, gap.last, gap.reason, gap.last - after, gap.last + 1, head), gap.last
+        return None, after
+
+    def _walk(self, query: Query, plan: Plan, last: int, cache: Cache) -> None:
+        """Collect live rows above plan.next and up to `last`, within the query's bounds."""
+        room, examined_left = query.bytes_max, max(EXAMINED_MIN, 10 * query.limit)
+        index = self._part_from(plan.next + 1)
+        while index < len(self.parts) and self.parts[index].first <= last:
+            part = self.parts[index]
+            row, stop = part.row_from(plan.next + 1), part.row_from(last + 1)
+            while row < stop:
+                page_stop = min(stop, (row // PAGE_ROWS + 1) * PAGE_ROWS)
+                room = self._collect(query, plan, part, row, page_stop, room, cache)
+                examined_left -= page_stop - row
+                if room < 0 or examined_left <= 0:
+                    return
+                row = page_stop
+            index += 1
+        plan.next = max(plan.next, last)
+
+    def _collect(self, query: Query, plan: Plan, part: Part, start: int, stop: int, room: int, cache: Cache) -> int:
+        """Deliver from rows start..stop of one page and move plan.next. Gives the room left, -1 if the walk ends."""
+        for run_start, run_stop in self.live_runs(part, start, stop):
+            page = cache.page(part, run_start, query.projection)
+            for first, end in _wanted(page, query, run_start, run_stop):
+                until = min(end, first + query.limit - plan.count)
+                until = first + _fitting(part, first, until, room)
+                if until == first and not plan.count:
+                    until = first + 1
+                if until > first:
+                    plan.pieces.append((page, first, until))
+                    plan.count += until - first
+                    room -= part.bytes_before(until) - part.bytes_before(first)
+                if plan.count == query.limit:
+                    plan.next = part.seq_at(until - 1)
+                    return -1
+                if until < end:
+                    plan.next = part.seq_at(until) - 1
+                    return -1
+                room = max(room, 0)
+        plan.next = part.seq_at(stop - 1)
+        return room
+
+    def live_runs(self, part: Part, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Runs of live rows of `part` between rows start and stop."""
+        if part.live_count == part.count:
+            if start < stop:
+                yield start, stop
+            return
+        start = max(start, part.row_from(self.earliest))
+        if start >= stop:
+            return
+        for number in range(part.seq_at(start) // BLOCK, part.seq_at(stop - 1) // BLOCK + 1):
+            first = max(start, part.row_from(number * BLOCK))
+            end = min(stop, part.row_from((number + 1) * BLOCK))
+            dead = self._dead.get(number, 0)
+            if not dead:
+                if first < end:
+                    yield first, end
+                continue
+            live = ~dead & _mask(number, part.first, part.last)
+            for run_start, run_stop in _runs(live):
+                run = max(first, part.row_from(number * BLOCK + run_start))
+                run_end = min(end, part.row_from(number * BLOCK + run_stop))
+                if run < run_end:
+                    yield run, run_end
+
+    def _part_from(self, seq: int) -> int:
+        """Index of the first part that ends at `seq` or above."""
+        parts = self.parts
+        if parts and parts[-1].first <= seq:
+            return len(parts) - 1 if parts[-1].last >= seq else len(parts)
+        return bisect_left(parts, seq, key=_last)
+
+
+def _last(part: Part) -> int:
+    return part.last
+
+
+def _wanted(page: Page, query: Query, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Runs of rows between start and stop that pass the query's node and tag filters."""
+    nodes = page.nodes if query.nodes else None
+    if nodes is None and query.match is None:
+        yield start, stop
+        return
+    run = start
+    for row in range(start, stop):
+        at = row - page.start
+        is_wanted = nodes is None or nodes[at] is None or nodes[at] not in query.nodes
+        if is_wanted and query.match is not None:
+            is_wanted = page.tags is not None and query.match.matches(page.tags[at])
+        if not is_wanted:
+            if run < row:
+                yield run, row
+            run = row + 1
+    if run < stop:
+        yield run, stop
+
+
+def _fitting(part: Part, first: int, until: int, room: int) -> int:
+    """How many of the rows first..until have sizes that sum to at most `room`."""
+    base = part.bytes_before(first)
+    if part.bytes_before(until) - base <= room:
+        return until - first
+    return bisect_left(range(first + 1, until + 1), True, key=lambda row: part.bytes_before(row) - base > room)
+
+
+def _taken(sizes: Iterable[int], records: int, size: int) -> int:
+    """How many of `sizes` must go until `records` of them and `size` bytes are gone."""
+    taken = 0
+    for own in sizes:
+        if records <= 0 and size <= 0:
+            break
+        records, size, taken = records - 1, size - own, taken + 1
+    return taken
+
+
+def _mask(number: int, first: int, last: int) -> int:
+    """The bits of the seqs first..last in block `number`."""
+    low, high = max(0, first - number * BLOCK), min(BLOCK - 1, last - number * BLOCK)
+    return ((1 << (high + 1)) - 1) & ~((1 << low) - 1) if high >= low else 0
+
+
+def _runs(mask: int) -> Iterator[tuple[int, int]]:
+    """Runs of set bits, as start and stop."""
+    position = 0
+    while mask:
+        skip = (mask & -mask).bit_length() - 1
+        mask >>= skip
+        length = (~mask & (mask + 1)).bit_length() - 1
+        yield position + skip, position + skip + length
+        mask >>= length
+        position += skip + length

@@ -1,0 +1,349 @@
+"""Parts: runs of a topic's records, in memory or sealed, and their rendered pages.
+
+A topic's records lie in parts, sorted by seq. A `Chunk` keeps the bodies of
+writes as they were received; a `Sealed` part stands for rows of a segment and
+keeps nothing per record. Rows are numbered from 0 within their part.
+
+A `Page` holds up to PAGE_ROWS records of a part as the JSON text that readers
+get, for one projection; it is made on first use and kept in the `Cache`.
+Reading is slicing pages. Nothing here does I/O: a page of a sealed part that
+is not cached raises `ColdPage`, and whoever owns the files loads it.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from topics.core.records import Body, RecordIn, decode_body, meta_of
+from topics.model import TagMatch
+
+PAGE_ROWS = 1024
+CHUNK_BYTES = 1024 * 1024  # a chunk takes no further write beyond this size
+PAGE_OVERHEAD_BYTES = 400
+
+
+class Projection(NamedTuple):
+    """Which optional fields a reader wants."""
+
+    tags: bool = False
+    meta: bool = True
+    data: bool = True
+
+
+class _Out(Struct, gc=False):
+    """A record as readers get it, in the order of its fields."""
+
+    seq: int = field(name="$seq")
+    ts: int = field(name="$ts")
+    node: str | UnsetType = field(name="$node", default=UNSET)
+    tag: str | UnsetType = field(name="$tag", default=UNSET)
+    data: Raw | UnsetType = UNSET
+    meta: Raw | UnsetType = UNSET
+
+
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+
+class Row(NamedTuple):
+    """One record, decoded."""
+
+    seq: int
+    ts: int
+    node: str | None
+    tag: str | None
+    data: Raw
+    meta: Raw | None
+
+
+class Page:
+    """Rendered records of rows `start` .. of a part: their texts joined by commas, and where each ends."""
+
+    __slots__ = ("ends", "nodes", "start", "tags", "text")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.text = bytearray()  # "{…},{…}," : every record with its comma
+        self.ends = array("I")  # end of each record's text, its comma included
+        self.nodes: list[str | None] | None = None  # None: no record here has one
+        self.tags: list[str | None] | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.ends)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.text) + 4 * len(self.ends) + PAGE_OVERHEAD_BYTES
+
+    def extend(self, rows: Sequence[Row], projection: Projection) -> None:
+        """Render further rows at the end."""
+        lines = _encode_lines([_render(row, projection) for row in rows])
+        base, count = len(self.text), len(self.ends)
+        lengths = [len(line) + 1 for line in lines.split(b"\n")]
+        lengths.pop()
+        self.text += lines.replace(b"\n", b",")
+        self.ends.extend(accumulate(lengths[1:], initial=base + lengths[0]))
+        self.nodes = _extended(self.nodes, count, [row.node for row in rows])
+        self.tags = _extended(self.tags, count, [row.tag for row in rows])
+
+    def slice(self, start: int, stop: int) -> bytes:
+        """Rows start..stop of the part, joined by commas, without a last one."""
+        first, last = start - self.start, stop - self.start - 1
+        begin = self.ends[first - 1] if first else 0
+        with memoryview(self.text) as text:
+            return bytes(text[begin : self.ends[last] - 1])
+
+
+def _render(row: Row, projection: Projection) -> _Out:
+    return _Out(
+        row.seq,
+        row.ts,
+        UNSET if row.node is None else row.node,
+        row.tag if projection.tags and row.tag is not None else UNSET,
+        row.data if projection.data else UNSET,
+        row.meta if projection.meta and projection.data and row.meta is not None else UNSET,
+    )
+
+
+def _extended(present: list[str | None] | None, count: int, added: list[str | None]) -> list[str | None] | None:
+    if present is None:
+        if not any(value is not None for value in added):
+            return None
+        present = [None] * count
+    present.extend(added)
+    return present
+
+
+class Chunk:
+    """Records in memory: the bodies of consecutive writes, as received."""
+
+    __slots__ = (
+        "_firsts",
+        "_sizes",
+        "_tag_order",
+        "bodies",
+        "body_bytes",
+        "count",
+        "first",
+        "has_tags",
+        "last",
+        "live_bytes",
+        "live_count",
+        "seqs",
+        "timestamps",
+    )
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.last = first - 1
+        self.count = 0  # rows
+        self.live_count = 0
+        self.live_bytes = 0
+        self.has_tags = False
+        self.bodies: list[bytes] = []
+        self.body_bytes = 0
+        self._firsts = array("I")  # row of each body's first record
+        self.timestamps = array("q")  # of each body
+        self._sizes = array("I", [0])  # sum of the sizes of the rows before each row
+        self.seqs: array[int] | None = None  # of each row, where rows are missing between first and last
+        self._tag_order: list[tuple[str, int]] | None = None  # (tag, row) sorted, made for the first tag query
+
+    def takes(self, count: int) -> bool:
+        """Whether a write of `count` records may go in here."""
+        return self.count + count <= PAGE_ROWS and self.body_bytes < CHUNK_BYTES and self.seqs is None
+
+    def append(self, body: bytes, sizes: "array[int]", ts: int, has_tags: bool) -> None:
+        count = len(sizes)
+        before = self._sizes[-1]
+        self.bodies.append(body)
+        self.body_bytes += len(body)
+        self._firsts.append(self.count)
+        self.timestamps.append(ts)
+        if count == 1:
+            self._sizes.append(before + sizes[0])
+        else:
+            self._sizes.extend(accumulate(sizes[1:], initial=before + sizes[0]))
+        self.count += count
+        self.last += count
+        self.live_count += count
+        self.live_bytes += self._sizes[-1] - before
+        if has_tags:
+            self.has_tags = True
+            self._tag_order = None
+
+    def seq_at(self, row: int) -> int:
+        return self.first + row if self.seqs is None else self.seqs[row]
+
+    def row_from(self, seq: int) -> int:
+        """The first row whose seq is `seq` or above; `count` if there is none."""
+        if self.seqs is None:
+            return max(0, min(self.count, seq - self.first))
+        return bisect_left(self.seqs, seq)
+
+    def bytes_before(self, row: int) -> int:
+        """Sum of the sizes of the rows before `row`."""
+        return self._sizes[row]
+
+    def ts_at(self, row: int) -> int:
+        return self.timestamps[bisect_right(self._firsts, row) - 1]
+
+    def row_after_ts(self, ts: int) -> int:
+        """The first row that is younger than `ts`; `count` if there is none. Timestamps never fall."""
+        body = bisect_right(self.timestamps, ts)
+        return self._firsts[body] if body < len(self._firsts) else self.count
+
+    def rows(self, start: int, stop: int) -> list[Row]:
+        """Decode rows start..stop."""
+        rows: list[Row] = []
+        body = bisect_right(self._firsts, start) - 1
+        while len(rows) < stop - start and body < len(self.bodies):
+            row = self._firsts[body]
+            decoded: Body = decode_body(self.bodies[body])
+            skipped = max(0, start - row)
+            records = decoded.records[skipped : stop - row]
+            rows.extend(self._decoded(records, decoded.node, row + skipped, self.timestamps[body]))
+            body += 1
+        return rows
+
+    def _decoded(self, records: Sequence[RecordIn], node: str | None, row: int, ts: int) -> Iterator[Row]:
+        for number, record in enumerate(records, row):
+            own = record.node if record.node is not None else node
+            meta = meta_of(record) if len(record.meta) else None
+            yield Row(self.seq_at(number), ts, own, record.tag, record.data, meta)
+
+    def matching(self, match: TagMatch) -> list[int]:
+        """Rows whose tag matches, live or not; a search in the sorted tags."""
+        if not self.has_tags:
+            return []
+        if self._tag_order is None:
+            rows = self.rows(0, self.count)
+            self._tag_order = sorted((row.tag, n) for n, row in enumerate(rows) if row.tag is not None)
+        order = self._tag_order
+        start = bisect_left(order, (match.value, -1))
+        if match.operator == "Eq":
+            stop = bisect_left(order, (match.value, self.count), start)
+        else:
+            stop = bisect_left(order, True, start, key=lambda item: not item[0].startswith(match.value))
+        return [row for _, row in order[start:stop]]
+
+
+class SealedRows(Protocol):
+    """What a segment offers of its rows; the storage side has it. Rows are those sealed, dead ones left out."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def has_tags(self) -> bool: ...
+    def seq_at(self, row: int) -> int: ...
+    def row_from(self, seq: int) -> int: ...
+    def bytes_before(self, row: int) -> int: ...
+    def ts_at(self, row: int) -> int: ...
+    def row_after_ts(self, ts: int) -> int: ...
+    def rows(self, start: int, stop: int) -> list[Row]: ...
+    def matching(self, match: TagMatch) -> list[int]: ...
+
+
+class Sealed:
+    """Records in a segment. Keeps nothing per record."""
+
+    __slots__ = ("first", "flagged", "last", "live_bytes", "live_count", "sealed")
+
+    def __init__(self, first: int, last: int, sealed: SealedRows, live_count: int, live_bytes: int) -> None:
+        self.first = first
+        self.last = last
+        self.sealed = sealed
+        self.live_count = live_count
+        self.live_bytes = live_bytes
+        self.flagged = 0  # rows whose delete flag is set in the segment
+
+    @property
+    def count(self) -> int:
+        return self.sealed.count
+
+    @property
+    def has_tags(self) -> bool:
+        return self.sealed.has_tags
+
+    def seq_at(self, row: int) -> int:
+        return self.sealed.seq_at(row)
+
+    def row_from(self, seq: int) -> int:
+        return self.sealed.row_from(seq)
+
+    def bytes_before(self, row: int) -> int:
+        return self.sealed.bytes_before(row)
+
+    def ts_at(self, row: int) -> int:
+        return self.sealed.ts_at(row)
+
+    def row_after_ts(self, ts: int) -> int:
+        return self.sealed.row_after_ts(ts)
+
+    def rows(self, start: int, stop: int) -> list[Row]:
+        return self.sealed.rows(start, stop)
+
+    def matching(self, match: TagMatch) -> list[int]:
+        return self.sealed.matching(match)
+
+
+Part = Chunk | Sealed
+
+
+class ColdPage(Exception):
+    """A page of a sealed part that is not cached; `Cache.load` brings it in."""
+
+    def __init__(self, part: Sealed, number: int, projection: Projection) -> None:
+        super().__init__()
+        self.part = part
+        self.number = number
+        self.projection = projection
+
+
+class Cache:
+    """Rendered pages, the least recently used dropped first when they exceed `bytes_max`."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.size_bytes = 0
+        self._pages: OrderedDict[tuple[Part, int, Projection], Page] = OrderedDict()
+
+    def page(self, part: Part, row: int, projection: Projection) -> Page:
+        """The page of `part` that holds `row`, complete as of now."""
+        number = row // PAGE_ROWS
+        key = (part, number, projection)
+        page = self._pages.get(key)
+        if page is None:
+            if isinstance(part, Sealed):
+                raise ColdPage(part, number, projection)
+            page = self._pages[key] = Page(number * PAGE_ROWS)
+            self.size_bytes += page.size_bytes
+        else:
+            self._pages.move_to_end(key)
+        stop = min(part.count, page.start + PAGE_ROWS)
+        if page.start + page.count < stop:
+            before = page.size_bytes
+            page.extend(part.rows(page.start + page.count, stop), projection)
+            self.size_bytes += page.size_bytes - before
+            self._shrink()
+        return page
+
+    def load(self, cold: ColdPage, rows: Sequence[Row]) -> None:
+        """Take in the rows of a page that was cold."""
+        key = (cold.part, cold.number, cold.projection)
+        if key not in self._pages:
+            page = Page(cold.number * PAGE_ROWS)
+            page.extend(rows, cold.projection)
+            self._pages[key] = page
+            self.size_bytes += page.size_bytes
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self.size_bytes > self.bytes_max and len(self._pages) > 1:
+            _, page = self._pages.popitem(last=False)
+            self.size_bytes -= page.size_bytes

@@ -1,0 +1,134 @@
+"""The vocabulary of topics: one word per concept, used the same everywhere.
+
+record      one immutable event of a topic: data, meta, tag, node, seq, ts
+topic       a named append-only log with a config; one life of it is an instance, numbered by its epoch
+seq         a record's number in its topic instance: 1, 2, 3 …; also a reader's cursor
+head        the highest seq handed out (0 if none)
+earliest    the lowest live seq (head + 1 if nothing is live)
+floor       one above the highest seq lost involuntarily; a cursor below it meets a tombstone
+gap         a stretch of seqs lost involuntarily above live records
+tombstone   what tells a reader which range it missed, and why
+command     what a caller asks for (`Append`); entry: what was decided (`Appended`), logged and applied
+frame       one atomic, checksummed list of entries in the log
+position    a byte position in the whole log, across its files; a seq belongs to a topic, a position to the log
+segment     a sealed Arrow file of records; part: a run of records in memory or in a segment
+snapshot    metadata at a log position; checkpoint: sealing, taking a snapshot and trimming the log
+router      a rule that copies records from a source topic into a dest; cursor: how far it, or a reader, has come
+lease       a job of a queue held by a node until a deadline; delivery: one handing-out of a job
+node        the name of a writer or reader; tag: the key that deletes and filters match
+
+`first`/`last` are inclusive, `start`/`stop` half-open, `after` is an exclusive cursor.
+Live = stored, not evicted, not expired, not deleted.
+"""
+
+import re
+from typing import Any, Final, Literal
+
+import msgspec
+
+from topics.errors import InvalidRequest
+
+SEQ_MAX: Final = 2**64 - 1
+
+TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
+ROUTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}", re.ASCII)
+
+TopicType = Literal["log", "queue"]
+Discard = Literal["old", "reject"]
+Durability = Literal["ephemeral", "memory", "disk", "fsync"]
+Reason = Literal["cap", "ttl", "mixed", "recreated", "source_trim", "from_seq_too_old"]
+
+EXAMINED_MIN: Final = 100_000  # a read may stop after examining this many seqs, or 10 per record asked for
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The 17 fields of a topic's config, resolved and clamped. `dead_letter` and `priority` may be null."""
+
+    type: TopicType = "log"
+    ttl_ms: int = 0  # 0 = records never expire
+    cap_records: int = 0  # 0 = no cap
+    cap_bytes: int = 0  # 0 = no cap
+    discard: Discard = "old"
+    durable: bool = False  # always durability == "fsync"
+    durability: Durability = "disk"
+    priority: int | None = None  # None = derived from recency
+    auto_priority: bool = True
+    auto_create: bool = True
+    idempotency_window_ms: int = 120_000  # 0 = keys are not remembered
+    dedupe_node: bool = True
+    lease_ms: int = 30_000
+    claim_jitter_ms: int = 0  # 0 = claims are served at once
+    max_deliveries: int = 0  # 0 = no limit
+    dead_letter: str | None = None
+    leases_durable: bool = False
+
+
+class TagMatch(msgspec.Struct, frozen=True):
+    """The tag predicate of deletes, filters and routers: one tag, or all that start with a prefix."""
+
+    operator: Literal["Eq", "Glob"]
+    value: str  # for Glob the literal prefix, without its trailing *
+
+    def matches(self, tag: str | None) -> bool:
+        if tag is None:
+            return False
+        return tag == self.value if self.operator == "Eq" else tag.startswith(self.value)
+
+    def as_tuple(self) -> tuple[str, str, str]:
+        return ("tag", self.operator, self.value + ("*" if self.operator == "Glob" else ""))
+
+    @classmethod
+    def parse(cls, match: Any, field: str = "match") -> "TagMatch":
+        """Read `"x"`, `["tag","Eq",x]` or `["tag","Glob","prefix*"]`."""
+        if isinstance(match, str):
+            return cls("Eq", match)
+        if not isinstance(match, list | tuple) or len(match) != 3 or not all(isinstance(m, str) for m in match):
+            raise InvalidRequest(f'{field} must be a string, ["tag","Eq",x] or ["tag","Glob","prefix*"]')
+        subject, operator, value = match
+        if subject != "tag":
+            raise InvalidRequest(f'{field}[0] is "{subject}"; only "tag" can be matched')
+        if operator == "Eq":
+            return cls("Eq", value)
+        if operator != "Glob":
+            raise InvalidRequest(f'{field}[1] is "{operator}"; use "Eq" or "Glob"')
+        if not value.endswith("*"):
+            raise InvalidRequest(f'{field}[2] is "{value}"; a Glob ends in *')
+        return cls("Glob", value[:-1])
+
+
+class Tombstone(msgspec.Struct, frozen=True):
+    """A range that a reader missed: `gap_from`..`gap_to`, inclusive."""
+
+    gap_from: int
+    gap_to: int
+    reason: Reason
+    missed_estimate: int
+    earliest_seq: int
+    head_seq: int
+
+
+class Gap(msgspec.Struct, frozen=True, array_like=True):
+    """Seqs `first`..`last`, lost above live records."""
+
+    first: int
+    last: int
+    reason: Literal["cap", "source_trim"]
+
+
+class Record(msgspec.Struct, frozen=True, rename={"seq": "$seq", "ts": "$ts", "node": "$node", "tag": "$tag"}):
+    """A record as readers get it. `data` and `meta` are the JSON texts that were written."""
+
+    seq: int
+    ts: int
+    node: str | None = None
+    tag: str | None = None
+    data: msgspec.Raw = msgspec.Raw()
+    meta: msgspec.Raw = msgspec.Raw()
+
+
+def is_topic_name(name: str) -> bool:
+    return TOPIC_NAME.fullmatch(name) is not None
+
+
+def is_router_name(name: str) -> bool:
+    return ROUTER_NAME.fullmatch(name) is not None

@@ -1,0 +1,277 @@
+"""The seam between the transports and the application.
+
+Owns what the application sees of a connection (`Request`, `Exchange`, `Stream`), what a transport calls
+(`App`), and what all connections of one listener share (`Connections`: limits, cached time, the open ones).
+Must not know: HTTP/1.1 or HTTP/2 framing, routes, engine.
+
+Invariants: an exchange is answered at most once, by `respond`, `start_stream` or `upgrade`; `on_disconnect` and
+`on_close` fire at most once, and `on_close` does fire, however the stream ends; an exception of the application
+is a 500 and a log line, never a broken or hanging connection.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from topics.clock import Clock
+
+log = logging.getLogger("topics.server")
+
+Headers = Sequence[tuple[bytes, bytes]]
+Callback = Callable[[], None]
+
+KIB: Final = 1024
+NEVER: Final = float("inf")
+JSON: Final = b"application/json"
+
+# Set by the transports alone; from the application they would contradict the framing.
+FRAMING_HEADERS: Final = frozenset(
+    (b"connection", b"content-length", b"date", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
+)
+# A second one of these would leave open which of the two counts.
+SINGLE_HEADERS: Final = frozenset((b"authorization", b"content-length", b"content-type", b"expect", b"host"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one connection may use. Sizes are bytes, times seconds."""
+
+    body_bytes_max: int = 64 * KIB * KIB
+    head_bytes_max: int = 128 * KIB  # request line and headers; a resume id of 256 topics alone can be 96 KiB
+    target_bytes_max: int = 100 * KIB
+    headers_max: int = 100
+    refused_body_bytes_max: int = 256 * KIB  # unread body skipped to keep the connection of a refused request
+    ahead_bytes_max: int = 64 * KIB  # pipelined input held while an exchange runs; above it reading stops
+    head_s: float = 10.0
+    body_s: float = 30.0  # grace for a body, on top of what body_rate_min gives it
+    body_rate_min: int = 1024  # bytes per second
+    idle_s: float = 75.0
+    stall_s: float = 60.0  # without the peer taking a byte of what waits for it
+    linger_s: float = 5.0  # reading on after the last answer, so that a client still sending gets it
+    streams_max: int = 100  # HTTP/2: concurrent requests of one connection
+    noise_max: int = 2000  # HTTP/2: control frames within noise_s; a reset counts ten times
+    noise_s: float = 10.0
+
+
+class Request(msgspec.Struct):
+    """One request. In `headers_received` the body is still empty, in `handle` it is complete."""
+
+    method: str
+    target: bytes  # as received
+    path: bytes  # raw, still percent-encoded
+    query: bytes  # raw, without the question mark
+    headers: dict[bytes, bytes]  # the first value by lower-case name
+    repeated: Headers  # further values of names that came more than once, in order
+    content_length: int  # as declared; 0 = no body, -1 = not known before its end
+    http2: bool
+    peer: tuple[str, int]
+    body: bytes = b""
+    context: Any = None  # the application's own, from headers_received to handle
+
+    def header_values(self, name: bytes) -> list[bytes]:
+        first = self.headers.get(name)
+        return [] if first is None else [first, *(value for other, value in self.repeated if other == name)]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A whole answer, ready to be sent."""
+
+    status: int
+    body: bytes
+    headers: Headers = ()
+    content_type: bytes = JSON
+
+
+def error_answer(status: int, code: str, message: str) -> Answer:
+    return Answer(status, msgspec.json.encode({"error": {"code": code, "message": message}}))
+
+
+def malformed(message: str) -> Answer:
+    return error_answer(400, "invalid_request", message)
+
+
+TOO_LARGE: Final = error_answer(413, "payload_too_large", "the request body is larger than the server accepts")
+INTERNAL: Final = error_answer(500, "internal", "the server failed to answer this request")
+HEAD_TOO_LARGE: Final = malformed("the request line and headers are larger than the server accepts")
+TOO_SLOW: Final = malformed("the request took too long to arrive")
+
+
+class App(Protocol):
+    """What the transports call, on the event loop, without awaiting."""
+
+    def headers_received(self, request: Request) -> Answer | None:
+        """Refuse a request before its body is read, or let it pass.
+
+        Takes nothing that must be given back: a request that passes may still never reach `handle`
+        (body too large, client gone).
+        """
+        ...
+
+    def handle(self, request: Request, exchange: "Exchange") -> None:
+        """Answer at once, or keep the exchange and answer later."""
+        ...
+
+
+class Stream:
+    """An answer of unknown length: SSE, a download. After its end, writes are ignored."""
+
+    __slots__ = ("is_closed", "on_close", "on_writable")
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.on_writable: Callback | None = None  # no longer blocked
+        self.on_close: Callback | None = None  # ended, aborted, or the connection is gone; exactly once
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that neither the kernel nor the peer's window has taken yet."""
+        raise NotImplementedError
+
+    @property
+    def is_blocked(self) -> bool:
+        """The peer reads too slowly: stop writing until `on_writable`."""
+        raise NotImplementedError
+
+    def write(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Everything is written; the connection may serve the next request."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Drop what is not sent; the peer sees an incomplete answer."""
+        raise NotImplementedError
+
+    def closed(self) -> None:
+        """For the transport: the stream is over."""
+        if not self.is_closed:
+            self.is_closed = True
+            callback, self.on_close, self.on_writable = self.on_close, None, None
+            call(callback)
+
+
+class Exchange:
+    """One request and its answer."""
+
+    __slots__ = ("is_answered", "is_disconnected", "on_disconnect", "request", "stream")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.is_answered = False
+        self.is_disconnected = False
+        self.stream: Stream | None = None
+        # The client is gone or has closed its sending side, before the answer was complete. Whoever waits for
+        # something stops waiting and still answers: a client that only half-closed gets it.
+        self.on_disconnect: Callback | None = None
+
+    def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
+        """Answer as a whole. Ignored when the client is gone."""
+        raise NotImplementedError
+
+    def start_stream(
+        self, status: int, headers: Headers = (), content_type: bytes = JSON, *, survives_eof: bool = False
+    ) -> Stream:
+        """Answer piece by piece. `survives_eof`: a client that half-closes still gets the rest (a download)."""
+        raise NotImplementedError
+
+    def upgrade(self, protocol: asyncio.Protocol) -> None:
+        """Hand the HTTP/1.1 connection to `protocol`: connection_made, then the bytes already read."""
+        raise RuntimeError("this connection cannot be upgraded")
+
+    def fail(self, error: BaseException) -> None:
+        """The application broke: 500 if there is still an answer to give, else cut the stream off."""
+        log.error("%s %s failed", self.request.method, self.request.path.decode("latin-1"), exc_info=error)
+        if not self.is_answered:
+            self.respond(INTERNAL.status, INTERNAL.body)
+        elif self.stream is not None:
+            self.stream.abort()
+
+    def must_be_unanswered(self) -> None:
+        if self.is_answered:
+            raise RuntimeError("the exchange has been answered already")
+
+    def disconnected(self) -> None:
+        """For the transport: the client will send no more."""
+        if not self.is_disconnected:
+            self.is_disconnected = True
+            callback, self.on_disconnect = self.on_disconnect, None
+            call(callback)
+
+
+def call(callback: Callback | None) -> None:
+    """Run a callback of the application; its failure must not stop the transport's own clean-up."""
+    if callback is not None:
+        try:
+            callback()
+        except Exception:
+            log.exception("a connection callback failed")
+
+
+def check_headers(headers: Headers) -> None:
+    """No header of an answer may break or contradict its framing."""
+    for name, value in headers:
+        if name.lower() in FRAMING_HEADERS:
+            raise ValueError(f"{name!r} is set by the transport")
+        if b"\r" in value or b"\n" in value or b"\0" in value:
+            raise ValueError(f"{name!r} holds a line break")
+
+
+class Connection(Protocol):
+    """What the listener asks of any connection, whatever it speaks."""
+
+    deadline: float  # monotonic; NEVER while the application works
+
+    def expire(self, now: float) -> None:
+        """The deadline has passed: close, or show progress and set a new one."""
+        ...
+
+    def drain(self) -> None:
+        """Close when idle, else after what is running."""
+        ...
+
+    def abort(self) -> None: ...
+
+
+class Connections:
+    """What the connections of one listener share, and the set of those open."""
+
+    def __init__(self, app: App, limits: Limits, clock: Clock) -> None:
+        self.app = app
+        self.limits = limits
+        self.open: set[Connection] = set()
+        self.is_draining = False
+        self.accepted_total = 0
+        self.http2_total = 0
+        self.malformed_total = 0
+        self.expired_total = 0
+        self.heads: dict[tuple[int, bytes], bytes] = {}  # HTTP/1.1 heads by status and type, with the date
+        self._clock = clock
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the clock; deadlines and the Date header are as fine as the calls of this."""
+        self.now = self._clock.monotonic()
+        self.date = formatdate(self._clock.now_ms() // 1000, usegmt=True).encode()
+        self.heads.clear()
+
+    def sweep(self) -> None:
+        self.refresh()
+        for connection in [one for one in self.open if one.deadline <= self.now]:
+            connection.expire(self.now)
+
+    def refusal(self, request: Request) -> Answer | None:
+        """What the headers alone decide: the application first, its checks come before those of the body."""
+        try:
+            answer = self.app.headers_received(request)
+        except Exception:
+            log.exception("%s %s failed at its headers", request.method, request.path.decode("latin-1"))
+            return INTERNAL
+        if answer is None and request.content_length > self.limits.body_bytes_max:
+            return TOO_LARGE
+        return answer

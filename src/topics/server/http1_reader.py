@@ -1,0 +1,260 @@
+"""HTTP/1 input: bytes in, requests out. No socket, no clock but the cached one.
+
+Owns: llhttp (httptools), the framing checks, the size and time that one message may take. Must not know: how and
+when answers are sent, routes, JSON.
+
+Invariants
+- A message is under way while `target` (its head) or `request` (its body) is set.
+- llhttp runs in its strict mode: it refuses bare LF, folded or malformed headers, and a Content-Length that is
+  doubled, malformed or beside Transfer-Encoding. `_examine` refuses what llhttp lets through.
+- After `Sink.broken` nothing may be fed any more.
+"""
+
+from typing import Final, Protocol
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+from topics.server.exchange import (
+    HEAD_TOO_LARGE,
+    INTERNAL,
+    SINGLE_HEADERS,
+    TOO_LARGE,
+    Answer,
+    Connections,
+    Request,
+    log,
+    malformed,
+)
+
+UNUSUAL: Final = frozenset((b"connection", b"expect", b"transfer-encoding", b"upgrade"))
+
+
+class Sink(Protocol):
+    """Where requests go."""
+
+    def received(self, request: Request, keeps_alive: bool, is_http10: bool, answer: Answer | None) -> None:
+        """A complete request; or, with `answer`, one refused from its head, whose body is being skipped."""
+        ...
+
+    def broken(self, answer: Answer | None) -> None:
+        """The framing is lost or not worth following. None: the message was answered already."""
+        ...
+
+    def push_back(self, data: bytes) -> None:
+        """Input that follows a head which asks for an upgrade."""
+        ...
+
+
+class Refused(Exception):
+    """Raised inside a parser callback to stop the parser."""
+
+    def __init__(self, answer: Answer | None) -> None:
+        self.answer = answer
+
+
+class Reader:
+    __slots__ = ("_body_bytes", "_fed_bytes", "_headers", "_is_http10", "_is_refused", "_is_upgrade", "_keeps_alive")
+    __slots__ += ("_parser", "_parts", "_peer", "_repeated", "_shared", "_since", "_sink")
+    __slots__ += ("is_continue_due", "request", "target")
+
+    def __init__(self, sink: Sink, shared: Connections, peer: tuple[str, int]) -> None:
+        self._sink = sink
+        self._shared = shared
+        self._peer = peer
+        self._parser: HttpRequestParser | None = HttpRequestParser(self)
+        self.target = b""
+        self.request: Request | None = None
+        self.is_continue_due = False  # the client waits for 100 Continue
+        self._headers: dict[bytes, bytes] = {}
+        self._repeated: list[tuple[bytes, bytes]] = []
+        self._parts: list[bytes] = []
+        self._body_bytes = 0
+        self._fed_bytes = -1  # input since the read in which the message began; -1 = it began in this one
+        self._since = 0.0  # when the message was first seen to be incomplete
+        self._keeps_alive = True
+        self._is_http10 = False
+        self._is_upgrade = False  # llhttp takes the message for bodyless and stops after its head
+        self._is_refused = False  # the message is answered, its body skipped
+
+    @property
+    def is_midway(self) -> bool:
+        return self.request is not None or bool(self.target)
+
+    @property
+    def deadline(self) -> float:
+        """When the message under way must be complete."""
+        limits = self._shared.limits
+        if self.request is None:
+            return self._since + limits.head_s
+        return self._since + limits.body_s + self._body_bytes / limits.body_rate_min
+
+    def close(self) -> None:
+        self._parser = None  # it refers to this object
+
+    def feed(self, data: bytes | memoryview) -> None:
+        assert self._parser is not None
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade as error:
+            self._pass_over_upgrade(bytes(data[error.args[0] :]))
+        except HttpParserCallbackError as error:
+            self._stopped(error.__context__)
+        except HttpParserError as error:
+            self._break(malformed(f"malformed HTTP: {error}"))
+        else:
+            if self.request is not None or self.target:
+                self._bound(len(data))
+
+    def _stopped(self, reason: BaseException | None) -> None:
+        if isinstance(reason, Refused):
+            self._break(reason.answer)
+        else:
+            log.error("an HTTP/1 callback failed", exc_info=reason)
+            self._break(INTERNAL)
+
+    def _break(self, answer: Answer | None) -> None:
+        self._sink.broken(None if self._is_refused else answer)
+
+    def _bound(self, fed_bytes: int) -> None:
+        """A message goes on beyond this read: bound its size, and note when it began."""
+        if self._fed_bytes < 0:
+            self._fed_bytes = 0
+            self._since = self._shared.now
+            return
+        self._fed_bytes += fed_bytes
+        head_bytes_max = self._shared.limits.head_bytes_max
+        if self.request is None:
+            if self._fed_bytes > head_bytes_max:
+                self._break(HEAD_TOO_LARGE)
+        elif self._fed_bytes > 2 * head_bytes_max + 8 * self._body_bytes:
+            # Chunk headers, extensions and trailers may be a multiple of the data, but not an unbounded one.
+            self._break(malformed("the framing of the body is larger than its content"))
+
+    def _pass_over_upgrade(self, rest: bytes) -> None:
+        """llhttp stopped after a head that asks for an upgrade, and took it for bodyless.
+
+        A client may ask in passing and send a body (`Upgrade: h2c`): a fresh parser is shown the framing of this
+        message and reads on, whatever comes of the upgrade.
+        """
+        request = self.request
+        assert request is not None
+        self._is_upgrade = False
+        self._parser = HttpRequestParser(self)
+        self._sink.push_back(rest)
+        if request.content_length == 0:
+            self.on_message_complete()
+        elif request.content_length < 0:
+            self.feed(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        else:
+            self.feed(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % request.content_length)
+
+    # --- what the parser calls
+
+    def on_url(self, url: bytes) -> None:
+        self.target = self.target + url if self.target else url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name in self._headers:
+            self._repeated.append((name, value.rstrip()))
+        else:
+            self._headers[name] = value.rstrip()
+
+    def on_headers_complete(self) -> None:
+        parser, target, headers, repeated = self._parser, self.target, self._headers, self._repeated
+        assert parser is not None
+        self.target, self._headers = b"", {}
+        if self.request is not None:  # the stand-in head of _pass_over_upgrade
+            return
+        path, _, query = target.partition(b"?")
+        length = int(headers.get(b"content-length", 0))
+        method = parser.get_method().decode()
+        self.request = request = Request(method, target, path, query, headers, repeated, length, False, self._peer)
+        self._keeps_alive = parser.should_keep_alive()
+        self._is_http10 = False
+        if repeated:
+            self._repeated = []
+        if not self._keeps_alive or b"host" not in headers or repeated or not UNUSUAL.isdisjoint(headers):
+            self._examine(request, parser)
+        if path[:1] != b"/" or b"#" in target:
+            _normalise_target(request)
+        limits = self._shared.limits
+        if len(target) > limits.target_bytes_max or len(headers) + len(repeated) > limits.headers_max:
+            raise Refused(HEAD_TOO_LARGE)
+        answer = self._shared.refusal(request)
+        if answer is not None:
+            self._refuse(request, answer)
+
+    def on_body(self, data: bytes) -> None:
+        self._body_bytes += len(data)
+        if self._is_refused:
+            if self._body_bytes > self._shared.limits.refused_body_bytes_max:
+                raise Refused(None)
+        elif self._body_bytes > self._shared.limits.body_bytes_max:
+            raise Refused(TOO_LARGE)
+        else:
+            self._parts.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._is_upgrade:
+            return
+        request, parts = self.request, self._parts
+        assert request is not None
+        if parts:
+            request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+            self._parts = []
+        self.request = None
+        self._body_bytes = 0
+        self._fed_bytes = -1
+        if self._headers:  # trailers
+            self._headers, self._repeated = {}, []
+        if self._is_refused:
+            self._is_refused = False
+        else:
+            self._sink.received(request, self._keeps_alive, self._is_http10, None)
+
+    # --- judging a head
+
+    def _examine(self, request: Request, parser: HttpRequestParser) -> None:
+        """Heads that are not plain HTTP/1.1 with one Host: refuse what is ambiguous, note what is special."""
+        headers = request.headers
+        version = parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise Refused(malformed(f"HTTP/{version} is not spoken here"))
+        self._is_http10 = version == "1.0"
+        if b"host" not in headers and not self._is_http10:
+            raise Refused(malformed("the Host header is missing"))
+        for name, _ in request.repeated:
+            if name in SINGLE_HEADERS:
+                raise Refused(malformed(f"more than one {name.decode('latin-1')} header"))
+        if b"transfer-encoding" in headers:
+            if headers[b"transfer-encoding"].lower() != b"chunked" or self._is_http10:
+                raise Refused(malformed("the only transfer coding is chunked, in HTTP/1.1"))
+            request.content_length = -1
+        if b"expect" in headers:
+            if headers[b"expect"].lower() != b"100-continue":
+                raise Refused(malformed("the only expectation is 100-continue"))
+            self.is_continue_due = not self._is_http10 and request.content_length != 0
+        self._is_upgrade = parser.should_upgrade()
+
+    def _refuse(self, request: Request, answer: Answer) -> None:
+        """Answer from the head alone. A short body is skipped and the connection kept."""
+        is_waiting, self.is_continue_due = self.is_continue_due, False
+        if is_waiting or request.content_length > self._shared.limits.refused_body_bytes_max:
+            raise Refused(answer)
+        self._is_refused = True
+        self._sink.received(request, self._keeps_alive, self._is_http10, answer)
+
+
+def _normalise_target(request: Request) -> None:
+    """Origin form is the rule; absolute form loses its authority; `*` is left for OPTIONS."""
+    if b"#" not in request.target:
+        if request.target == b"*" and request.method == "OPTIONS":
+            return
+        scheme, separator, rest = request.target.partition(b"://")
+        if separator and scheme.lower() in (b"http", b"https"):
+            authority, slash, tail = rest.partition(b"/")
+            if b"?" not in authority:
+                request.path, _, request.query = (slash + tail or b"/").partition(b"?")
+                return
+    raise Refused(malformed("the request target is not a path"))

@@ -1,0 +1,591 @@
+"""The filesystem seam: the only place where topics touches files.
+
+A data directory is flat. A `Disk` is one such directory, a `File` one file
+in it, by a name relative to it. Everything above is written against these two
+protocols; `RealDisk` is the machine's file system, `topics.testing.disk` has
+one that fails on demand.
+
+What a caller may rely on:
+
+- Nothing is durable before its sync: bytes by the file's sync, names
+  (create, rename, remove) by `sync_directory`.
+- A write is complete or an OSError, and a sync is done or an OSError. After a
+  failed sync the bytes written since the last good one are in doubt for ever:
+  they can still be read, and a later good sync does not cover them.
+- Whatever `run` and `sync` were given happens, even if the caller is cancelled.
+- Files are for their owner only (ST13).
+
+This module knows nothing of what is in the files.
+"""
+
+import asyncio
+import errno
+import fcntl
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from typing import Final, Literal, Protocol, TypeVar
+
+from topics.errors import DirectoryLocked, UnusableDirectory
+from topics.storage import syncer
+
+T = TypeVar("T")
+
+LOCK_NAME: Final = "lock"
+HELPER_END_SECONDS_MAX: Final = 5.0  # a helper that has not ended by then hangs in the kernel
+
+
+class File(Protocol):
+    """One open file. `name` is the one it was opened under; a rename does not change it."""
+
+    name: str
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Short only at the end of the file."""
+        ...
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of `data`, or raise OSError; then any part of it may have been written."""
+        ...
+
+    def sync(self) -> None:
+        """fdatasync, blocking. Not on the event loop: see `Disk.sync`."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def map(self) -> memoryview:
+        """A read-only map of the whole file as it is now; later writes inside it show through.
+
+        It stays valid after `close`. What a truncate cut off must not be touched any more.
+        """
+        ...
+
+    def close(self) -> None:
+        """Idempotent. Every other call then raises OSError."""
+        ...
+
+
+class Disk(Protocol):
+    """One data directory."""
+
+    path: str  # for messages
+    boot_id: str  # of this boot of the machine: a new one means that unsynced bytes may be lost; "" = unknown
+
+    def lock(self) -> None:
+        """Take the directory for this process, or raise DirectoryLocked and leave it as it is (ST11)."""
+        ...
+
+    def unlock(self) -> None: ...
+
+    def names(self) -> list[str]:
+        """The files, sorted, without the lock file."""
+        ...
+
+    def create(self, name: str) -> File:
+        """A new, empty file; FileExistsError if there is one."""
+        ...
+
+    def open(self, name: str, *, writable: bool = True) -> File: ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; replaces `new`."""
+        ...
+
+    def remove(self, name: str) -> None: ...
+
+    def sync_directory(self) -> None: ...
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do blocking work on the one storage thread, in the order of the calls."""
+        ...
+
+    async def sync(self, file: File) -> None:
+        """fdatasync of what was written before the call, off the event loop."""
+        ...
+
+    def close(self) -> None:
+        """End thread and helper, unlock. Idempotent."""
+        ...
+
+
+def check_name(name: str) -> str:
+    """The name of a data file: flat, and not the lock."""
+    if not name or "/" in name or "\0" in name or name in (".", "..", LOCK_NAME):
+        raise ValueError(f"{name!r} cannot be the name of a data file")
+    return name
+
+
+class RealFile:
+    """A file of a RealDisk. `number` names it to the helper and is never used twice."""
+
+    _numbers = count(1)
+
+    def __init__(self, name: str, descriptor: int, on_close: Callable[["RealFile"], None]) -> None:
+        self.name = name
+        self.number = next(self._numbers)
+        self._descriptor = descriptor  # -1 = closed
+        self._on_close = on_close
+        self._named = _Named(name)
+
+    def read(self, offset: int, size: int) -> bytes:
+        with self._named:
+            data = os.pread(self._descriptor, size, offset)
+            while 0 < len(data) < size and (more := os.pread(self._descriptor, size - len(data), offset + len(data))):
+                data += more
+            return data
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        with self._named:
+            done = os.pwrite(self._descriptor, data, offset)
+            if done < len(data):
+                self._write_rest(offset + done, memoryview(data)[done:])
+
+    def sync(self) -> None:
+        with self._named:
+            if self._descriptor < 0:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+            syncer.sync_data(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        with self._named:
+            os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        with self._named:
+            return os.fstat(self._descriptor).st_size
+
+    def map(self) -> memoryview:
+        size = self.size()
+        if size == 0:
+            return memoryview(b"")
+        with self._named:
+            if sys.version_info >= (3, 13):  # without trackfd=False a map holds a descriptor for as long as it lives
+                return memoryview(mmap.mmap(self._descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ, trackfd=False))
+            return memoryview(mmap.mmap(self._descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+            self._on_close(self)
+
+    def duplicate(self) -> int:
+        """A second descriptor of the open file, which its receiver closes."""
+        with self._named:
+            return os.dup(self._descriptor)
+
+    def _write_rest(self, offset: int, rest: memoryview) -> None:
+        while rest:
+            done = os.pwrite(self._descriptor, rest, offset)
+            if done == 0:
+                raise OSError(errno.EIO, "short write")
+            offset, rest = offset + done, rest[done:]
+
+
+class _Named:
+    """Puts the file's name into every OSError that passes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, OSError):
+            error.filename = self._name
+
+
+class RealDisk:
+    """A directory of the machine's file system.
+
+    With `create` it is made if absent, and must be writable; without, a reader's rights are enough.
+    `sync` says who calls fdatasync for `Disk.sync`: a helper process, or a thread.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, create: bool = True, sync: Literal["process", "thread"] = "process"
+    ) -> None:
+        self.path = os.path.abspath(path)
+        self.boot_id = _read_boot_id()
+        self._descriptor = _open_directory(self.path, create)
+        self._lock: int | None = None
+        self._thread = WorkThread("topics-storage")
+        self._syncer: SyncProcess | SyncThread = SyncProcess(self.path) if sync == "process" else SyncThread()
+        self._is_closed = False
+
+    @property
+    def helper_pid(self) -> int | None:
+        """The process that syncs; None = a thread does, or it has not been needed yet."""
+        return self._syncer.helper_pid
+
+    def lock(self) -> None:
+        try:
+            descriptor = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._directory)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            if not isinstance(error, BlockingIOError):
+                raise _unusable(self.path, error) from error
+            raise DirectoryLocked(
+                f"data directory {self.path} is in use by another server (process {holder}); "
+                "stop that one, or choose another directory with TOPICS_DATA_DIR"
+            ) from None
+        self._lock = descriptor
+        with suppress(OSError):  # the process id is for the message above; a full disk need not stop the start
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def names(self) -> list[str]:
+        with os.scandir(self._directory) as entries:
+            return sorted(entry.name for entry in entries if entry.name != LOCK_NAME and entry.is_file())
+
+    def create(self, name: str) -> RealFile:
+        return self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+    def open(self, name: str, *, writable: bool = True) -> RealFile:
+        return self._open(name, os.O_RDWR if writable else os.O_RDONLY)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(check_name(old), check_name(new), src_dir_fd=self._directory, dst_dir_fd=self._directory)
+
+    def remove(self, name: str) -> None:
+        os.unlink(check_name(name), dir_fd=self._directory)
+
+    def sync_directory(self) -> None:
+        os.fsync(self._directory)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return await self._thread.run(work)
+
+    async def sync(self, file: File) -> None:
+        assert isinstance(file, RealFile)
+        await self._syncer.sync(file)
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._thread.close()
+            self._syncer.close()
+            self.unlock()
+            os.close(self._descriptor)
+
+    @property
+    def _directory(self) -> int:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the disk is closed")
+        return self._descriptor
+
+    def _open(self, name: str, flags: int) -> RealFile:
+        descriptor = os.open(check_name(name), flags, 0o600, dir_fd=self._directory)
+        return RealFile(name, descriptor, self._syncer.forget)
+
+
+class WorkThread:
+    """One thread that does what it is given, in order. It starts with the first work."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._is_closed = False
+
+    async def run(self, work: Callable[[], T]) -> T:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the disk is closed")
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._executor, work))
+
+    def close(self) -> None:
+        """Return when all work is done."""
+        self._is_closed = True
+        self._executor.shutdown(wait=True)
+
+
+class SyncThread:
+    """fdatasync on a thread of its own."""
+
+    helper_pid: int | None = None
+
+    def __init__(self) -> None:
+        self._thread = WorkThread("topics-sync")
+
+    async def sync(self, file: RealFile) -> None:
+        descriptor = file.duplicate()  # the file may be closed before its turn comes
+
+        def work() -> None:
+            try:
+                with _Named(file.name):
+                    syncer.sync_data(descriptor)
+            finally:
+                os.close(descriptor)
+
+        await self._thread.run(work)
+
+    def forget(self, file: RealFile) -> None:
+        pass
+
+    def close(self) -> None:
+        self._thread.close()
+
+
+class SyncProcess:
+    """fdatasync in a helper process, started when it is needed and again when it has died.
+
+    A helper serves one event loop. If the next sync comes from another loop, the old loop has ended.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._helper: Helper | None = None
+        self._is_closed = False
+
+    @property
+    def helper_pid(self) -> int | None:
+        return self._helper.pid if self._helper else None
+
+    async def sync(self, file: RealFile) -> None:
+        await self._helper_for(asyncio.get_running_loop()).sync(file)
+
+    def forget(self, file: RealFile) -> None:
+        if self._helper is not None:
+            self._helper.forget(file)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._helper is not None:
+            self._helper.end()
+            self._helper = None
+
+    def _helper_for(self, loop: asyncio.AbstractEventLoop) -> "Helper":
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the disk is closed")
+        helper = self._helper
+        if helper is not None and helper.loop is not loop:
+            if helper.loop.is_running():
+                raise RuntimeError("a disk serves one event loop at a time")
+            helper.end()
+        if helper is None or helper.has_ended:
+            helper = self._helper = Helper(loop, self._path)
+        return helper
+
+
+class Helper:
+    """The talk with one helper process (`syncer.py` has the protocol and the other half).
+
+    Invariant: `_waiting` has one element per request whose answer has not come, in the order of
+    `_outbox` and of the socket. Files may be closed on any thread, so `_lock` guards what is sent.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, path: str) -> None:
+        self.loop = loop
+        self.has_ended = False
+        self._lock = threading.Lock()
+        self._handed: set[int] = set()  # numbers of the files whose descriptor the helper has
+        self._outbox: deque[tuple[bytes, int | None]] = deque()  # request, and a descriptor to hand over
+        self._waiting: deque[tuple[int, asyncio.Future[int] | None]] = deque()  # file number, who waits if anybody
+        self._unread = b""
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
+        try:
+            self._process = _start_helper(theirs, path)
+        except OSError:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+        loop.add_reader(self._socket.fileno(), self._receive)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def sync(self, file: RealFile) -> None:
+        answer = self.loop.create_future()
+        with self._lock:
+            handed = None if file.number in self._handed else file.duplicate()
+            self._handed.add(file.number)
+            self._post(syncer.SYNC, file, handed, answer)
+        if failure := await answer:
+            raise OSError(failure, os.strerror(failure), file.name)
+
+    def forget(self, file: RealFile) -> None:
+        with self._lock:
+            if file.number in self._handed:
+                self._handed.discard(file.number)
+                self._post(syncer.FORGET, file, None, None)
+
+    def end(self) -> None:
+        """Close the socket, which ends the process. Syncs still waiting fail: nobody knows if they were done."""
+        with self._lock:
+            if self.has_ended:
+                return
+            self.has_ended = True
+            if not self.loop.is_closed():
+                self.loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._handed.clear()
+            while self._outbox:
+                _close_optional(self._outbox.popleft()[1])
+            waiting, self._waiting = self._waiting, deque()
+        for _, answer in waiting:
+            if answer is not None and not answer.done() and not self.loop.is_closed():
+                answer.set_exception(OSError(errno.EIO, "the sync helper ended before it answered"))
+        try:
+            self._process.wait(HELPER_END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _post(self, kind: int, file: RealFile, handed: int | None, answer: "asyncio.Future[int] | None") -> None:
+        self._outbox.append((syncer.REQUEST.pack(kind, file.number), handed))
+        self._waiting.append((file.number, answer))
+        self._send()
+
+    def _send(self) -> None:
+        """Send what the socket takes. The rest follows when the next answer shows that there is room."""
+        while self._outbox and not self.has_ended:
+            request, handed = self._outbox[0]
+            try:
+                socket.send_fds(self._socket, [request], [] if handed is None else [handed])
+            except OSError:  # no room; or the helper has died, which _receive sees, too
+                return
+            self._outbox.popleft()
+            _close_optional(handed)
+
+    def _receive(self) -> None:
+        try:
+            received = self._socket.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        if not received:
+            self.end()
+            return
+        self._unread += received
+        while len(self._unread) >= syncer.ANSWER.size:
+            (failure,) = syncer.ANSWER.unpack_from(self._unread)
+            self._unread = self._unread[syncer.ANSWER.size :]
+            self._answered(failure)
+        with self._lock:
+            self._send()
+
+    def _answered(self, failure: int) -> None:
+        number, answer = self._waiting.popleft()
+        if failure:  # then the helper has let go of the file
+            with self._lock:
+                self._handed.discard(number)
+        if answer is not None and not answer.done():
+            answer.set_result(failure)
+
+
+def _start_helper(connection: socket.socket, path: str) -> "subprocess.Popen[bytes]":
+    """Start `syncer.py`. It inherits a mask that blocks what a terminal or a service manager sends to all
+    processes of the server: the last syncs of a graceful stop need the helper."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", syncer.__file__, path],  # the path is for people who read `ps`
+            stdin=connection.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _close_optional(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _open_directory(path: str, create: bool) -> int:
+    try:
+        if create:
+            _make_directory(path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if create and not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+        is_read_only = os.statvfs(descriptor).f_flag & os.ST_RDONLY
+        os.close(descriptor)
+        raise _unusable(path, OSError(errno.EROFS if is_read_only else errno.EACCES, "not writable"))
+    return descriptor
+
+
+def _make_directory(path: str) -> None:
+    """Make the directory and what is missing above it, durably; or nothing."""
+    missing: list[str] = []
+    existing = path
+    while not os.path.lexists(existing):
+        missing.append(existing)
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), existing)
+    made: list[str] = []
+    try:
+        for directory in reversed(missing):
+            with suppress(FileExistsError):  # another process was faster
+                os.mkdir(directory, 0o700)
+                made.append(directory)
+            _sync_directory(os.path.dirname(directory))
+    except OSError:
+        for directory in reversed(made):
+            os.rmdir(directory)
+        raise
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unusable(path: str, error: OSError) -> UnusableDirectory:
+    """What is wrong with the directory, and what to do."""
+    no_permission = (
+        f"user {os.geteuid()} may not read and write it",
+        "give it to that user (chown -R), or start the server as its owner",
+    )
+    what, advice = {
+        errno.ENOENT: ("it does not exist", "create it"),
+        errno.ENOTDIR: ("it is not a directory", "move the file away"),
+        errno.EACCES: no_permission,
+        errno.EPERM: no_permission,
+        errno.EROFS: ("it lies on a read-only file system", "mount that writable"),
+        errno.ENOSPC: ("the disk is full", "free some space"),
+    }.get(error.errno or 0, (str(error), "mend that"))
+    culprit = error.filename if isinstance(error.filename, str) and error.filename.startswith("/") else path
+    subject = "" if culprit == path else f"{culprit}: "
+    return UnusableDirectory(
+        f"cannot use data directory {path}: {subject}{what}; {advice}, or choose another with TOPICS_DATA_DIR"
+    )
+
+
+def _read_boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,147 @@
+"""Frames: the log's unit, length-prefixed and checksummed. Bytes in, bytes out; no I/O.
+
+A log file is a header, then frames, then zeros that were written ahead.
+
+    header   8s "TOPICLOG" | u32 version | u32 length | u64 checksum | content
+    frame    4s "FRME" | u32 length | u64 synced | u64 checksum | payload
+
+All little endian. The checksum is xxh3 of the content, or of the payload
+seeded with the frame's position and `synced`, so a frame is valid in its own
+place only. `synced` is the position up to which the log was known to be
+synced when the frame was made: it tells a torn tail from damage.
+
+A position is `file number << 40 | offset in the file`: later frames have
+higher positions, across files.
+"""
+
+from collections.abc import Iterator
+from struct import Struct as Layout
+from typing import NamedTuple
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+VERSION = 1
+OFFSET_BITS = 40
+
+_HEADER = Layout("<8sIIQ")
+_HEADER_MAGIC = b"TOPICLOG"
+_FRAME = Layout("<4sIQQ")
+_FRAME_MAGIC = b"FRME"
+_VOID_MAGIC = b"VOID"  # a frame whose commit failed; skipped
+FRAME_OVERHEAD_BYTES = _FRAME.size
+
+
+class FileHeader(msgspec.Struct, array_like=True):
+    """What a log file says about itself."""
+
+    number: int
+    boot_id: str  # of the machine's boot under which it was written
+    cut: int  # frames of earlier files from this position on do not count; 0 = all count
+
+
+class BadHeader(Exception):
+    """The bytes are not a log file's header."""
+
+
+class NewerVersion(Exception):
+    """A newer version wrote this log file."""
+
+
+class Frame(NamedTuple):
+    position: int
+    payload: memoryview
+    synced: int
+
+
+class End(NamedTuple):
+    """Where the valid frames of a file end."""
+
+    offset: int
+    is_clean: bool  # nothing but zeros follows
+
+
+def position_of(number: int, offset: int) -> int:
+    return number << OFFSET_BITS | offset
+
+
+def number_of(position: int) -> int:
+    return position >> OFFSET_BITS
+
+
+def offset_of(position: int) -> int:
+    return position & ((1 << OFFSET_BITS) - 1)
+
+
+def encode_header(header: FileHeader) -> bytes:
+    content = msgspec.msgpack.encode(header)
+    return _HEADER.pack(_HEADER_MAGIC, VERSION, len(content), xxh3_64_intdigest(content)) + content
+
+
+def decode_header(data: bytes) -> tuple[FileHeader, int]:
+    """The header, and the offset of the first frame."""
+    if len(data) < _HEADER.size:
+        raise BadHeader("the file is shorter than a header")
+    magic, version, size, checksum = _HEADER.unpack_from(data)
+    content = data[_HEADER.size : _HEADER.size + size]
+    if magic != _HEADER_MAGIC:
+        raise BadHeader("the file does not start like a log file")
+    if version > VERSION:
+        raise NewerVersion(f"it is of version {version}; this program reads up to version {VERSION}")
+    if len(content) != size or xxh3_64_intdigest(content) != checksum:
+        raise BadHeader("the header's checksum does not match")
+    return msgspec.msgpack.decode(content, type=FileHeader), _HEADER.size + size
+
+
+def encode_frame(payload: bytes, position: int, synced: int) -> bytes:
+    return _FRAME.pack(_FRAME_MAGIC, len(payload), synced, _checksum(payload, position, synced)) + payload
+
+
+def void_mark() -> bytes:
+    """What to write over the start of a frame so that it is skipped from then on."""
+    return _VOID_MAGIC
+
+
+def scan(data: memoryview, number: int, offset: int) -> Iterator[Frame | End]:
+    """The valid frames of a file from `offset` on, then the End of them."""
+    size = len(data)
+    while True:
+        frame = _frame_at(data, number, offset)
+        if frame is None:
+            break
+        if data[offset : offset + 4] == _FRAME_MAGIC:
+            yield frame
+        offset += FRAME_OVERHEAD_BYTES + len(frame.payload)
+    yield End(offset, is_clean=offset >= size or not bytes(data[offset:]).strip(b"\0"))
+
+
+def frames_beyond(data: memoryview, number: int, offset: int) -> Iterator[Frame]:
+    """Valid frames that lie behind a bad one at `offset`, found by their magic."""
+    haystack = bytes(data)
+    found = haystack.find(_FRAME_MAGIC, offset + 1)
+    while found >= 0:
+        frame = _frame_at(data, number, found)
+        if frame is not None:
+            yield frame
+        found = haystack.find(_FRAME_MAGIC, found + 1)
+
+
+def has_frame(data: memoryview) -> bool:
+    """Whether anything in `data` starts like a frame."""
+    return _FRAME_MAGIC in bytes(data)
+
+
+def _frame_at(data: memoryview, number: int, offset: int) -> Frame | None:
+    if offset + FRAME_OVERHEAD_BYTES > len(data):
+        return None
+    magic, size, synced, checksum = _FRAME.unpack_from(data, offset)
+    start = offset + FRAME_OVERHEAD_BYTES
+    if magic not in (_FRAME_MAGIC, _VOID_MAGIC) or start + size > len(data):
+        return None
+    payload = data[start : start + size]
+    position = position_of(number, offset)
+    return Frame(position, payload, synced) if _checksum(payload, position, synced) == checksum else None
+
+
+def _checksum(payload: bytes | memoryview, position: int, synced: int) -> int:
+    return xxh3_64_intdigest(payload, position ^ (synced << 1 & 0xFFFF_FFFF_FFFF_FFFF))

@@ -1,0 +1,143 @@
+"""Snapshots: the latest value of every key, kept as one base file and the deltas since.
+
+    8s "TOPICSNP" | u32 version | u64 length | u64 xxh3 of the content | content
+
+The content is MessagePack, a list of (key, value), value nil where the key
+went. A base has every key, a delta those that changed; files are numbered in
+the order of their installation. In force is the newest base with all deltas
+after it. A file is written under a temporary name, synced, renamed, and the
+directory synced; only then does anything older go. So either the old or the
+new snapshot is in force, and installing one costs what changed: a new base is
+written when the deltas have outgrown the old one.
+
+This module knows nothing of what keys and values mean. All of it blocks; the
+caller runs it off the event loop.
+"""
+
+from collections.abc import Iterable, Mapping
+from struct import Struct as Layout
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from topics.errors import Damaged, UnusableDirectory
+from topics.storage.files import Disk
+
+VERSION = 1
+PREFIX, BASE, DELTA, TEMPORARY = "snapshot-", ".base", ".delta", ".tmp"
+DELTA_BYTES_MIN = 256 * 1024  # deltas below this in sum are not worth a new base
+DELTAS_MAX = 64
+
+_HEADER = Layout("<8sIQQ")
+_MAGIC = b"TOPICSNP"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]]).decode
+
+
+class Snapshots:
+    """The snapshot files of a data directory."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._number = 0  # of the newest file in force
+        self._chain: list[tuple[str, int]] = []  # name and size of the files in force: the base, then its deltas
+
+    def load(self) -> dict[bytes, bytes] | None:
+        """The snapshot in force; None if there never was one."""
+        names = [name for name in self._disk.names() if name.startswith(PREFIX) and not name.endswith(TEMPORARY)]
+        bases = [name for name in names if name.endswith(BASE)]
+        if not names:
+            return None
+        if not bases:
+            raise Damaged(f"{self._disk.path}/{names[0]}", 0, "its base file is missing")
+        chain = [bases[-1], *(name for name in names if name.endswith(DELTA) and name > bases[-1])]
+        items: dict[bytes, bytes] = {}
+        self._number = _number_in(chain[0]) - 1
+        self._chain = []
+        for name in chain:
+            self._number += 1
+            if _number_in(name) != self._number:
+                raise Damaged(f"{self._disk.path}/{PREFIX}{self._number:010d}{DELTA}", 0, "this file is missing")
+            content = self._read(name)
+            self._chain.append((name, len(content)))
+            _merge(items, _decode(content))
+        return items
+
+    def install(self, changed: Mapping[bytes, bytes | None]) -> None:
+        """Put a snapshot in force that differs from the last one by `changed`."""
+        content = _encode(list(changed.items()))
+        deltas_bytes = len(content) + sum(size for _, size in self._chain[1:])
+        if not self._chain or len(self._chain) > DELTAS_MAX or deltas_bytes > max(DELTA_BYTES_MIN, self._chain[0][1]):
+            self._install_base(changed)
+        else:
+            self._write(DELTA, content)
+
+    def obsolete(self) -> list[str]:
+        """Snapshot files that are not in force."""
+        in_force = {name for name, _ in self._chain}
+        return [name for name in self._disk.names() if name.startswith(PREFIX) and name not in in_force]
+
+    def _install_base(self, changed: Mapping[bytes, bytes | None]) -> None:
+        items: dict[bytes, bytes] = {}
+        for name, _ in self._chain:
+            _merge(items, _decode(self._read(name)))
+        _merge(items, changed.items())
+        old, self._chain = self._chain, []
+        try:
+            self._write(BASE, _encode(list(items.items())))
+        except OSError:
+            self._chain = old
+            raise
+        for name, _ in old:
+            self._disk.remove(name)
+
+    def _write(self, suffix: str, content: bytes) -> None:
+        name = f"{PREFIX}{self._number + 1:010d}{suffix}"
+        temporary = name + TEMPORARY
+        if temporary in self._disk.names():
+            self._disk.remove(temporary)
+        file = self._disk.create(temporary)
+        try:
+            file.write(0, _HEADER.pack(_MAGIC, VERSION, len(content), xxh3_64_intdigest(content)) + content)
+            file.sync()
+        finally:
+            file.close()
+        self._disk.rename(temporary, name)
+        self._disk.sync_directory()
+        self._number += 1
+        self._chain.append((name, len(content)))
+
+    def _read(self, name: str) -> bytes:
+        path = f"{self._disk.path}/{name}"
+        file = self._disk.open(name, writable=False)
+        try:
+            data = file.read(0, file.size())
+        finally:
+            file.close()
+        if len(data) < _HEADER.size:
+            raise Damaged(path, len(data), "the snapshot is cut short")
+        magic, version, size, checksum = _HEADER.unpack_from(data)
+        if magic != _MAGIC:
+            raise Damaged(path, 0, "it does not start like a snapshot")
+        if version > VERSION:
+            raise UnusableDirectory(f"{path} is of version {version}; this program reads up to version {VERSION}")
+        content = data[_HEADER.size :]
+        if len(content) != size or xxh3_64_intdigest(content) != checksum:
+            raise Damaged(path, _HEADER.size, "the snapshot does not match its checksum")
+        return content
+
+
+def _merge(items: dict[bytes, bytes], changed: Iterable[tuple[bytes, bytes | None]]) -> None:
+    for key, value in changed:
+        if value is None:
+            items.pop(key, None)
+        else:
+            items[key] = value
+
+
+def _number_in(name: str) -> int:
+    text = name.removeprefix(PREFIX).removesuffix(BASE).removesuffix(DELTA)
+    if not text.isdigit():
+        raise UnusableDirectory(f"{name} is not a snapshot of topics; move it out of the data directory")
+    return int(text)

@@ -1,0 +1,353 @@
+"""The write-ahead log: frames in, positions out, and word when a position is written or synced.
+
+Everything runs on the event loop. `append` buffers a frame and knows its
+position at once; all frames of one turn of the loop go out in one write, at
+the end of the turn; one sync at a time runs off the loop, and what gathers
+meanwhile shares the next one. No timer is involved (ST3).
+
+Space is written ahead as zeros, so a full disk is met in `append`, before
+anything has changed. A write or sync that fails all the same fails every
+frame that was waiting for it; the log then goes on in a fresh file, which
+says from where on earlier frames do not count, and into which the frames
+already acked are copied. If even that fails the log is read-only (ST4).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from topics.clock import Clock
+from topics.errors import CommitFailed
+from topics.storage import frames
+from topics.storage.files import Disk, File
+from topics.storage.replay import name_of
+
+AHEAD_BYTES = 1024 * 1024  # zeros written at a time
+UNSYNCED_BYTES_MAX = 8 * 1024 * 1024  # more than this is synced without being asked
+QUEUE_BYTES_MAX = 64 * 1024 * 1024  # frames that may wait for the disk
+FSYNC_BUCKETS_US = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
+
+logger = logging.getLogger("topics.wal")
+
+
+class Counters:
+    """What the metrics show of the log."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.batches = 0
+        self.bytes_written = 0
+        self.fsyncs = 0
+        self.fsync_micros = 0
+        self.fsync_buckets = [0] * (len(FSYNC_BUCKETS_US) + 1)  # not cumulative; the last is above all bounds
+        self.rotations = 0
+        self.submit_full = 0
+        self.queue_depth_peak = 0
+
+    def add_fsync(self, micros: int) -> None:
+        self.fsyncs += 1
+        self.fsync_micros += micros
+        index = sum(1 for bound in FSYNC_BUCKETS_US if micros > bound)
+        self.fsync_buckets[index] += 1
+
+
+class Wal:
+    """The log's writing end. `written` and `synced` are positions: everything below them is."""
+
+    def __init__(self, disk: Disk, clock: Clock) -> None:
+        self._disk = disk
+        self._clock = clock
+        self.counters = Counters()
+        self.is_read_only = False
+        self.written = 0
+        self.synced = 0
+        self.end = 0  # position of the next frame
+        self.bytes_since_roll = 0
+        self.on_progress: Callable[[], None] = lambda: None  # `written` or `synced` has moved
+        self.on_failure: Callable[[frozenset[int]], None] = lambda void: None  # these frames do not count
+        self._file: File | None = None
+        self._number = 0
+        self._ahead = 0  # offset up to which the file was filled with zeros
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
+        self._unsynced: deque[tuple[int, int, bool]] = deque()  # position, end, whether its ack waits for a sync
+        self._written_waiters: list[asyncio.Future[None]] = []
+        self._synced_waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._is_flush_scheduled = False
+        self._is_held = False
+        self._sync_task: asyncio.Task[None] | None = None
+        self._generation = 0  # of the file; a sync that ends for an earlier one is ignored
+
+    # --- files
+
+    def begin(self, number: int, payload: bytes) -> None:
+        """Start the first file of this run; its first frame holds `payload`. Blocking; earlier files are synced."""
+        self._start_file(number, 0, [payload])
+
+    def _start_file(self, number: int, cut: int, payloads: list[bytes]) -> None:
+        file, start = self._create(number, cut)
+        data = b""
+        for payload in payloads:
+            data += frames.encode_frame(payload, start + len(data), self.synced)
+        file.write(frames.offset_of(start), data)
+        file.sync()
+        self._append_to(file, number, start + len(data))
+        self.written = self.synced = self.end
+
+    def _create(self, number: int, cut: int) -> tuple[File, int]:
+        """A new file, not started yet, and the position of its first frame. Its directory entry is durable (ST5)."""
+        name = name_of(number)
+        if name in self._disk.names():
+            self._disk.remove(name)
+        file = self._disk.create(name)
+        header = frames.encode_header(frames.FileHeader(number, self._disk.boot_id, cut))
+        file.write(0, header + bytes(AHEAD_BYTES))
+        file.sync()
+        self._disk.sync_directory()
+        return file, frames.position_of(number, len(header))
+
+    def _append_to(self, file: File, number: int, position: int) -> None:
+        """Frames go to `file` from now on, the next one at `position`."""
+        self._file, self._number, self.end = file, number, position
+        self._ahead = max(AHEAD_BYTES, frames.offset_of(position))
+        self.bytes_since_roll = 0
+
+    async def roll(self) -> int:
+        """Go on in a new file. Gives the position at which it starts; everything below it is synced."""
+        generation, number, old = self._generation, self._number + 1, self._file
+        assert old is not None
+        file, start = await self._disk.run(lambda: self._create(number, 0))
+        await self.wait_synced(self.end)
+        self._check_generation(generation)
+        self._write_buffer()
+        self._check_generation(generation)
+        self._is_held = True
+        try:
+            await self._start_rolled(old, file, number, start)
+        except OSError as error:
+            self._fail(error)
+        finally:
+            self._is_held = False
+        self._check_generation(generation)
+        old.close()
+        self.counters.rotations += 1
+        self._schedule_flush()
+        return start
+
+    async def _start_rolled(self, old: File, file: File, number: int, start: int) -> None:
+        """Sync the old file to its end, then start the new one; frames appended meanwhile wait for it."""
+        generation, last = self._generation, self.written
+        marker = frames.encode_frame(b"", start, last)
+        self._append_to(file, number, start + len(marker))
+        if self._sync_task is not None:
+            await asyncio.wait([self._sync_task])
+        await self._disk.sync(old)
+        self._check_generation(generation)
+        self._synced_to(last)
+
+        def write_marker() -> None:
+            file.write(frames.offset_of(start), marker)
+            file.sync()
+
+        await self._disk.run(write_marker)
+        self._check_generation(generation)
+        self.written = start + len(marker)
+        self._synced_to(self.written)
+
+    def _check_generation(self, generation: int) -> None:
+        if generation != self._generation:
+            raise CommitFailed("the log failed meanwhile")
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # --- appending
+
+    @property
+    def queue_depth(self) -> int:
+        """Commits that wait for the disk."""
+        return len(self._written_waiters) + len(self._synced_waiters)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too much waits for the disk to take on more."""
+        return self._buffered_bytes > QUEUE_BYTES_MAX
+
+    def append(self, payload: bytes, needs_sync: bool) -> int:
+        """Buffer one frame. Gives the position at its end. CommitFailed: nothing was taken."""
+        if self.is_read_only:
+            raise CommitFailed("the log is read-only after a failure of the disk")
+        position = self.end
+        frame = frames.encode_frame(payload, position, self.synced)
+        end = position + len(frame)
+        if frames.offset_of(end) > self._ahead:
+            self._fill_ahead(frames.offset_of(end))
+        self._buffer.append(frame)
+        self._buffered_bytes += len(frame)
+        self._unsynced.append((position, end, needs_sync))
+        self.end = end
+        self.bytes_since_roll += len(frame)
+        self.counters.frames += 1
+        if not self._is_flush_scheduled:
+            self._schedule_flush()
+        return end
+
+    def _fill_ahead(self, offset: int) -> None:
+        """Write zeros at least up to `offset`, so that later writes cannot meet a full disk."""
+        assert self._file is not None
+        size = offset - self._ahead + AHEAD_BYTES
+        try:
+            self._file.write(self._ahead, bytes(size))
+        except OSError as error:
+            raise CommitFailed(f"no space can be reserved in the log: {error}") from error
+        self._ahead += size
+
+    def _schedule_flush(self) -> None:
+        if self._buffer:
+            self._is_flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        self._is_flush_scheduled = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is buffered, unless a roll holds it back."""
+        if not self._is_held:
+            self._write_buffer()
+
+    def _write_buffer(self) -> None:
+        if not self._buffer or self._file is None:
+            return
+        data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
+        self._buffer, self._buffered_bytes = [], 0
+        self.counters.queue_depth_peak = max(self.counters.queue_depth_peak, self.queue_depth)
+        try:
+            self._file.write(frames.offset_of(self.written), data)
+        except OSError as error:
+            self._fail(error)
+            return
+        self.written += len(data)
+        self.counters.batches += 1
+        self.counters.bytes_written += len(data)
+        waiters, self._written_waiters = self._written_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.on_progress()
+        if self._synced_waiters or self.written - self.synced > UNSYNCED_BYTES_MAX:
+            self.start_sync()
+
+    # --- waiting
+
+    def wait_written(self) -> "asyncio.Future[None]":
+        """Done when everything appended so far is written."""
+        waiter = asyncio.get_running_loop().create_future()
+        if self.written >= self.end:
+            waiter.set_result(None)
+        else:
+            self._written_waiters.append(waiter)
+        return waiter
+
+    def wait_synced(self, position: int) -> "asyncio.Future[None]":
+        """Done when everything below `position` is synced."""
+        waiter = asyncio.get_running_loop().create_future()
+        if self.synced >= position:
+            waiter.set_result(None)
+        elif self.is_read_only:
+            waiter.set_exception(CommitFailed("the log is read-only after a failure of the disk"))
+        else:
+            self._synced_waiters.append((position, waiter))
+            if self.written >= position:
+                self.start_sync()
+        return waiter
+
+    def start_sync(self) -> None:
+        """Sync what is written, now or as soon as the sync that runs is over."""
+        if self._sync_task is None and self.written > self.synced and not self.is_read_only and not self._is_held:
+            self._sync_task = asyncio.get_running_loop().create_task(self._sync())
+
+    async def _sync(self) -> None:
+        generation, target, file = self._generation, self.written, self._file
+        assert file is not None
+        started = self._clock.monotonic()
+        try:
+            await self._disk.sync(file)
+        except OSError as error:
+            self._sync_task = None
+            if generation == self._generation:
+                self._fail(error)
+            return
+        self._sync_task = None
+        if generation != self._generation:
+            return
+        self.counters.add_fsync(round((self._clock.monotonic() - started) * 1e6))
+        self._synced_to(target)
+        if self._synced_waiters:
+            self.start_sync()
+
+    def _synced_to(self, position: int) -> None:
+        if position <= self.synced:
+            return
+        self.synced = position
+        unsynced = self._unsynced
+        while unsynced and unsynced[0][1] <= position:
+            unsynced.popleft()
+        waiters = self._synced_waiters
+        while waiters and waiters[0][0] <= position:
+            _, waiter = waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+        self.on_progress()
+
+    # --- failing
+
+    def _fail(self, error: OSError) -> None:
+        """Fail every commit that waits, and go on in a fresh file, or latch read-only (ST4)."""
+        logger.error("the log failed: %s; what waited for it is refused", error)
+        self._generation += 1
+        void = frozenset(position for position, end, needs_sync in self._unsynced if needs_sync or end > self.written)
+        kept = [(position, end) for position, end, _ in self._unsynced if position not in void]
+        self._buffer, self._buffered_bytes = [], 0
+        self._unsynced.clear()
+        failed = self._file
+        try:
+            payloads = [self._payload(position, end) for position, end in kept]
+            self._start_file(self._number + 1, self.synced, [b"", *payloads])
+        except OSError as second:
+            logger.critical("the log cannot go on in a new file: %s; it is read-only from now on", second)
+            self.is_read_only = True
+            self._mark_void(void)
+        if failed is not None and failed is not self._file:
+            failed.close()
+        self._refuse_waiters(CommitFailed(f"the disk failed: {error}"))
+        self.on_failure(void)
+
+    def _payload(self, position: int, end: int) -> bytes:
+        """Read back the payload of a frame that was written."""
+        file = self._disk.open(name_of(frames.number_of(position)), writable=False)
+        try:
+            return file.read(frames.offset_of(position), end - position)[frames.FRAME_OVERHEAD_BYTES :]
+        finally:
+            file.close()
+
+    def _mark_void(self, void: frozenset[int]) -> None:
+        """Try to keep frames whose commit failed from ever being replayed."""
+        for position in void:
+            try:
+                file = self._disk.open(name_of(frames.number_of(position)))
+                file.write(frames.offset_of(position), frames.void_mark())
+                file.close()
+            except OSError:
+                return
+
+    def _refuse_waiters(self, refusal: CommitFailed) -> None:
+        waiters = [*self._written_waiters, *(waiter for _, waiter in self._synced_waiters)]
+        self._written_waiters = []
+        self._synced_waiters.clear()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(refusal)

@@ -1,0 +1,113 @@
+"""Which rules of the contract have a test, and which do not yet.
+
+A test covers an id of docs/contract.md by naming it in the docstring of a test
+function or class, or in `@pytest.mark.contract("TM3", "TM4")`. Tests of the oracle do not
+count: they show that the yardstick is right, not the engine. What nobody covers is
+listed in contract_uncovered.txt, which may only shrink. After covering a rule:
+
+    python tests/test_contract_coverage.py --write
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+CONTRACT = TESTS.parent / "docs" / "contract.md"
+UNCOVERED = TESTS / "contract_uncovered.txt"
+ORACLE_TESTS = "test_oracle*.py"
+HOW_TO_SHRINK = "run: python tests/test_contract_coverage.py --write"
+
+
+def contract_ids() -> list[str]:
+    """Every id of the contract, in its order: rules, worked examples, scenarios, guarantees."""
+    return re.findall(r"\*\*([A-Z]{1,2}\d+)\b", CONTRACT.read_text())
+
+
+def named_ids(source: str) -> Iterator[str]:
+    """What looks like an id in the docstrings of functions and classes and in contract markers."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from re.findall(r"\b[A-Z]{1,2}\d+\b", ast.get_docstring(node) or "")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "contract":
+            yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
+
+
+def ids_named_by_tests() -> dict[str, list[str]]:
+    """Id → the test files that name it."""
+    named: dict[str, list[str]] = {}
+    for path in sorted(set(TESTS.rglob("test_*.py")) - set(TESTS.rglob(ORACLE_TESTS))):
+        for name in set(named_ids(path.read_text())):
+            named.setdefault(name, []).append(str(path.relative_to(TESTS)))
+    return named
+
+
+def listed_ids() -> list[str]:
+    return UNCOVERED.read_text().split()
+
+
+def write_uncovered() -> list[str]:
+    """Take the ids that are covered now off the list; return those that are uncovered and not on it."""
+    named = ids_named_by_tests()
+    uncovered = [name for name in contract_ids() if name not in named]
+    listed = listed_ids() if UNCOVERED.exists() else uncovered
+    UNCOVERED.write_text("".join(f"{name}\n" for name in uncovered if name in listed))
+    return [name for name in uncovered if name not in listed]
+
+
+def test_the_contract_names_each_rule_once() -> None:
+    ids = contract_ids()
+    assert [name for name in ids if ids.count(name) > 1] == []
+    for letter, count in (("S", 30), ("E", 12), ("G", 15)):
+        assert [name for name in ids if re.fullmatch(rf"{letter}\d+", name)] == [
+            f"{letter}{n}" for n in range(1, count + 1)
+        ]
+
+
+def test_a_rule_without_a_test_is_on_the_list() -> None:
+    named, listed = ids_named_by_tests(), listed_ids()
+    new = [name for name in contract_ids() if name not in named and name not in listed]
+    assert new == [], "these rules have no test; the list may not grow"
+
+
+def test_a_rule_with_a_test_is_off_the_list() -> None:
+    named = ids_named_by_tests()
+    assert {name: named[name] for name in listed_ids() if name in named} == {}, HOW_TO_SHRINK
+
+
+def test_the_list_holds_only_rules_of_the_contract() -> None:
+    assert set(listed_ids()) <= set(contract_ids()), HOW_TO_SHRINK
+
+
+def test_tests_name_only_rules_that_exist() -> None:
+    ids = set(contract_ids())
+    families = {name.rstrip("0123456789") for name in ids}
+    unknown = {name: files for name, files in ids_named_by_tests().items() if name not in ids}
+    assert {name: files for name, files in unknown.items() if name.rstrip("0123456789") in families} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "ids"),
+    [
+        ('def test_x():\n    """TM3: opens with a tombstone; (S1, E12)"""', ["TM3", "S1", "E12"]),
+        ('async def test_x():\n    """Said of ST12."""', ["ST12"]),
+        ('class TestX:\n    """DL1"""', ["DL1"]),
+        ('@pytest.mark.contract("TM3", "TM4")\ndef test_x(): ...', ["TM3", "TM4"]),
+        ('pytestmark = pytest.mark.contract("G1")', ["G1"]),
+        ('"""TM3 in a module\'s docstring"""\nTEXT = "TM4"  # TM5', []),
+    ],
+)
+def test_ids_are_found_in_docstrings_and_markers_only(source: str, ids: list[str]) -> None:
+    assert list(named_ids(source)) == ids
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit(__doc__)
+    missing = write_uncovered()
+    print(f"{len(listed_ids())} of {len(contract_ids())} rules are listed as uncovered")
+    sys.exit(f"uncovered and not on the list: {' '.join(missing)}" if missing else 0)
