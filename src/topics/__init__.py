@@ -1,3 +1,17 @@
 """topics: a persistent event engine. Named append-only logs where lost data is always announced."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from topics.engine import Engine as Engine
+
 __version__ = "0.1.0"
+__all__ = ["Engine", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Engine":
+        from topics.engine import Engine
+
+        return Engine
+    raise AttributeError(f"module 'topics' has no attribute {name!r}")

@@ -5,8 +5,9 @@ leases. `monotonic` is for durations shown in answers and for deadlines of
 waits; it never steps.
 """
 
+import asyncio
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Clock(Protocol):
@@ -14,6 +15,10 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary point."""
+        ...
+
+    async def wait(self, future: "asyncio.Future[Any]", timeout_ms: float) -> None:
+        """Return when `future` is done or the time is over; the future is left as it is."""
         ...
 
 
@@ -25,3 +30,6 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.perf_counter()
+
+    async def wait(self, future: "asyncio.Future[Any]", timeout_ms: float) -> None:
+        await asyncio.wait([future], timeout=max(0.0, timeout_ms / 1000))

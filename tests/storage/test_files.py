@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -246,7 +247,7 @@ def test_work_runs_in_the_order_of_the_calls_and_gives_its_result_or_error(disk:
         return n if n != 3 else 1 // 0
 
     async def main() -> list[Any]:
-        return await asyncio.gather(*(disk.run(lambda n=n: work(n)) for n in range(5)), return_exceptions=True)
+        return await asyncio.gather(*(disk.run(partial(work, n)) for n in range(5)), return_exceptions=True)
 
     results = run(main())
     assert order == [0, 1, 2, 3, 4]
@@ -523,11 +524,42 @@ def test_work_is_off_the_event_loop_and_on_one_thread(real_disk: RealDisk) -> No
     assert len(threads) == 1 and threading.get_ident() not in threads
 
 
+def test_work_that_waits_for_the_thread_is_done_even_if_the_caller_is_cancelled(real_disk: RealDisk) -> None:
+    """G15."""
+    may_end = threading.Event()
+    done: list[str] = []
+
+    async def main() -> None:
+        first = asyncio.ensure_future(real_disk.run(may_end.wait))
+        second = asyncio.ensure_future(real_disk.run(lambda: done.append("second")))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        may_end.set()
+        assert await first
+        await real_disk.run(lambda: done.append("third"))
+
+    run(main())
+    assert done == ["second", "third"]
+
+
+def test_closing_the_disk_lets_work_end_that_was_given_before(real_disk: RealDisk) -> None:
+    async def main() -> None:
+        created = asyncio.ensure_future(real_disk.run(lambda: real_disk.create("a")))
+        await asyncio.sleep(0)
+        real_disk.close()
+        await created
+
+    run(main())
+    assert (Path(real_disk.path) / "a").exists()
+
+
 def test_nothing_stays_open_after_close(tmp_path: Path) -> None:
     run(asyncio.sleep(0))
     before = descriptors()
-    for mode in ("process", "thread"):
-        disk = RealDisk(tmp_path, sync=mode)  # type: ignore[arg-type]
+    modes: tuple[Literal["process"], Literal["thread"]] = ("process", "thread")
+    for mode in modes:
+        disk = RealDisk(tmp_path, sync=mode)
         disk.lock()
         file = disk.create(mode)
         file.write(0, b"x")
@@ -561,8 +593,27 @@ def test_the_helper_gets_a_file_once_and_lets_go_of_it_on_close(helped: RealDisk
         assert descriptors(helped.helper_pid) == before + 20
         for file in files[:10]:
             file.close()
-        await helped.run(lambda: [file.close() for file in files[10:]])
+        for file in files[10:]:
+            await helped.run(file.close)
         await helped.sync(barrier)
+        assert descriptors(helped.helper_pid) == before
+
+    run(main())
+
+
+def test_the_helper_lets_go_of_a_file_whose_sync_failed(helped: RealDisk) -> None:
+    """ST4: the kernel reports a lost write once, so a sync asked for before that was known must fail, too."""
+    os.mkfifo(Path(helped.path) / "fifo", 0o600)
+
+    async def main() -> None:
+        fifo, file = helped.open("fifo"), helped.create("a")
+        await helped.sync(file)
+        assert helped.helper_pid is not None
+        before = descriptors(helped.helper_pid)
+        for _ in range(3):
+            first, second = await asyncio.gather(helped.sync(fifo), helped.sync(fifo), return_exceptions=True)
+            assert isinstance(first, OSError) and first.errno == errno.EINVAL
+            assert isinstance(second, OSError) and second.errno == errno.EIO
         assert descriptors(helped.helper_pid) == before
 
     run(main())

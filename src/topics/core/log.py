@@ -65,6 +65,7 @@ class Log:
     __slots__ = (
         "_dead",
         "_has_emptied",
+        "_measured",
         "bytes",
         "cap_hi",
         "count",
@@ -91,6 +92,7 @@ class Log:
         self.parts: list[Part] = []
         self.dropped: list[Part] = []  # parts that died, for the owner of memory and files to clear away
         self._dead: Blocks = {}
+        self._measured: dict[tuple[Part, int, int], tuple[int, int]] = {}  # count and bytes of rows about to go
         self._has_emptied = False  # some part in `parts` has no live record left
 
     @property
@@ -141,6 +143,7 @@ class Log:
         self.count += part.live_count
         self.bytes += part.live_bytes
         if len(self.parts) == 1:
+            self.earliest = part.first
             row, _ = next(self.live_runs(part, 0, part.count))
             self.earliest, self.earliest_ts = part.seq_at(row), part.ts_at(row)
 
@@ -149,14 +152,24 @@ class Log:
         for seq in seqs:
             self._dead[seq // BLOCK] = self._dead.get(seq // BLOCK, 0) | 1 << seq % BLOCK
 
-    def replace(self, old: list[Part], new: Part) -> None:
-        """Let `new` stand for the parts of `old` that are still here; it holds the same records."""
+    def replace(self, old: list[Part], new: list[Part]) -> list[Part]:
+        """Let `new` stand for `old`: consecutive parts, less what was dead when `new` was made of them.
+
+        Gives those of `new` that are in the log now; the rest holds nothing live any more.
+        """
         present = [part for part in self.parts if part in old]
-        if present:
-            index = self.parts.index(present[0])
-            new.live_count = sum(part.live_count for part in present)
-            new.live_bytes = sum(part.live_bytes for part in present)
-            self.parts[index : index + len(present)] = [new]
+        if not present:
+            return []
+        index = self.parts.index(present[0])
+        for part in new:
+            part.live_count = -1  # not known: makes live_runs look at the marks
+            runs = list(self.live_runs(part, 0, part.count))
+            part.live_count = sum(stop - start for start, stop in runs)
+            part.live_bytes = sum(part.bytes_before(stop) - part.bytes_before(start) for start, stop in runs)
+        living = [part for part in new if part.live_count]
+        assert sum(part.live_count for part in living) == sum(part.live_count for part in present)
+        self.parts[index : index + len(present)] = living
+        return living
 
     # --- shrinking
 
@@ -181,6 +194,7 @@ class Log:
             while index < len(self.parts) and self.parts[index].first < first + BLOCK:
                 self._kill(self.parts[index], number, mask)
                 index += 1
+        self._measured.clear()
         self._settle()
 
     def _lose(self, last: int) -> None:
@@ -206,15 +220,10 @@ class Log:
 
     def _kill(self, part: Part, number: int, mask: int) -> None:
         """Mark the rows of `part` dead whose bits are in `mask`."""
-        mask &= ~self._dead.get(number, 0) & _mask(number, max(part.first, self.earliest), part.last)
+        mask = self._living(part, number, mask)
         if not mask:
             return
-        count = size = 0
-        for start, stop in _runs(mask):
-            first_row = part.row_from(number * BLOCK + start)
-            stop_row = part.row_from(number * BLOCK + stop)
-            count += stop_row - first_row
-            size += part.bytes_before(stop_row) - part.bytes_before(first_row)
+        count, size = self._measured.pop((part, number, mask), None) or _measure(part, number, mask)
         self._dead[number] = self._dead.get(number, 0) | mask
         part.live_count -= count
         part.live_bytes -= size
@@ -222,6 +231,10 @@ class Log:
         self.bytes -= size
         if not part.live_count:
             self._has_emptied = True
+
+    def _living(self, part: Part, number: int, mask: int) -> int:
+        """Those bits of `mask` that are in the range of `part` and not marked dead."""
+        return mask & ~self._dead.get(number, 0) & _mask(number, max(part.first, self.earliest), part.last)
 
     def _settle(self) -> None:
         """Clear away parts that have died and bring `earliest` up to date."""
@@ -316,7 +329,11 @@ class Log:
         raise AssertionError("live totals of a part do not agree with its rows")
 
     def matching(self, match: TagMatch, before: int) -> Iterator[Blocks]:
-        """The seqs below `before` whose tag matches, part by part, as blocks; dead ones may be among them."""
+        """The seqs below `before` whose tag matches, part by part, as blocks; dead ones may be among them.
+
+        Each step also measures what it selects, so that the delete itself is quick however much it takes.
+        """
+        self._measured.clear()
         for part in list(self.parts):
             if part.first >= before:
                 return
@@ -327,6 +344,9 @@ class Log:
                 seq = part.seq_at(row)
                 if seq < before:
                     blocks[seq // BLOCK] = blocks.get(seq // BLOCK, 0) | 1 << seq % BLOCK
+            for number, mask in blocks.items():
+                mask = self._living(part, number, mask)
+                self._measured[part, number, mask] = _measure(part, number, mask)
             if blocks:
                 yield blocks
 
@@ -454,6 +474,17 @@ def _wanted(page: Page, query: Query, start: int, stop: int) -> Iterator[tuple[i
             run = row + 1
     if run < stop:
         yield run, stop
+
+
+def _measure(part: Part, number: int, mask: int) -> tuple[int, int]:
+    """How many rows of `part` the mask of a block takes, and their bytes."""
+    count = size = 0
+    for start, stop in _runs(mask):
+        first_row = part.row_from(number * BLOCK + start)
+        stop_row = part.row_from(number * BLOCK + stop)
+        count += stop_row - first_row
+        size += part.bytes_before(stop_row) - part.bytes_before(first_row)
+    return count, size
 
 
 def _fitting(part: Part, first: int, until: int, room: int) -> int:

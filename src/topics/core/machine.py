@@ -73,6 +73,10 @@ class Keys:
     def restore(self, key: str, written: Written) -> None:
         self._written[key] = written
 
+    def redump(self) -> None:
+        """Take all keys as not dumped yet."""
+        self.fresh = list(self._written)
+
     def take_fresh(self) -> list[tuple[str, Written]]:
         """The keys that no snapshot has yet; they count as dumped from now on."""
         fresh, self.fresh = self.fresh, []

@@ -14,7 +14,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -132,6 +132,7 @@ class Chunk:
         "count",
         "first",
         "has_tags",
+        "is_closed",
         "last",
         "live_bytes",
         "live_count",
@@ -146,6 +147,7 @@ class Chunk:
         self.live_count = 0
         self.live_bytes = 0
         self.has_tags = False
+        self.is_closed = False  # takes no further write
         self.bodies: list[bytes] = []
         self.body_bytes = 0
         self._firsts = array("I")  # row of each body's first record
@@ -156,7 +158,9 @@ class Chunk:
 
     def takes(self, count: int) -> bool:
         """Whether a write of `count` records may go in here."""
-        return self.count + count <= PAGE_ROWS and self.body_bytes < CHUNK_BYTES and self.seqs is None
+        if not self.count:
+            return True
+        return self.count + count <= PAGE_ROWS and self.body_bytes < CHUNK_BYTES and not self.is_closed
 
     def append(self, body: bytes, sizes: "array[int]", ts: int, has_tags: bool) -> None:
         count = len(sizes)
@@ -245,7 +249,7 @@ class SealedRows(Protocol):
     def bytes_before(self, row: int) -> int: ...
     def ts_at(self, row: int) -> int: ...
     def row_after_ts(self, ts: int) -> int: ...
-    def rows(self, start: int, stop: int) -> list[Row]: ...
+    def rows(self, start: int, stop: int) -> Sequence[tuple[int, int, str | None, str | None, Raw, Raw | None]]: ...
     def matching(self, match: TagMatch) -> list[int]: ...
 
 
@@ -286,13 +290,14 @@ class Sealed:
         return self.sealed.row_after_ts(ts)
 
     def rows(self, start: int, stop: int) -> list[Row]:
-        return self.sealed.rows(start, stop)
+        return list(map(Row._make, self.sealed.rows(start, stop)))
 
     def matching(self, match: TagMatch) -> list[int]:
         return self.sealed.matching(match)
 
 
 Part = Chunk | Sealed
+_PROJECTIONS = [Projection(*flags) for flags in product((False, True), repeat=3)]
 
 
 class ColdPage(Exception):
@@ -303,6 +308,11 @@ class ColdPage(Exception):
         self.part = part
         self.number = number
         self.projection = projection
+
+    def rows(self) -> tuple[int, int]:
+        """The rows of the page, as start and stop."""
+        start = self.number * PAGE_ROWS
+        return start, min(self.part.count, start + PAGE_ROWS)
 
 
 class Cache:
@@ -342,6 +352,14 @@ class Cache:
             self._pages[key] = page
             self.size_bytes += page.size_bytes
             self._shrink()
+
+    def forget(self, part: Part) -> None:
+        """Drop the pages of a part that is no longer read."""
+        for number in range(part.count // PAGE_ROWS + 1):
+            for projection in _PROJECTIONS:
+                page = self._pages.pop((part, number, projection), None)
+                if page is not None:
+                    self.size_bytes -= page.size_bytes
 
     def _shrink(self) -> None:
         while self.size_bytes > self.bytes_max and len(self._pages) > 1:

@@ -24,13 +24,16 @@ KEY_CHARACTERS_MAX = 256
 WASTE_BYTES_MAX = 4096  # a body this much larger than twice its records is rewritten
 
 
+NO_META = Raw()
+
+
 class RecordIn(Struct, gc=False, omit_defaults=True):
     """One record of a write. `meta` is empty or `null` when there is none."""
 
     data: Raw
     tag: str | None = None
     node: str | None = None
-    meta: Raw = Raw()
+    meta: Raw = NO_META
 
 
 class Body(Struct, gc=False, omit_defaults=True):

@@ -44,7 +44,9 @@ class Http1Exchange(Exchange):
     __slots__ = ("_connection", "is_http10", "keeps_alive")
 
     def __init__(self, connection: "Http1", request: Request, keeps_alive: bool, is_http10: bool) -> None:
-        super().__init__(request)
+        self.request = request  # the fields of Exchange are set here: one call less for every request
+        self.is_answered = self.is_disconnected = False
+        self.stream = self.on_disconnect = None
         self._connection = connection
         self.keeps_alive = keeps_alive
         self.is_http10 = is_http10
@@ -179,10 +181,15 @@ class Http1(asyncio.Protocol):
             return
         if self._current is not None or self._ahead or self.is_write_blocked:
             self._hold(data)
-        elif len(data) <= SLICE_BYTES:
-            self._feed(data)
+            return
+        if len(data) <= SLICE_BYTES:
+            self._reader.feed(data)
         else:
             self._feed_sliced(memoryview(data))
+        if self._ahead:
+            self._advance()
+        elif self._reader.request is not None or self._reader.target:
+            self._await_rest()
 
     def eof_received(self) -> bool:
         """True keeps the sending side open: what was asked before EOF is still answered."""
@@ -196,15 +203,17 @@ class Http1(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.is_write_blocked = True
         self._stalled_bytes = self.transport.get_write_buffer_size()
-        if self.stage < CLOSING:
-            self.deadline = self.shared.now + self.shared.limits.stall_s
+        self.deadline = self.shared.now + self.shared.limits.stall_s
 
     def resume_writing(self) -> None:
         self.is_write_blocked = False
-        if self.stage < CLOSING:
-            if self._current is not None and self._current.stream is not None:
+        if self.stage >= CLOSING:
+            return
+        if self._current is not None:
+            self.deadline = NEVER
+            if self._current.stream is not None:
                 call(self._current.stream.on_writable)
-            self._advance()
+        self._advance()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.stage = LOST
@@ -221,12 +230,11 @@ class Http1(asyncio.Protocol):
     # --- what the listener calls
 
     def expire(self, now: float) -> None:
-        if self.is_write_blocked and self.stage < CLOSING:
-            waiting_bytes = self.transport.get_write_buffer_size()
-            if waiting_bytes < self._stalled_bytes:
-                self._stalled_bytes = waiting_bytes
-                self.deadline = now + self.shared.limits.stall_s
-                return
+        waiting_bytes = self.transport.get_write_buffer_size()
+        if 0 < waiting_bytes < self._stalled_bytes:  # the peer is slow, but it reads
+            self._stalled_bytes = waiting_bytes
+            self.deadline = now + self.shared.limits.stall_s
+            return
         self.shared.expired_total += 1
         if self.is_write_blocked or self.stage >= CLOSING:
             self.abort()
@@ -252,11 +260,6 @@ class Http1(asyncio.Protocol):
             self._is_read_paused = True
             self.transport.pause_reading()
 
-    def _feed(self, data: bytes | memoryview) -> None:
-        self._reader.feed(data)
-        if self._reader.is_midway and self.stage == OPEN and self._current is None:
-            self._await_rest()
-
     def _feed_sliced(self, data: memoryview) -> None:
         for start in range(0, len(data), SLICE_BYTES):
             if self.stage != OPEN:
@@ -264,10 +267,12 @@ class Http1(asyncio.Protocol):
             if self._current is not None or self._ahead or self.is_write_blocked:
                 self._hold(data[start:])
                 return
-            self._feed(data[start : start + SLICE_BYTES])
+            self._reader.feed(data[start : start + SLICE_BYTES])
 
     def _await_rest(self) -> None:
-        """Nothing runs and a message is under way."""
+        """A message is under way. If it is the only thing that is, see that it goes on."""
+        if self._current is not None or self.stage != OPEN:
+            return
         if self._reader.is_continue_due:
             self._reader.is_continue_due = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -282,29 +287,28 @@ class Http1(asyncio.Protocol):
         if not keeps_alive:
             self.stage = DEAF
             self._lingers = answer is not None
-        self._submit(Http1Exchange(self, request, keeps_alive, is_http10), answer)
+        exchange = Http1Exchange(self, request, keeps_alive, is_http10)
+        if self._current is None and not self._queue and not self.is_write_blocked:
+            self._run(exchange, answer)
+        else:
+            self._queue.append((exchange, answer))
 
     def broken(self, answer: Answer | None) -> None:
         if self.stage != OPEN:
             return
-        self.stage = DEAF
-        self._lingers = True
         self.shared.malformed_total += 1
         if answer is not None:
-            self._submit(Http1Exchange(self, self._reader.request or NO_REQUEST, False, False), answer)
-        elif self._current is None and not self._queue:
+            self.received(self._reader.request or NO_REQUEST, False, False, answer)
+            return
+        self.stage = DEAF
+        self._lingers = True
+        if self._current is None and not self._queue:
             self._close()
 
     def push_back(self, data: bytes) -> None:
         self._ahead[:0] = data
 
     # --- exchanges, in order
-
-    def _submit(self, exchange: Http1Exchange, answer: Answer | None) -> None:
-        if self._current is None and not self._queue and not self.is_write_blocked:
-            self._run(exchange, answer)
-        else:
-            self._queue.append((exchange, answer))
 
     def _run(self, exchange: Http1Exchange, answer: Answer | None) -> None:
         self._current = exchange
@@ -326,7 +330,7 @@ class Http1(asyncio.Protocol):
         self._current = None
         if not exchange.keeps_alive:
             self._close()
-        elif self._queue or self._ahead or self._has_eof or self.is_write_blocked or self._reader.is_midway:
+        elif self._queue or self._ahead or self._has_eof or self.is_write_blocked or self.deadline == NEVER:
             self._advance()
         else:
             self.deadline = self.shared.now + self.shared.limits.idle_s
@@ -357,6 +361,7 @@ class Http1(asyncio.Protocol):
             self._is_read_paused = False
             self.transport.resume_reading()
         if self._reader.is_midway:
+            self._reader.restart_clock()
             self._await_rest()
         else:
             self.deadline = self.shared.now + self.shared.limits.idle_s
@@ -375,9 +380,12 @@ class Http1(asyncio.Protocol):
     # --- the end
 
     def _close(self) -> None:
+        """All is written, though perhaps not sent."""
+        limits = self.shared.limits
         self.stage = CLOSING
-        self.deadline = self.shared.now + self.shared.limits.linger_s
-        if self._lingers and not self._has_eof:
+        self._stalled_bytes = self.transport.get_write_buffer_size()
+        self.deadline = self.shared.now + (limits.stall_s if self._stalled_bytes else limits.linger_s)
+        if (self._lingers or self._reader.is_midway) and not self._has_eof:
             if self._is_read_paused:
                 self.transport.resume_reading()
             self.transport.write_eof()

@@ -26,6 +26,7 @@ from topics.server.exchange import (
     malformed,
 )
 
+SLASH: Final = ord("/")
 UNUSUAL: Final = frozenset((b"connection", b"expect", b"transfer-encoding", b"upgrade"))
 
 
@@ -87,6 +88,10 @@ class Reader:
         if self.request is None:
             return self._since + limits.head_s
         return self._since + limits.body_s + self._body_bytes / limits.body_rate_min
+
+    def restart_clock(self) -> None:
+        """The message could not go on, for no fault of the peer."""
+        self._since = self._shared.now
 
     def close(self) -> None:
         self._parser = None  # it refers to this object
@@ -176,7 +181,7 @@ class Reader:
             self._repeated = []
         if not self._keeps_alive or b"host" not in headers or repeated or not UNUSUAL.isdisjoint(headers):
             self._examine(request, parser)
-        if path[:1] != b"/" or b"#" in target:
+        if target[0] != SLASH or b"#" in target:
             _normalise_target(request)
         limits = self._shared.limits
         if len(target) > limits.target_bytes_max or len(headers) + len(repeated) > limits.headers_max:

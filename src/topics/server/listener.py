@@ -7,7 +7,6 @@ Invariants: every accepted connection is in `Connections.open` until it is gone;
 """
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, cast
@@ -74,22 +73,17 @@ class Listener:
         self.connections = Connections(app, limits or Limits(), clock or SystemClock())
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.address = ("", 0)  # where it is bound; the first one, if its host name stands for several
 
     @property
     def open_count(self) -> int:
         return len(self.connections.open)
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where the listener is bound; the first one, if its host name stands for several."""
-        assert self._server is not None
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
-
     async def start(self, host: str, port: int, *, sweeps: bool = True) -> None:
         """Bind and accept. Port 0 is any free one."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Sniffer(self.connections), host, port, backlog=BACKLOG)
+        self.address = self._server.sockets[0].getsockname()[:2]
         if sweeps:
             self._sweep_again()
 

@@ -285,10 +285,10 @@ class RealDisk:
 
     def close(self) -> None:
         if not self._is_closed:
-            self._is_closed = True
             self._thread.close()
             self._syncer.close()
             self.unlock()
+            self._is_closed = True
             os.close(self._descriptor)
 
     @property
@@ -465,7 +465,11 @@ class Helper:
             request, handed = self._outbox[0]
             try:
                 socket.send_fds(self._socket, [request], [] if handed is None else [handed])
-            except OSError:  # no room; or the helper has died, which _receive sees, too
+            except BlockingIOError:
+                return
+            except OSError:
+                if not self.loop.is_closed():
+                    self.loop.call_soon_threadsafe(self.end)
                 return
             self._outbox.popleft()
             _close_optional(handed)

@@ -27,7 +27,7 @@ class Replay:
         self.files: list[str] = []  # of files in force
         self.orphans: list[str] = []  # files that are not in force
         self.boot_id: str | None = None  # under which the last frames were written; None = there are none
-        self.next_number = frames.number_of(start) + 1
+        self.next_number = frames.number_of(start)
         self.torn: tuple[str, int] | None = None  # file and offset at which the newest one must be cut
         self.last = start  # end of the last frame
         self.bytes_total = 0

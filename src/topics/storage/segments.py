@@ -1,30 +1,33 @@
 """Segments: sealed records as Arrow IPC files, memory-mapped, readable by anything that reads Arrow.
 
-A file holds one record batch per *piece*, a run of one topic's records:
+A file holds one record batch, up to a bound of rows and bytes:
 
     topic      uint32                the topic's id
-    seq        uint64                ascending
+    seq        uint64
     ts         timestamp[ms, UTC]
     node, tag, meta, data   utf8     meta and data are JSON text; node, tag, meta may be null
     deleted    uint8                 0 = live, 255 = deleted; the only bytes that ever change
-    tag_order  uint32                the piece's rows in the order of their tags, untagged ones last
+    tag_order  uint32                a piece's rows in the order of their tags, untagged ones last
 
-Arrow has no checksums, so each batch's metadata has one per column (xxh3,
-`deleted` left out), and so has the `PieceRef` in the snapshot, along with the
-offsets of all buffers: the server reads by offset and never parses Arrow
-metadata. A piece is checked when it is first touched; a mismatch is `Damaged`.
+A run of rows of one topic, ascending by seq, is a *piece*; small topics share
+a file. Arrow has no checksums, so the schema's metadata has one per column
+(xxh3, `deleted` left out), and so has the `FileRef` in the snapshot, along
+with the offsets of all buffers: the server reads by offset and never parses
+Arrow metadata. A file is checked when it is first touched; a mismatch is
+`Damaged`.
 
 A file is complete and synced before a snapshot names it. Unnamed files are
 orphans. This module owns the files' bytes, not which of them are in force.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
-from xxhash import xxh3_64_hexdigest
+from xxhash import xxh3_64
 
 from topics.errors import Damaged
 from topics.model import TagMatch
@@ -75,18 +78,26 @@ class Column(Struct, frozen=True, array_like=True):
     checksum: str
 
 
+class FileRef(Struct, frozen=True, array_like=True):
+    """What the snapshot keeps of a segment file."""
+
+    number: int
+    size_bytes: int
+    count: int  # rows
+    columns: dict[str, Column]
+
+
 class PieceRef(Struct, frozen=True, array_like=True):
-    """One piece of a segment file: what the snapshot keeps of it."""
+    """What the snapshot keeps of a piece: rows start .. start + count of a file."""
 
     file: int
     topic: int
     first: int
     last: int
+    start: int
     count: int
     size_bytes: int  # sum of the record sizes
     tagged: int  # rows with a tag
-    file_bytes: int
-    columns: dict[str, Column]
 
 
 def name_of(number: int) -> str:
@@ -103,66 +114,94 @@ def number_in(name: str) -> int | None:
 
 
 class Piece:
-    """A run of one topic's records on its way into a segment, as Arrow columns."""
+    """A run of one topic's records on its way into a segment."""
 
     def __init__(self, topic: int) -> None:
         self.topic = topic
-        self.count = 0
-        self._seqs: list[int] = []
-        self._ts: list[int] = []
-        self._texts: dict[str, list[Any]] = {name: [] for name in _TEXTS}
+        self.seqs: list[int] = []
+        self.ts: list[int] = []
+        self.texts: dict[str, list[Any]] = {name: [] for name in _TEXTS}
         self.size_bytes = 0
 
-    def extend(self, rows: Iterable[RowLike]) -> None:
-        """Add rows, ascending."""
-        for row in rows:
-            self._seqs.append(row.seq)
-            self._ts.append(row.ts)
-            self._texts["node"].append(row.node)
-            self._texts["tag"].append(row.tag)
-            self._texts["meta"].append(None if row.meta is None else bytes(row.meta))
-            self._texts["data"].append(bytes(row.data))
-            self.size_bytes += len(row.data) + (len(row.meta) if row.meta is not None else 0)
-        self.count = len(self._seqs)
+    @property
+    def count(self) -> int:
+        return len(self.seqs)
 
-    def batch(self) -> Any:
-        import pyarrow as pa
+    def extend(self, rows: Sequence[RowLike]) -> None:
+        """Add rows, ascending by seq."""
+        texts = self.texts
+        self.seqs += [row.seq for row in rows]
+        self.ts += [row.ts for row in rows]
+        texts["node"] += [row.node for row in rows]
+        texts["tag"] += [row.tag for row in rows]
+        metas = [None if row.meta is None else bytes(row.meta) for row in rows]
+        datas = [bytes(row.data) for row in rows]
+        texts["meta"] += metas
+        texts["data"] += datas
+        self.size_bytes += sum(map(len, datas)) + sum(len(meta) for meta in metas if meta is not None)
 
-        tags = self._texts["tag"]
+    def tag_order(self) -> list[int]:
+        tags = self.texts["tag"]
         tagged = sorted((tag.encode(), row) for row, tag in enumerate(tags) if tag is not None)
-        order = [row for _, row in tagged] + [row for row, tag in enumerate(tags) if tag is None]
-        arrays = [
-            pa.array([self.topic] * self.count, pa.uint32()),
-            pa.array(self._seqs, pa.uint64()),
-            pa.array(self._ts, pa.int64()).view(pa.timestamp("ms", "UTC")),
-            *(_text_array(self._texts[name]) for name in _TEXTS),
-            _flags(self.count),
-            pa.array(order, pa.uint32()),
-        ]
-        return pa.record_batch(arrays, schema=schema())
+        return [row for _, row in tagged] + [row for row, tag in enumerate(tags) if tag is None]
 
-    def ref(self, file: int, file_bytes: int, columns: dict[str, Column]) -> PieceRef:
-        tagged = sum(1 for tag in self._texts["tag"] if tag is not None)
-        return PieceRef(
-            file, self.topic, self._seqs[0], self._seqs[-1], self.count, self.size_bytes, tagged, file_bytes, columns
-        )
+    def ref(self, file: int, start: int) -> PieceRef:
+        tagged = sum(1 for tag in self.texts["tag"] if tag is not None)
+        return PieceRef(file, self.topic, self.seqs[0], self.seqs[-1], start, self.count, self.size_bytes, tagged)
 
 
-def schema() -> Any:
+def schema(metadata: Mapping[str, str] | None = None) -> Any:
+    """The Arrow schema of a segment."""
     import pyarrow as pa
 
-    text = [pa.field(name, pa.string(), nullable=name != "data") for name in _TEXTS]
     return pa.schema(
         [
             pa.field("topic", pa.uint32(), nullable=False),
             pa.field("seq", pa.uint64(), nullable=False),
             pa.field("ts", pa.timestamp("ms", "UTC"), nullable=False),
-            *text,
+            *(pa.field(name, pa.string(), nullable=name != "data") for name in _TEXTS),
             pa.field("deleted", pa.uint8(), nullable=False),
             pa.field("tag_order", pa.uint32(), nullable=False),
         ],
-        metadata={"topics.format": FORMAT_VERSION},
+        metadata=metadata,
     )
+
+
+def encode(number: int, pieces: Sequence[Piece]) -> tuple[bytes, FileRef, list[PieceRef]]:
+    """The bytes of segment file `number`, and references to it and to each piece in it."""
+    import pyarrow as pa
+
+    arrays = _arrays(pieces)
+    names = schema().names
+    checksums = {name: _checksum_of(_buffers(array)) for name, array in zip(names, arrays, strict=True)}
+    metadata = {f"topics.xxh3.{name}": checksums[name] for name in _CHECKED}
+    batch = pa.record_batch(arrays, schema=schema({"topics.format": FORMAT_VERSION, **metadata}))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    image = sink.getvalue()
+    with pa.ipc.open_file(image) as reader:
+        columns = _columns(reader.get_batch(0), image.address)
+    refs, start = [], 0
+    for piece in pieces:
+        refs.append(piece.ref(number, start))
+        start += piece.count
+    return image.to_pybytes(), FileRef(number, image.size, batch.num_rows, columns), refs
+
+
+def _arrays(pieces: Sequence[Piece]) -> list[Any]:
+    import pyarrow as pa
+
+    count = sum(piece.count for piece in pieces)
+    texts = [[text for piece in pieces for text in piece.texts[name]] for name in _TEXTS]
+    return [
+        pa.array([piece.topic for piece in pieces for _ in range(piece.count)], pa.uint32()),
+        pa.array([seq for piece in pieces for seq in piece.seqs], pa.uint64()),
+        pa.array([ts for piece in pieces for ts in piece.ts], pa.int64()).view(pa.timestamp("ms", "UTC")),
+        *(_text_array(values) for values in texts),
+        pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(bytes([LIVE]) * count)]),
+        pa.array([row for piece in pieces for row in piece.tag_order()], pa.uint32()),
+    ]
 
 
 def _text_array(values: list[Any]) -> Any:
@@ -172,96 +211,91 @@ def _text_array(values: list[Any]) -> Any:
     return pa.array(values, kind).view(pa.string())
 
 
-def _flags(count: int) -> Any:
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(bytes([LIVE]) * count)])
-
-
-def encode(number: int, pieces: Sequence[Piece]) -> tuple[bytes, list[PieceRef]]:
-    """The bytes of segment file `number`, and a reference to each piece in it."""
-    import pyarrow as pa
-
-    batches = [piece.batch() for piece in pieces]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema()) as writer:
-        for batch in batches:
-            writer.write_batch(batch, custom_metadata={name: _checksum(batch, name) for name in _CHECKED})
-    image = sink.getvalue()
-    refs = []
-    with pa.ipc.open_file(image) as reader:
-        for index, piece in enumerate(pieces):
-            columns = _columns(reader.get_batch(index), image.address)
-            refs.append(piece.ref(number, image.size, columns))
-    return image.to_pybytes(), refs
-
-
 def _columns(batch: Any, base: int) -> dict[str, Column]:
+    """Where the columns of a batch lie in the file image at address `base`."""
     columns = {}
     for name in batch.schema.names:
-        buffers = [(b.address - base, b.size) if b is not None else (0, 0) for b in batch.column(name).buffers()]
-        validity, values = buffers[0], buffers[-1]
-        offsets = buffers[1] if len(buffers) == 3 else (0, 0)
-        columns[name] = Column(validity, offsets, values, _checksum(batch, name))
+        buffers = batch.column(name).buffers()
+        places = [(buffer.address - base, buffer.size) if buffer is not None else (0, 0) for buffer in buffers]
+        offsets = places[1] if len(places) == 3 else (0, 0)
+        columns[name] = Column(places[0], offsets, places[-1], _checksum_of(_buffers(batch.column(name))))
     return columns
 
 
-def _checksum(batch: Any, name: str) -> str:
-    return _checksum_of(memoryview(b) for b in batch.column(name).buffers() if b is not None)
+def _buffers(array: Any) -> Iterator[memoryview]:
+    return (memoryview(buffer) for buffer in array.buffers() if buffer is not None)
 
 
 def _checksum_of(buffers: Iterable[memoryview]) -> str:
-    return xxh3_64_hexdigest(b"".join(buffers))
+    digest = xxh3_64()
+    for buffer in buffers:
+        digest.update(buffer)
+    return digest.hexdigest()
 
 
 # --- reading
 
 
 class SegmentFile:
-    """A segment file, mapped when first touched."""
+    """A segment file, mapped and checked when first touched."""
 
-    def __init__(self, disk: Disk, number: int, size_bytes: int) -> None:
+    def __init__(self, disk: Disk, ref: FileRef) -> None:
         self._disk = disk
-        self.number = number
-        self.size_bytes = size_bytes
-        self.name = name_of(number)
+        self.ref = ref
+        self.name = name_of(ref.number)
         self._view: memoryview | None = None
+        self._is_checked = False
 
     @property
     def path(self) -> str:
         return f"{self._disk.path}/{self.name}"
 
-    @property
     def view(self) -> memoryview:
+        """The file's bytes, whatever they are."""
         if self._view is None:
             try:
                 file = self._disk.open(self.name, writable=False)
             except FileNotFoundError:
                 raise Damaged(self.path, 0, "this segment is missing") from None
-            if file.size() < self.size_bytes:
+            if file.size() < self.ref.size_bytes:
                 raise Damaged(self.path, file.size(), "the segment is cut short")
             self._view = file.map()
             file.close()
         return self._view
 
+    def checked(self) -> memoryview:
+        """The file's bytes, known to be what was written but for the delete flags."""
+        view = self.view()
+        if not self._is_checked:
+            for name in _CHECKED:
+                column = self.ref.columns[name]
+                places = [place for place in (column.validity, column.offsets, column.values) if place != (0, 0)]
+                if _checksum_of(view[offset : offset + size] for offset, size in places) != column.checksum:
+                    offset = places[0][0] if places else 0
+                    raise Damaged(self.path, offset, f"column {name} does not match its checksum")
+            self._is_checked = True
+        return view
+
     def set_deleted(self, runs: Iterable[tuple[int, int]]) -> None:
-        """Write the delete flags at file offsets start..stop, and sync. Blocking."""
+        """Set the delete flags of rows start..stop, and sync. Blocking."""
+        base, _ = self.ref.columns["deleted"].values
         file = self._disk.open(self.name)
         try:
             for start, stop in runs:
-                file.write(start, bytes([DELETED]) * (stop - start))
+                file.write(base + start, bytes([DELETED]) * (stop - start))
             file.sync()
         finally:
             file.close()
 
 
 class SegmentRows:
-    """The rows of one piece, read from the map."""
+    """The rows of one piece, numbered from 0, read from the map."""
+
+    __slots__ = ("file", "ref")
 
     def __init__(self, file: SegmentFile, ref: PieceRef) -> None:
         self.file = file
         self.ref = ref
-        self._is_checked = False
 
     @property
     def count(self) -> int:
@@ -271,26 +305,23 @@ class SegmentRows:
     def has_tags(self) -> bool:
         return self.ref.tagged > 0
 
-    @property
-    def _is_dense(self) -> bool:
-        return self.ref.last - self.ref.first + 1 == self.ref.count
-
     def seq_at(self, row: int) -> int:
-        if self._is_dense:
-            return self.ref.first + row
+        ref = self.ref
+        if ref.last - ref.first + 1 == ref.count:
+            return ref.first + row
         return self._numbers("seq", "Q")[row]
 
     def row_from(self, seq: int) -> int:
-        if self._is_dense:
-            return max(0, min(self.ref.count, seq - self.ref.first))
+        ref = self.ref
+        if ref.last - ref.first + 1 == ref.count:
+            return max(0, min(ref.count, seq - ref.first))
         return bisect_left(self._numbers("seq", "Q"), seq)
 
     def bytes_before(self, row: int) -> int:
-        if row == 0:
-            return 0
-        if row == self.ref.count:
-            return self.ref.size_bytes
-        return self._offsets("data")[row] + self._offsets("meta")[row]
+        if row in (0, self.ref.count):
+            return self.ref.size_bytes if row else 0
+        data, meta = self._offsets("data"), self._offsets("meta")
+        return data[row] - data[0] + meta[row] - meta[0]
 
     def ts_at(self, row: int) -> int:
         return self._numbers("ts", "q")[row]
@@ -303,7 +334,7 @@ class SegmentRows:
         seqs, timestamps = self._numbers("seq", "Q")[start:stop], self._numbers("ts", "q")[start:stop]
         nodes, tags, metas, datas = (self._texts(name, start, stop) for name in _TEXTS)
         return [
-            RowTuple(seq, ts, _decoded(node), _decoded(tag), Raw(data), None if meta is None else Raw(meta))
+            RowTuple(seq, ts, _decoded(node), _decoded(tag), Raw(data or b""), None if meta is None else Raw(meta))
             for seq, ts, node, tag, meta, data in zip(seqs, timestamps, nodes, tags, metas, datas, strict=True)
         ]
 
@@ -313,7 +344,7 @@ class SegmentRows:
         wanted = match.value.encode()
 
         def tag_at(row: int) -> bytes:
-            return next(self._texts("tag", row, row + 1)) or b""
+            return self._texts("tag", row, row + 1)[0] or b""
 
         start = bisect_left(order, wanted, key=tag_at)
         if match.operator == "Eq":
@@ -324,63 +355,50 @@ class SegmentRows:
 
     def flagged_rows(self) -> list[int]:
         """Rows whose delete flag is set."""
-        offset, _ = self.ref.columns["deleted"].values
-        flags = bytes(self.file.view[offset : offset + self.ref.count])
-        if flags.count(LIVE) == self.ref.count:
+        base = self.file.ref.columns["deleted"].values[0] + self.ref.start
+        flags = bytes(self.file.view()[base : base + self.ref.count])
+        live = flags.count(LIVE)
+        if live == self.ref.count:
             return []
-        if flags.count(LIVE) + flags.count(DELETED) != self.ref.count:
+        if live + flags.count(DELETED) != self.ref.count:
             row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
-            raise Damaged(self.file.path, offset + row, f"a delete flag is {flags[row]}")
+            raise Damaged(self.file.path, base + row, f"a delete flag is {flags[row]}")
         return [row for row, flag in enumerate(flags) if flag == DELETED]
 
-    def flag_offsets(self, runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """File offsets of the delete flags of rows."""
-        offset, _ = self.ref.columns["deleted"].values
-        return [(offset + start, offset + stop) for start, stop in runs]
-
-    def check(self) -> None:
-        """Compare all columns with their checksums."""
-        if self._is_checked:
-            return
-        view = self.file.view
-        for name in _CHECKED:
-            column = self.ref.columns[name]
-            places = [place for place in (column.validity, column.offsets, column.values) if place != (0, 0)]
-            if any(offset + size > len(view) for offset, size in places) or column.checksum != _checksum_of(
-                view[offset : offset + size] for offset, size in places
-            ):
-                raise Damaged(
-                    self.file.path, places[0][0] if places else 0, f"column {name} does not match its checksum"
-                )
-        self._is_checked = True
+    def set_deleted(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Set the delete flags of rows start..stop, and sync. Blocking."""
+        base = self.ref.start
+        self.file.set_deleted((base + start, base + stop) for start, stop in runs)
 
     def _numbers(self, name: str, code: Literal["Q", "q", "I"]) -> "memoryview[int]":
-        self.check()
-        offset, _ = self.ref.columns[name].values
         width = 4 if code == "I" else 8
-        return self.file.view[offset : offset + self.ref.count * width].cast(code)
+        offset = self.file.ref.columns[name].values[0] + self.ref.start * width
+        return self.file.checked()[offset : offset + self.ref.count * width].cast(code)
 
     def _offsets(self, name: str) -> "memoryview[int]":
-        self.check()
-        offset, _ = self.ref.columns[name].offsets
-        return self.file.view[offset : offset + 4 * (self.ref.count + 1)].cast("i")
+        offset = self.file.ref.columns[name].offsets[0] + self.ref.start * 4
+        return self.file.checked()[offset : offset + 4 * (self.ref.count + 1)].cast("i")
 
-    def _texts(self, name: str, start: int, stop: int) -> Iterator[bytes | None]:
-        offsets = self._offsets(name)[start : stop + 1].tolist()
-        validity, validity_size = self.ref.columns[name].validity
-        base, _ = self.ref.columns[name].values
-        view = self.file.view
-        if not validity_size:
-            return (bytes(view[base + a : base + b]) for a, b in zip(offsets, offsets[1:], strict=False))
-        return (
-            bytes(view[base + a : base + b]) if view[validity + (row >> 3)] >> (row & 7) & 1 else None
-            for row, (a, b) in enumerate(zip(offsets, offsets[1:], strict=False), start)
-        )
+    def _texts(self, name: str, start: int, stop: int) -> list[bytes | None]:
+        column, view = self.file.ref.columns[name], self.file.checked()
+        ends = self._offsets(name)[start : stop + 1].tolist()
+        base, validity = column.values[0], column.validity[0]
+        texts: list[bytes | None] = [bytes(view[base + a : base + b]) for a, b in pairwise(ends)]
+        if column.validity[1]:
+            for index, row in enumerate(range(self.ref.start + start, self.ref.start + stop)):
+                if not view[validity + (row >> 3)] >> (row & 7) & 1:
+                    texts[index] = None
+        return texts
 
 
 def _decoded(text: bytes | None) -> str | None:
     return None if text is None else text.decode()
 
 
-encode_ref = msgspec.msgpack.Encoder().encode
-decode_ref = msgspec.msgpack.Decoder(PieceRef).decode
+_encode_ref = msgspec.msgpack.Encoder().encode
+decode_piece = msgspec.msgpack.Decoder(PieceRef).decode
+decode_file = msgspec.msgpack.Decoder(FileRef).decode
+
+
+def encode_ref(ref: PieceRef | FileRef) -> bytes:
+    return _encode_ref(ref)

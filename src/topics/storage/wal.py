@@ -77,7 +77,7 @@ class Wal:
         self._is_flush_scheduled = False
         self._is_held = False
         self._sync_task: asyncio.Task[None] | None = None
-        self._generation = 0  # of the file; a sync that ends for an earlier one is ignored
+        self.generation = 0  # of the file; a sync that ends for an earlier one is ignored
 
     # --- files
 
@@ -115,7 +115,7 @@ class Wal:
 
     async def roll(self) -> int:
         """Go on in a new file. Gives the position at which it starts; everything below it is synced."""
-        generation, number, old = self._generation, self._number + 1, self._file
+        generation, number, old = self.generation, self._number + 1, self._file
         assert old is not None
         file, start = await self._disk.run(lambda: self._create(number, 0))
         await self.wait_synced(self.end)
@@ -137,7 +137,7 @@ class Wal:
 
     async def _start_rolled(self, old: File, file: File, number: int, start: int) -> None:
         """Sync the old file to its end, then start the new one; frames appended meanwhile wait for it."""
-        generation, last = self._generation, self.written
+        generation, last = self.generation, self.written
         marker = frames.encode_frame(b"", start, last)
         self._append_to(file, number, start + len(marker))
         if self._sync_task is not None:
@@ -156,7 +156,7 @@ class Wal:
         self._synced_to(self.written)
 
     def _check_generation(self, generation: int) -> None:
-        if generation != self._generation:
+        if generation != self.generation:
             raise CommitFailed("the log failed meanwhile")
 
     def close(self) -> None:
@@ -265,24 +265,28 @@ class Wal:
                 self.start_sync()
         return waiter
 
+    def start_sync_soon(self) -> None:
+        """Sync what is appended as soon as it is written."""
+        asyncio.get_running_loop().call_soon(self.start_sync)
+
     def start_sync(self) -> None:
         """Sync what is written, now or as soon as the sync that runs is over."""
         if self._sync_task is None and self.written > self.synced and not self.is_read_only and not self._is_held:
             self._sync_task = asyncio.get_running_loop().create_task(self._sync())
 
     async def _sync(self) -> None:
-        generation, target, file = self._generation, self.written, self._file
+        generation, target, file = self.generation, self.written, self._file
         assert file is not None
         started = self._clock.monotonic()
         try:
             await self._disk.sync(file)
         except OSError as error:
             self._sync_task = None
-            if generation == self._generation:
+            if generation == self.generation:
                 self._fail(error)
             return
         self._sync_task = None
-        if generation != self._generation:
+        if generation != self.generation:
             return
         self.counters.add_fsync(round((self._clock.monotonic() - started) * 1e6))
         self._synced_to(target)
@@ -308,7 +312,7 @@ class Wal:
     def _fail(self, error: OSError) -> None:
         """Fail every commit that waits, and go on in a fresh file, or latch read-only (ST4)."""
         logger.error("the log failed: %s; what waited for it is refused", error)
-        self._generation += 1
+        self.generation += 1
         void = frozenset(position for position, end, needs_sync in self._unsynced if needs_sync or end > self.written)
         kept = [(position, end) for position, end, _ in self._unsynced if position not in void]
         self._buffer, self._buffered_bytes = [], 0

@@ -1,0 +1,638 @@
+"""The engine: topics as a library, without a network.
+
+    async with topics.Engine.open("data") as engine:
+        await engine.append("orders", [{"data": {"sku": "A1"}}])
+        answer = await engine.read("orders", after=0)
+
+The only place where the pure core meets storage. All state lives on one event
+loop. A commit is decide → log → apply without an await, so the order of the
+log is the order of the state, and there are no locks.
+
+The gate. The state is that of the end of the log, which may be ahead of what
+is as durable as its class asks. So nothing leaves the engine before that: an
+answer is made from the state at once and held until the log positions it
+depends on are written (disk, memory) or synced (fsync, and topics that come,
+change or go). If the log fails meanwhile, the state is rebuilt from the disk
+without what failed; held writes fail, held reads are made anew.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from topics.clock import Clock, SystemClock
+from topics.core import decide, dump, entries
+from topics.core.config import ConfigIn
+from topics.core.decide import Append, Appending, Caps, Delete, DeleteTopic, PutTopic
+from topics.core.entries import AnyEntry
+from topics.core.log import Blocks, Plan, Query
+from topics.core.machine import State, Topic, apply
+from topics.core.parts import Cache, Chunk, ColdPage, Part, Projection
+from topics.core.records import NO_META, Batch, RecordIn, batch_of
+from topics.errors import CommitFailed, InvalidRequest, StorageError, TopicNotFound, TopicsError
+from topics.model import Record, TagMatch, Tombstone, TopicConfig
+from topics.settings import Settings
+from topics.storage.files import Disk, RealDisk
+from topics.storage.wal import Wal
+from topics.store import SLICE_SECONDS, Store
+
+LIMIT_DEFAULT = 256
+BYTES_MAX_DEFAULT = 1024 * 1024
+BYTES_MAX_MAX = 8 * 1024 * 1024
+WAIT_MS_MAX = 30_000
+CHECKPOINT_BYTES = 64 * 1024 * 1024
+CHECKPOINT_MS = 60_000
+BACKGROUND_MS = 200
+FREED_PER_STEP = 8  # dead chunks whose memory is given back in one step
+
+logger = logging.getLogger("topics.engine")
+
+Listener = Callable[[], None]
+
+
+class WriteResult(Struct, frozen=True):
+    """The answer to an append."""
+
+    topic: str
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+
+
+class ReadResult(Struct, frozen=True):
+    """The answer to a read. `texts` hold the records' JSON, joined by commas; `records` decodes them."""
+
+    topic: str
+    epoch: int
+    texts: list[bytes]
+    count: int
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    scanned: int
+    tombstone: Tombstone | None
+
+    @property
+    def caught_up(self) -> bool:
+        return self.next_from_seq == self.head_seq
+
+    @property
+    def lag(self) -> int:
+        return self.head_seq - self.next_from_seq
+
+    @property
+    def records(self) -> list[Record]:
+        return _decode_records(b"[" + b",".join(self.texts) + b"]")
+
+
+class DeleteResult(Struct, frozen=True):
+    """The answer to a delete: how many records it took, and the topic after it."""
+
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    bytes: int
+
+
+class TopicState(Struct, frozen=True):
+    """A topic as it is now."""
+
+    topic: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    evict_floor: int
+    count: int
+    bytes: int
+    config: TopicConfig
+    last_write_ts: int | None
+    last_read_ts: int | None
+
+
+_decode_records = msgspec.json.Decoder(list[Record]).decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+class Engine:
+    """A data directory, open. Use `Engine.open` as an async context manager."""
+
+    def __init__(self, disk: Disk, settings: Settings, clock: Clock, *, background: bool = True) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.state = State()
+        self._disk = disk
+        self._store = Store(disk, clock, settings)
+        self._caps = Caps(settings.max_topics, settings.max_total_bytes)
+        self._cache = Cache(settings.cache_bytes // 2)
+        self._has_background = background
+        self._background: asyncio.Task[None] | None = None
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._checkpointed_at = clock.monotonic()
+        self._wake: asyncio.Future[None] | None = None
+        self._listeners: dict[int, set[Listener]] = {}
+        self._unwritten: deque[tuple[int, int]] = deque()  # position, topic: to be told when it is written
+        self._unsynced: deque[tuple[int, int]] = deque()  # the same for synced
+        self._graveyard: list[Part] = []
+        self._is_open = False
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        settings: Settings | None = None,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        background: bool = True,
+    ) -> "Engine":
+        """An engine on the data directory `path`, created if absent; enter it to recover and start.
+
+        `background=False` leaves checkpoints and syncs in the background to the caller (`tick`).
+        """
+        return cls(disk or RealDisk(path), settings or Settings(), clock or SystemClock(), background=background)
+
+    @property
+    def wal(self) -> Wal:
+        return self._store.wal
+
+    @property
+    def replay_progress(self) -> float:
+        return self._store.progress
+
+    # --- life
+
+    async def __aenter__(self) -> "Engine":
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Lock the directory and recover. On a refusal nothing has changed."""
+        try:
+            self._disk.lock()
+            self.state = await self._store.recover()
+        except BaseException:
+            self._disk.unlock()
+            self._disk.close()
+            raise
+        self.wal.on_progress = self._publish
+        self.wal.on_failure = self._rebuild
+        self._is_open = True
+        if self._has_background:
+            self._background = asyncio.create_task(self._run_background())
+
+    async def close(self) -> None:
+        """Take a last checkpoint and let go of the directory."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.wait([self._background])
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+        try:
+            if not self.wal.is_read_only:
+                await self._store.checkpoint(self.state, self._bury, is_last=True)
+        except (StorageError, OSError) as error:
+            logger.error("the last checkpoint failed: %s; the next start replays the log instead", error)
+        finally:
+            self.wal.close()
+            self._disk.unlock()
+            self._disk.close()
+
+    # --- writing
+
+    async def put_topic(
+        self, name: str, config: ConfigIn | Mapping[str, Any] | None = None
+    ) -> tuple[bool, TopicConfig]:
+        """Create a topic or replace its config. Gives whether it was created, and its config."""
+        command = PutTopic(name, _config_in(config))
+        self._expire(name)
+        is_new = name not in self.state.topics
+        decided, resolved = decide.put_topic(self.state, command, self._caps)
+        if decided:
+            await self._commit_config(decided)
+        else:
+            await self._hold(name)
+        return is_new, resolved
+
+    async def delete_topic(self, name: str, *, if_empty: bool = False) -> bool:
+        """Delete a topic with all it owns. False: there was none."""
+        self._expire(name)
+        decided = decide.delete_topic(self.state, DeleteTopic(name, if_empty))
+        if not decided:
+            await self._hold(name)
+            return False
+        await self._commit_config(decided)
+        return True
+
+    async def append(
+        self,
+        name: str,
+        records: Sequence[Mapping[str, Any] | RecordIn],
+        *,
+        node: str | None = None,
+        key: str | None = None,
+        create: bool | None = None,
+        config: ConfigIn | Mapping[str, Any] | None = None,
+    ) -> WriteResult:
+        """Append records: mappings with `data` and optionally `tag`, `node`, `meta`, or RecordIn with JSON texts."""
+        batch = batch_of([_record_in(record) for record in records], node, self.settings, key)
+        given = None if config is None else _config_in(config)
+        return await self.append_batch(Append(name, batch, key, create, given))
+
+    async def append_batch(self, command: Append) -> WriteResult:
+        """Append a batch that was checked already. Returns when it is as durable as the topic's class asks."""
+        self._expire(command.topic)
+        decided, done = decide.append(self.state, command, self.clock.now_ms(), self._caps)
+        if decided:
+            await self._commit_append(command.topic, decided, done)
+        else:
+            await self._hold(command.topic)
+        return WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
+
+    async def delete(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> DeleteResult:
+        """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later."""
+        if before_seq is None and match is None:
+            raise InvalidRequest("a delete needs before_seq or match")
+        self._expire(name)
+        topic = decide.require(self.state, name)
+        blocks = await self._select(topic, match, before_seq) if match is not None else None
+        if self.state.topics.get(name) is not topic:
+            raise TopicNotFound(name)
+        before = topic.log.count
+        decided = decide.delete(self.state, Delete(name, before_seq, blocks))
+        if decided:
+            self._commit(topic, decided)
+        log = topic.log
+        result = DeleteResult(name, before - log.count, log.earliest, log.head, log.count, log.bytes)
+        await self._hold(name)
+        return result
+
+    async def _select(self, topic: Topic, match: TagMatch, before_seq: int | None) -> Blocks:
+        """The seqs that a tag predicate selects now, found in slices of time."""
+        bound = topic.log.head + 1 if before_seq is None else min(before_seq, topic.log.head + 1)
+        selected: Blocks = {}
+        slice_end = self.clock.monotonic() + SLICE_SECONDS
+        for blocks in topic.log.matching(match, bound):
+            for number, mask in blocks.items():
+                selected[number] = selected.get(number, 0) | mask
+            if self.clock.monotonic() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = self.clock.monotonic() + SLICE_SECONDS
+        return selected
+
+    # --- reading
+
+    async def read(
+        self,
+        name: str,
+        after: int = 0,
+        limit: int = LIMIT_DEFAULT,
+        *,
+        nodes: Sequence[str] = (),
+        match: TagMatch | None = None,
+        epoch: int | None = None,
+        bytes_max: int = BYTES_MAX_DEFAULT,
+        wait_ms: int = 0,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        include_data: bool = True,
+    ) -> ReadResult:
+        """Records above `after`, at most `limit`; with `wait_ms` wait for one if there is none."""
+        limit = min(limit or LIMIT_DEFAULT, self.settings.max_limit)
+        budget = min(bytes_max or BYTES_MAX_DEFAULT, BYTES_MAX_MAX)
+        projection = Projection(include_tags, include_meta, include_data)
+        query = Query(after, limit, budget, frozenset(nodes), match, epoch, projection)
+        if not wait_ms:
+            return await self._read(name, query)
+        return await self._read_waiting(name, query, min(wait_ms, WAIT_MS_MAX))
+
+    async def _read_waiting(self, name: str, query: Query, wait_ms: int) -> ReadResult:
+        deadline = self.clock.monotonic() + wait_ms / 1000
+        topic = decide.require(self.state, name)
+        news = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not news.done():
+                news.set_result(None)
+
+        self.listen(topic.id, wake)
+        try:
+            while True:
+                news = asyncio.get_running_loop().create_future()
+                answer = await self._read(name, query)
+                left_ms = (deadline - self.clock.monotonic()) * 1000
+                if answer.count or answer.tombstone or not answer.caught_up or left_ms <= 0:
+                    return answer
+                query = msgspec.structs.replace(query, after=answer.next_from_seq, epoch=answer.epoch)
+                await self.clock.wait(news, left_ms)
+        finally:
+            self.unlisten(topic.id, wake)
+
+    async def _read(self, name: str, query: Query) -> ReadResult:
+        """One read, held at the gate; made anew if the log failed meanwhile."""
+        while True:
+            topic = self._expire(name)
+            if topic is None:
+                await self._hold(name)
+                raise TopicNotFound(name)
+            if query.nodes and not topic.config.dedupe_node:
+                query = msgspec.structs.replace(query, nodes=frozenset())
+            try:
+                plan = topic.log.read(query, topic.epoch, self._cache)
+            except ColdPage as cold:
+                await self._load(cold)
+                continue
+            topic.last_read_ms = self.clock.now_ms()
+            result = _result(topic, plan)
+            try:
+                await self._hold(name)
+            except CommitFailed:
+                continue
+            return result
+
+    async def _load(self, cold: ColdPage) -> None:
+        """Bring a page of a segment into the cache, off the loop."""
+        start, stop = cold.rows()
+        self._cache.load(cold, await self._disk.run(lambda: cold.part.rows(start, stop)))
+
+    async def topic_state(self, name: str, *, touch: bool = True) -> TopicState:
+        """The topic as it is now. `touch` counts as a read."""
+        topic = self._expire(name)
+        if topic is None:
+            await self._hold(name)
+            raise TopicNotFound(name)
+        if touch:
+            topic.last_read_ms = self.clock.now_ms()
+        state = _topic_state(topic)
+        await self._hold(name)
+        return state
+
+    async def topic_names(self) -> list[str]:
+        """All topics, sorted."""
+        names = sorted(self.state.topics)
+        if self.state.names_at > self.wal.synced:
+            await self.wal.wait_synced(self.state.names_at)
+        return names
+
+    def listen(self, topic_id: int, listener: Listener) -> None:
+        """Call `listener` whenever something new can be read of a topic, or it is gone."""
+        self._listeners.setdefault(topic_id, set()).add(listener)
+
+    def unlisten(self, topic_id: int, listener: Listener) -> None:
+        listeners = self._listeners.get(topic_id)
+        if listeners is not None:
+            listeners.discard(listener)
+            if not listeners:
+                del self._listeners[topic_id]
+
+    # --- commits and the gate
+
+    def _expire(self, name: str) -> Topic | None:
+        """Take away what has expired, before anyone looks at the topic."""
+        topic = self.state.topics.get(name)
+        if topic is not None and topic.config.ttl_ms:
+            expired = decide.expiry(topic, self.clock.now_ms())
+            if expired is not None:
+                self._commit(topic, [expired])
+        return topic
+
+    def _commit(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
+        """Log and apply entries of one topic. CommitFailed: nothing has changed."""
+        if topic.is_logged:
+            is_synced = topic.config.durability == "fsync"
+            end = self.wal.append(entries.encode(decided), is_synced)
+            for entry in decided:
+                apply(self.state, entry)
+            if is_synced:
+                topic.synced_at = end
+                queue = self._unsynced
+            else:
+                topic.written_at = end
+                queue = self._unwritten
+            if topic.id in self._listeners:
+                queue.append((end, topic.id))
+            if self.wal.bytes_since_roll > CHECKPOINT_BYTES:
+                self._wake_background()
+        else:
+            for entry in decided:
+                apply(self.state, entry)
+            self._tell(topic.id)
+
+    async def _commit_append(self, name: str, decided: list[AnyEntry], done: Appending) -> None:
+        if done.created:
+            config = decided[0].config  # type: ignore[union-attr]
+            is_logged = config.durability != "ephemeral"
+            await self._commit_config(decided, decided if is_logged else decided[:1])
+            return
+        topic = self.state.topics[name]
+        self._commit(topic, decided)
+        if not topic.is_logged:
+            if topic.synced_at > self.wal.synced:
+                await self.wal.wait_synced(topic.synced_at)
+        elif topic.config.durability == "fsync":
+            await self.wal.wait_synced(topic.synced_at)
+        else:
+            if type(decided[-1]) is entries.Reserved:
+                topic.reserved_at = topic.written_at
+                self.wal.start_sync_soon()
+            await self.wal.wait_written()
+            if done.last > topic.reserved_durable:
+                await self._wait_reserved(topic)
+
+    async def _wait_reserved(self, topic: Topic) -> None:
+        """Wait until the seqs just handed out are covered by a synced reservation (DU10)."""
+        if self.wal.synced < topic.reserved_at:
+            await self.wal.wait_synced(topic.reserved_at)
+        topic.reserved_durable = topic.reserved
+
+    async def _commit_config(self, decided: Sequence[AnyEntry], logged: Sequence[AnyEntry] | None = None) -> None:
+        """Log and apply entries by which a topic comes, changes or goes: synced, whatever its class."""
+        end = self.wal.append(entries.encode(decided if logged is None else logged), True)
+        ids = {entry.topic for entry in decided if not isinstance(entry, entries.RouterSet | entries.RouterRemoved)}
+        for entry in decided:
+            apply(self.state, entry)
+        self.state.names_at = end
+        for topic_id in ids:
+            topic = self.state.by_id.get(topic_id)
+            if topic is not None:
+                topic.synced_at = end
+            self._unsynced.append((end, topic_id))
+        await self.wal.wait_synced(end)
+        for topic_id in ids:
+            topic = self.state.by_id.get(topic_id)
+            if topic is not None:
+                topic.reserved_durable = topic.reserved
+
+    async def _hold(self, name: str) -> None:
+        """Wait until what was just read of the topic, or of its absence, may be shown."""
+        wal = self.wal
+        topic = self.state.topics.get(name)
+        synced_at = self.state.names_at if topic is None else topic.synced_at
+        if synced_at > wal.synced:
+            await wal.wait_synced(synced_at)
+        if topic is not None and topic.written_at > wal.written:
+            wal.flush()
+            if topic.written_at > wal.written:
+                await wal.wait_written()
+
+    def _publish(self) -> None:
+        """The log has been written or synced further: tell those who wait."""
+        for queue, reached in ((self._unwritten, self.wal.written), (self._unsynced, self.wal.synced)):
+            while queue and queue[0][0] <= reached:
+                self._tell(queue.popleft()[1])
+
+    def _tell(self, topic_id: int) -> None:
+        for listener in list(self._listeners.get(topic_id, ())):
+            listener()
+
+    def _rebuild(self, void: frozenset[int]) -> None:
+        """Start over from the disk after the log failed, without the frames in `void`."""
+        old = self.state
+        self.state = self._store.rebuild(void)
+        for topic in self.state.topics.values():
+            before = old.by_id.get(topic.id)
+            if before is not None:
+                topic.last_read_ms = before.last_read_ms
+                if not topic.is_logged and not before.is_logged:
+                    topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
+                    topic.queue = before.queue
+        self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
+        self._cache = Cache(self._cache.bytes_max)
+        self._unwritten.clear()
+        self._unsynced.clear()
+        for topic_id in list(self._listeners):
+            self._tell(topic_id)
+
+    # --- background
+
+    async def checkpoint(self) -> None:
+        """Seal records, take a snapshot, trim the log. Waits for one that is under way."""
+        while self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+        self._checkpoint = asyncio.create_task(self._store.checkpoint(self.state, self._bury))
+        try:
+            await asyncio.shield(self._checkpoint)
+        finally:
+            self._checkpoint = None
+            self._checkpointed_at = self.clock.monotonic()
+
+    async def _run_background(self) -> None:
+        while True:
+            self._wake = asyncio.get_running_loop().create_future()
+            await self.clock.wait(self._wake, BACKGROUND_MS if not self._graveyard else 1)
+            try:
+                await self.tick()
+            except (TopicsError, OSError) as error:
+                logger.error("a checkpoint failed and will be tried again: %s", error)
+
+    def _wake_background(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def tick(self) -> None:
+        """What is due in the background: sync, expiry, memory, checkpoint."""
+        self.wal.start_sync()
+        for name in [name for name, topic in self.state.topics.items() if topic.config.ttl_ms]:
+            self._expire(name)
+        self._free()
+        if self._is_checkpoint_due():
+            await self.checkpoint()
+
+    def _is_checkpoint_due(self) -> bool:
+        if self.wal.is_read_only or not (self.state.dirty or self.state.dirty_routers):
+            return False
+        age_ms = (self.clock.monotonic() - self._checkpointed_at) * 1000
+        return self.wal.bytes_since_roll > CHECKPOINT_BYTES or age_ms >= min(
+            CHECKPOINT_MS, self.settings.segment_max_age_ms
+        )
+
+    def _bury(self, part: Part) -> None:
+        """Take over a part that is no longer read, to give its memory back little by little."""
+        self._graveyard.append(part)
+
+    def _free(self) -> None:
+        """Give back the memory of some parts that are dead or sealed."""
+        for topic in self.state.dirty.values():
+            chunks = [part for part in topic.log.dropped if isinstance(part, Chunk)]
+            if chunks:
+                self._graveyard.extend(chunks)
+                topic.log.dropped = [part for part in topic.log.dropped if not isinstance(part, Chunk)]
+        for part in self._graveyard[-FREED_PER_STEP:]:
+            self._cache.forget(part)
+        del self._graveyard[-FREED_PER_STEP:]
+
+
+def _result(topic: Topic, plan: Plan) -> ReadResult:
+    return ReadResult(
+        topic.name,
+        topic.epoch,
+        plan.texts(),
+        plan.count,
+        plan.next,
+        plan.head,
+        plan.earliest,
+        plan.scanned,
+        plan.tombstone,
+    )
+
+
+def _topic_state(topic: Topic) -> TopicState:
+    log = topic.log
+    return TopicState(
+        topic.name,
+        topic.epoch,
+        log.head,
+        log.earliest,
+        log.floor,
+        log.count,
+        log.bytes,
+        topic.config,
+        topic.last_write_ts,
+        topic.last_read_ms,
+    )
+
+
+def _config_in(config: ConfigIn | Mapping[str, Any] | None) -> ConfigIn:
+    if config is None:
+        return ConfigIn()
+    if isinstance(config, ConfigIn):
+        return config
+    try:
+        return msgspec.convert(config, ConfigIn)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def _record_in(record: Mapping[str, Any] | RecordIn) -> RecordIn:
+    if isinstance(record, RecordIn):
+        return record
+    if "data" not in record:
+        raise InvalidRequest("a record needs data")
+    meta = record.get("meta")
+    return RecordIn(
+        Raw(_encode_json(record["data"])),
+        record.get("tag"),
+        record.get("node"),
+        NO_META if meta is None else Raw(_encode_json(meta)),
+    )
+
+
+__all__ = ["Batch", "DeleteResult", "Engine", "ReadResult", "TopicState", "WriteResult"]

@@ -1,0 +1,493 @@
+"""The data directory of an engine: recovery, and the checkpoints that keep it short.
+
+Here the state meets its files: which segment holds which part, which files
+are in force, from where the log counts. The steps of a checkpoint:
+
+1. The log goes on in a new file, at position P.
+2. Every topic that changed since the last checkpoint is *captured*, one after
+   the other, while the loop goes on: its item at the log's end as of then, the
+   records it has in memory, the delete flags its segments lack.
+3. The records are written to segments, the flags set, all of it synced, and so
+   is the log up to the last capture.
+4. The snapshot is installed: from now on recovery starts at P, and skips for
+   each topic the entries below its own capture.
+5. Parts in memory give way to sealed ones; files no longer in force go.
+
+Recovery is the way back: snapshot, segments, then `replay` over the log.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from topics.clock import Clock
+from topics.core import dump, entries
+from topics.core.entries import AnyEntry, GapOpened, Reincarnated, Reserved
+from topics.core.log import Log
+from topics.core.machine import RESERVE, State, Topic, apply, replay
+from topics.core.parts import PAGE_ROWS, Chunk, Part, Row, Sealed
+from topics.errors import CommitFailed, UnusableDirectory
+from topics.settings import Settings
+from topics.storage import frames, segments
+from topics.storage.files import Disk
+from topics.storage.replay import Replay
+from topics.storage.replay import name_of as log_name
+from topics.storage.replay import number_in as log_number
+from topics.storage.segments import FileRef, Piece, PieceRef, SegmentFile, SegmentRows
+from topics.storage.snapshots import Snapshots
+from topics.storage.wal import Wal
+
+SLICE_SECONDS = 0.002  # work done on the loop before others get their turn
+SMALL_PIECES_MAX = 8  # a topic's small pieces are merged beyond this number
+SPARSE_FACTOR = 4  # a file this much larger than what is in force of it is rewritten
+
+logger = logging.getLogger("topics.store")
+
+
+class Meta(Struct, array_like=True):
+    """The snapshot's item on the whole instance."""
+
+    start: int  # log position at which recovery starts
+    next_id: int
+    next_segment: int
+    is_clean: bool  # taken at a graceful stop
+
+
+class Group(Struct):
+    """Consecutive parts of a topic that become pieces of segments."""
+
+    topic: Topic
+    old: list[Part]
+    live: list[list[tuple[int, int]]]  # runs of the live rows of each part, at the capture
+    new: list[Part]
+
+
+class Capture(Struct):
+    """What a checkpoint took of one topic."""
+
+    items: dump.Items
+    groups: list[Group]
+    flags: list[tuple[Sealed, list[tuple[int, int]]]]
+    dropped: list[Sealed]  # parts that had died by then
+
+
+class Store:
+    """Snapshots, log and segments of one data directory."""
+
+    def __init__(self, disk: Disk, clock: Clock, settings: Settings) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._settings = settings
+        self._snapshots = Snapshots(disk)
+        self.wal = Wal(disk, clock)
+        self.progress = 0.0  # of replay, 0.0 to 1.0
+        self.replayed_frames = 0
+        self._start = frames.position_of(1, 0)
+        self._next_segment = 1
+        self._files: dict[int, SegmentFile] = {}  # that the snapshot names
+        self._pieces: dict[int, set[Sealed]] = {}  # pieces in force, by file
+        self._obsolete: list[PieceRef] = []  # pieces in the snapshot that nothing refers to any more
+        self._captured: list[Topic] = []  # by the checkpoint under way
+        self._sparse: set[int] = set()  # files that the checkpoint under way rewrites
+
+    # --- recovery
+
+    async def recover(self) -> State:
+        """The state as of the end of the log; the log is open for writing. Refuses without changing anything."""
+        state, log, meta = self._load(frozenset())
+        is_clean = meta is None or meta.is_clean
+        slice_end = self._clock.monotonic() + SLICE_SECONDS
+        for frame in log.read():
+            self._replay_frame(state, frame)
+            self.progress = log.bytes_done / max(1, log.bytes_total)
+            if self._clock.monotonic() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = self._clock.monotonic() + SLICE_SECONDS
+        is_clean = is_clean and log.boot_id is None
+        is_same_boot = bool(self._disk.boot_id) and log.boot_id == self._disk.boot_id
+        closing = list(_losses(state, is_clean, has_lost_power=not is_clean and not is_same_boot))
+        for entry in closing:
+            apply(state, entry)
+        if log.torn is not None:
+            logger.warning("%s: cut at offset %d, a torn write was behind it", *log.torn)
+        await self._disk.run(lambda: self._begin(log, entries.encode(closing)))
+        self.progress = 1.0
+        return state
+
+    def rebuild(self, void: frozenset[int]) -> State:
+        """The state without the frames in `void`, after the log failed. Blocking."""
+        self._files.clear()
+        self._pieces.clear()
+        state, log, _ = self._load(void)
+        for frame in log.read():
+            self._replay_frame(state, frame)
+        return state
+
+    def _load(self, void: frozenset[int]) -> tuple[State, Replay, Meta | None]:
+        items = self._snapshots.load()
+        meta = None
+        if items is not None:
+            meta = msgspec.msgpack.decode(items[dump.META], type=Meta)
+            self._start = meta.start
+            self._next_segment = max(self._next_segment, meta.next_segment)
+        state = dump.load(items or {})
+        if meta is not None:
+            state.next_id = max(state.next_id, meta.next_id)
+        self._attach(state, items or {})
+        state.records, state.bytes = dump.totals(state.topics.values())
+        return state, Replay(self._disk, self._start, void), meta
+
+    def _attach(self, state: State, items: dict[bytes, bytes]) -> None:
+        """Give the topics the parts that lie in segments."""
+        for key in sorted(items):
+            if key.startswith(b"f"):
+                file = segments.decode_file(items[key])
+                self._files[file.number] = SegmentFile(self._disk, file)
+                self._next_segment = max(self._next_segment, file.number + 1)
+            elif key.startswith(b"s"):
+                ref = segments.decode_piece(items[key])
+                topic, part = state.by_id.get(ref.topic), self._sealed(ref)
+                if topic is not None and topic.is_logged and _attach_part(topic.log, part):
+                    self._pieces.setdefault(ref.file, set()).add(part)
+                else:
+                    self._obsolete.append(ref)
+
+    def _sealed(self, ref: PieceRef) -> Sealed:
+        return Sealed(ref.first, ref.last, SegmentRows(self._files[ref.file], ref), ref.count, ref.size_bytes)
+
+    def _replay_frame(self, state: State, frame: frames.Frame) -> None:
+        try:
+            for entry in entries.decode(frame.payload):
+                replay(state, entry, frame.position)
+        except entries.UnknownEntry as error:
+            name = log_name(frames.number_of(frame.position))
+            raise UnusableDirectory(
+                f"{self._disk.path}/{name}: offset {frames.offset_of(frame.position)}: {error}"
+            ) from None
+        self.replayed_frames += 1
+
+    def _begin(self, log: Replay, payload: bytes) -> None:
+        log.repair()
+        self.wal.begin(log.next_number, payload)
+        orphans = [*self._snapshots.obsolete(), *self._orphan_segments()]
+        for name in orphans:
+            self._disk.remove(name)
+        if orphans:
+            self._disk.sync_directory()
+
+    def _orphan_segments(self) -> list[str]:
+        """Segment files that the snapshot does not name."""
+        numbers = {name: segments.number_in(name) for name in self._disk.names()}
+        return [name for name, number in numbers.items() if number is not None and number not in self._files]
+
+    # --- checkpoint
+
+    async def checkpoint(self, state: State, on_sealed: Callable[[Part], None], is_last: bool = False) -> None:
+        """Make recovery start here. `on_sealed` is told of parts that a sealed one replaces."""
+        start = await self.wal.roll()
+        generation = self.wal.generation
+        files: list[FileRef] = []
+        try:
+            captures = [capture async for capture in self._captures(state)]
+            items, groups = await self._write(captures, files)
+            await self.wal.wait_synced(self.wal.end)
+            if is_last:
+                start = frames.position_of(frames.number_of(start) + 1, 0)
+            items[dump.META] = msgspec.msgpack.encode(Meta(start, state.next_id, self._next_segment, is_last))
+            obsolete = self._end_pieces(captures, items)
+            self._check(generation)
+            await self._disk.run(lambda: self._snapshots.install(items))
+            self._check(generation)
+        except BaseException:
+            self._abandon(state, generation, files)
+            raise
+        self._start = start
+        self._install(state, groups, obsolete, on_sealed)
+        await self._disk.run(self._remove_obsolete)
+
+    def _check(self, generation: int) -> None:
+        if generation != self.wal.generation:
+            raise CommitFailed("the log failed while a checkpoint was taken")
+
+    async def _captures(self, state: State) -> AsyncIterator[Capture]:
+        """Capture every dirty topic, in slices of time."""
+        self._mark_sparse(state)
+        self._captured = list(state.dirty.values())
+        routers, state.dirty_routers = state.dirty_routers, {}
+        slice_end = self._clock.monotonic() + SLICE_SECONDS
+        for topic in self._captured:
+            state.dirty.pop(topic.id, None)
+            is_gone = state.by_id.get(topic.id) is not topic
+            yield _gone(topic) if is_gone else self._capture(topic)
+            if self._clock.monotonic() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = self._clock.monotonic() + SLICE_SECONDS
+        if routers:
+            items = {b"r" + name.encode(): _router_value(state, name) for name in routers}
+            yield Capture(items, [], [], [])
+
+    def _capture(self, topic: Topic) -> Capture:
+        log = topic.log
+        items = dump.dump_topic(topic, self.wal.end, self._clock.now_ms())
+        flags = []
+        if topic.sealed_dirty:
+            topic.sealed_dirty = False
+            for part in log.parts:
+                if isinstance(part, Sealed) and part.count - part.live_count != part.flagged:
+                    flags.append((part, _complement(log.live_runs(part, 0, part.count), part.count)))
+        dropped = [part for part in log.dropped if isinstance(part, Sealed)]
+        log.dropped = [part for part in log.dropped if isinstance(part, Chunk)]
+        groups = [self._group(topic, parts) for parts in self._unsealed(topic)]
+        return Capture(items, groups, flags, dropped)
+
+    def _unsealed(self, topic: Topic) -> Iterator[list[Part]]:
+        """Runs of parts to be sealed: those in memory with small pieces before them, and pieces of sparse files."""
+        parts = topic.log.parts
+        hot = next((n for n, part in enumerate(parts) if isinstance(part, Chunk)), len(parts))
+        first = hot
+        while first and parts[first - 1].count * 2 < self._settings.segment_max_events:
+            first -= 1
+        rows = sum(part.count for part in parts[first:])
+        if hot - first < SMALL_PIECES_MAX and rows < self._settings.segment_max_events:
+            first = hot
+        for part in parts[:first]:
+            if isinstance(part, Sealed) and self._file_of(part) in self._sparse:
+                yield [part]
+        if topic.is_logged and hot < len(parts):
+            yield parts[first:]
+
+    def _group(self, topic: Topic, parts: list[Part]) -> Group:
+        for part in parts:
+            if isinstance(part, Chunk):
+                part.is_closed = True
+        live = [list(topic.log.live_runs(part, 0, part.count)) for part in parts]
+        return Group(topic, list(parts), live, [])
+
+    async def _write(self, captures: list[Capture], files: list[FileRef]) -> tuple[dump.Items, list[Group]]:
+        """Write segments and delete flags; all are durable at the end."""
+        items: dump.Items = {}
+        groups = [group for capture in captures for group in capture.groups]
+        pieces: list[tuple[Group, Piece]] = []
+        count = size = 0
+        async for group, piece in self._pieces_of(groups):
+            pieces.append((group, piece))
+            count, size = count + piece.count, size + piece.size_bytes
+            if count >= self._settings.segment_max_events or size >= self._settings.segment_max_bytes:
+                await self._write_file(pieces, items, files)
+                pieces, count, size = [], 0, 0
+        if pieces:
+            await self._write_file(pieces, items, files)
+        for capture in captures:
+            items.update(capture.items)
+            for part, runs in capture.flags:
+                await self._write_flags(part, runs)
+        if files:
+            await self._disk.run(self._disk.sync_directory)
+        return items, groups
+
+    async def _pieces_of(self, groups: list[Group]) -> AsyncIterator[tuple[Group, Piece]]:
+        """The groups' rows as pieces within the bounds of a segment."""
+        slice_end = self._clock.monotonic() + SLICE_SECONDS
+        for group in groups:
+            piece = Piece(group.topic.id)
+            for rows in _live_rows(group):
+                while rows:
+                    room = self._settings.segment_max_events - piece.count
+                    piece.extend(rows[:room])
+                    rows = rows[room:]
+                    if piece.count >= self._settings.segment_max_events or self._is_large(piece):
+                        yield group, piece
+                        piece = Piece(group.topic.id)
+                if self._clock.monotonic() > slice_end:
+                    await asyncio.sleep(0)
+                    slice_end = self._clock.monotonic() + SLICE_SECONDS
+            if piece.count:
+                yield group, piece
+
+    def _is_large(self, piece: Piece) -> bool:
+        return piece.size_bytes >= self._settings.segment_max_bytes
+
+    async def _write_file(self, pieces: list[tuple[Group, Piece]], items: dump.Items, files: list[FileRef]) -> None:
+        number = self._next_segment
+        self._next_segment += 1
+
+        def write() -> tuple[FileRef, list[PieceRef]]:
+            image, file_ref, refs = segments.encode(number, [piece for _, piece in pieces])
+            file = self._disk.create(segments.name_of(number))
+            try:
+                file.write(0, image)
+                file.sync()
+            finally:
+                file.close()
+            return file_ref, refs
+
+        file_ref, refs = await self._disk.run(write)
+        files.append(file_ref)
+        self._files[number] = SegmentFile(self._disk, file_ref)
+        items[_file_key(number)] = segments.encode_ref(file_ref)
+        for (group, _), ref in zip(pieces, refs, strict=True):
+            group.new.append(self._sealed(ref))
+            items[_piece_key(ref)] = segments.encode_ref(ref)
+
+    async def _write_flags(self, part: Sealed, runs: list[tuple[int, int]]) -> None:
+        rows = part.sealed
+        assert isinstance(rows, SegmentRows)
+        await self._disk.run(lambda: rows.set_deleted(runs))
+        part.flagged = sum(stop - start for start, stop in runs)
+
+    def _end_pieces(self, captures: list[Capture], items: dump.Items) -> list[PieceRef]:
+        """End the items of pieces, and of files, that nothing refers to any more. Gives the pieces."""
+        obsolete = [*self._obsolete]
+        for capture in captures:
+            obsolete.extend(_ref_of(part) for part in capture.dropped)
+            obsolete.extend(_ref_of(part) for group in capture.groups for part in group.old if isinstance(part, Sealed))
+        for ref in obsolete:
+            items[_piece_key(ref)] = None
+        gone = {_piece_key(ref) for ref in obsolete}
+        for number in {ref.file for ref in obsolete}:
+            if all(_piece_key(_ref_of(part)) in gone for part in self._pieces.get(number, ())):
+                items[_file_key(number)] = None
+        return obsolete
+
+    def _install(
+        self, state: State, groups: list[Group], obsolete: list[PieceRef], on_sealed: Callable[[Part], None]
+    ) -> None:
+        """Let the sealed parts stand in for those they were made of."""
+        self._obsolete = []
+        for ref in obsolete:
+            self._forget(ref)
+        for group in groups:
+            is_there = state.by_id.get(group.topic.id) is group.topic
+            living = group.topic.log.replace(group.old, group.new) if is_there else []
+            for part in group.new:
+                assert isinstance(part, Sealed)
+                if part in living:
+                    self._pieces.setdefault(self._file_of(part), set()).add(part)
+                else:
+                    self._obsolete.append(_ref_of(part))
+            for part in group.old:
+                on_sealed(part)
+
+    def _forget(self, ref: PieceRef) -> None:
+        pieces = self._pieces.get(ref.file, set())
+        pieces -= {part for part in pieces if _ref_of(part) == ref}
+        if not pieces:
+            self._pieces.pop(ref.file, None)
+            self._files.pop(ref.file, None)
+
+    def _abandon(self, state: State, generation: int, files: list[FileRef]) -> None:
+        """Undo what a failed checkpoint left behind: its topics are dirty again, its segments go."""
+        if generation == self.wal.generation:
+            for topic in self._captured:
+                state.dirty.setdefault(topic.id, topic)
+                topic.sealed_dirty = True
+                topic.keys.redump()
+            state.dirty_routers.update(dict.fromkeys(state.routers))
+        for file in files:
+            self._files.pop(file.number, None)
+            with suppress(OSError):
+                self._disk.remove(segments.name_of(file.number))
+
+    def _remove_obsolete(self) -> None:
+        """Remove the files that the installed snapshot no longer needs. Blocking."""
+        first = frames.number_of(self._start)
+        old_logs = [name for name in self._disk.names() if name.startswith("log-") and log_number(name) < first]
+        for name in [*old_logs, *self._orphan_segments()]:
+            self._disk.remove(name)
+
+    # --- sparse files
+
+    def _mark_sparse(self, state: State) -> None:
+        """Find files of which little is in force, and mark the topics whose pieces they hold."""
+        self._sparse = set()
+        for number, pieces in self._pieces.items():
+            if sum(part.live_count for part in pieces) * SPARSE_FACTOR < self._files[number].ref.count:
+                self._sparse.add(number)
+                for part in pieces:
+                    topic = state.by_id[_ref_of(part).topic]
+                    state.dirty.setdefault(topic.id, topic)
+
+    def _file_of(self, part: Sealed) -> int:
+        return _ref_of(part).file
+
+
+def _losses(state: State, is_clean: bool, has_lost_power: bool) -> Iterator[AnyEntry]:
+    """What a stop took without being asked: announced by these entries (DU9, DU10)."""
+    next_id = state.next_id
+    for topic in state.topics.values():
+        if not topic.is_logged and not is_clean:
+            yield Reincarnated(topic.id, next_id)
+            next_id += 1
+        elif topic.reserves and has_lost_power and topic.reserved > topic.log.head:
+            yield GapOpened(topic.id, topic.reserved, "cap")
+            yield Reserved(topic.id, topic.reserved + RESERVE)
+
+
+def _attach_part(log: Log, part: Sealed) -> bool:
+    """Add a sealed part to a log under recovery, less its dead rows. False: it has no live row."""
+    rows = part.sealed
+    assert isinstance(rows, SegmentRows)
+    if part.last < log.floor:
+        return False
+    flagged = rows.flagged_rows()
+    part.flagged = len(flagged)
+    below = part.row_from(log.floor)
+    if flagged or below:
+        dead = sorted({*flagged, *range(below)})
+        part.live_count -= len(dead)
+        part.live_bytes -= sum(part.bytes_before(row + 1) - part.bytes_before(row) for row in dead)
+        log.mark_dead(part.seq_at(row) for row in dead)
+    if part.live_count:
+        log.attach(part)
+    return part.live_count > 0
+
+
+def _gone(topic: Topic) -> Capture:
+    """What a checkpoint notes of a topic that was deleted."""
+    parts = [part for part in (*topic.log.parts, *topic.log.dropped) if isinstance(part, Sealed)]
+    return Capture(dump.gone_topic(topic), [], [], list(parts))
+
+
+def _router_value(state: State, name: str) -> bytes | None:
+    router = state.routers.get(name)
+    return None if router is None else dump.dump_router(router)
+
+
+def _file_key(number: int) -> bytes:
+    return b"f" + number.to_bytes(8, "big")
+
+
+def _piece_key(ref: PieceRef) -> bytes:
+    return b"s" + ref.topic.to_bytes(8, "big") + ref.first.to_bytes(8, "big") + ref.file.to_bytes(8, "big")
+
+
+def _ref_of(part: Part) -> PieceRef:
+    assert isinstance(part, Sealed) and isinstance(part.sealed, SegmentRows)
+    return part.sealed.ref
+
+
+def _live_rows(group: Group) -> Iterator[list[Row]]:
+    """The rows of a group that were live at its capture, in steps short enough for one turn of the loop."""
+    for part, runs in zip(group.old, group.live, strict=True):
+        for first in range(0, part.count, PAGE_ROWS):
+            stop = min(part.count, first + PAGE_ROWS)
+            within = [(max(a, first), min(b, stop)) for a, b in runs if a < stop and b > first]
+            if within:
+                rows = part.rows(first, stop)
+                yield [row for a, b in within for row in rows[a - first : b - first]]
+
+
+def _complement(runs: Iterator[tuple[int, int]], count: int) -> list[tuple[int, int]]:
+    """The rows of 0..count that are in none of `runs`."""
+    gaps, end = [], 0
+    for start, stop in runs:
+        if end < start:
+            gaps.append((end, start))
+        end = stop
+    if end < count:
+        gaps.append((end, count))
+    return gaps

@@ -1,0 +1,308 @@
+"""What the transport tests share: a scripted application, a raw socket, and an event loop to run a test on.
+
+Server and client live on one loop, so a test can wait for what it wants to see (`until`) and never sleeps.
+"""
+
+import asyncio
+import functools
+import json
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, NamedTuple, ParamSpec
+
+import uvloop
+
+from topics.clock import Clock
+from topics.server.exchange import Answer, App, Connections, Exchange, Limits, Request, Stream, error_answer
+from topics.server.listener import Listener, Sniffer
+from topics.testing.clock import ManualClock
+
+P = ParamSpec("P")
+
+PATIENCE_S = 20.0  # a test that takes longer hangs
+UNAUTHORIZED = error_answer(401, "unauthorized", "no key")
+
+
+def on_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Run an async test on uvloop, and fail it if it hangs or an exception reaches the loop."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def main() -> None:
+            stray: list[dict[str, Any]] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: stray.append(context))
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await test(*args, **kwargs)
+            finally:
+                for client in RawClient.open:
+                    client.close()
+                RawClient.open.clear()
+            assert stray == []
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
+
+    return run
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something to become true; `on_loop` says when to give up."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+class ScriptedApp:
+    """Answers by path: /hold is kept in `held`, /stream opens a stream, the rest is echoed."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.held: dict[bytes, Exchange] = {}
+        self.streams: dict[bytes, Stream] = {}
+        self.events: list[tuple[str, bytes]] = []  # (what, path), in order
+        self.upgraded: list[asyncio.Protocol] = []
+        self.large = b"x" * 100_000
+
+    def headers_received(self, request: Request) -> Answer | None:
+        if request.path.startswith(b"/refuse"):
+            return UNAUTHORIZED
+        if request.path == b"/head-boom":
+            raise RuntimeError("broken on purpose")
+        return None
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        self.requests.append(request)
+        path = request.path
+        if path.startswith(b"/hold"):
+            self.held[path] = exchange
+            exchange.on_disconnect = lambda: self.events.append(("disconnect", path))
+        elif path.startswith((b"/stream", b"/download")):
+            stream = exchange.start_stream(
+                200, [(b"cache-control", b"no-store")], b"text/plain", survives_eof=path.startswith(b"/download")
+            )
+            stream.on_close = lambda: self.events.append(("close", path))
+            stream.on_writable = lambda: self.events.append(("writable", path))
+            self.streams[path] = stream
+        elif path == b"/upgrade":
+            exchange.upgrade(EchoProtocol(self))
+        elif path == b"/large":
+            exchange.respond(200, self.large)
+        else:
+            self._misbehave(path, exchange)
+
+    def _misbehave(self, path: bytes, exchange: Exchange) -> None:
+        if path == b"/boom":
+            raise RuntimeError("broken on purpose")
+        if path == b"/boom-late":
+            exchange.respond(200, b"{}")
+            raise RuntimeError("broken on purpose")
+        if path == b"/boom-stream":
+            exchange.start_stream(200).write(b"half")
+            raise RuntimeError("broken on purpose")
+        if path == b"/inject":
+            exchange.respond(200, b"{}", [(b"x", b"a\r\nset-cookie: b")])
+        elif path == b"/smuggle":
+            exchange.respond(200, b"{}", [(b"Content-Length", b"0")])
+        else:
+            exchange.respond(200, echo(exchange.request))
+
+
+def echo(request: Request) -> bytes:
+    """The answer of ScriptedApp to anything else."""
+    seen = [request.method, request.path.decode(), request.query.decode(), len(request.body), request.body[:40].decode()]
+    return json.dumps(seen, separators=(",", ":")).encode()
+
+
+class EchoProtocol(asyncio.Protocol):
+    """Takes a connection over and sends back what it gets."""
+
+    def __init__(self, app: ScriptedApp) -> None:
+        self.app = app
+        self.seen = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.app.upgraded.append(self)
+        transport.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.app.events.append(("lost", b"/upgrade"))
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def code(self) -> str:
+        """The code of an error, whose body must have exactly the shape of the contract."""
+        error = json.loads(self.body)
+        assert list(error) == ["error"] and list(error["error"]) == ["code", "message"] and error["error"]["message"]
+        return str(error["error"]["code"])
+
+
+class RawClient:
+    """A socket that sends and reads bytes as told."""
+
+    open: ClassVar[list["RawClient"]] = []  # those of the running test
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.open.append(self)
+        self.socket = sock
+        self.unread = b""
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def connect(cls, listener: Listener, *, receive_buffer_bytes: int = 0) -> "RawClient":
+        sock = socket.socket()
+        sock.setblocking(False)
+        if receive_buffer_bytes:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        client = cls(sock)
+        await client._loop.sock_connect(sock, listener.address)
+        return client
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self.socket, data)
+
+    async def receive(self) -> bytes:
+        """What comes next; empty at EOF."""
+        return await self._loop.sock_recv(self.socket, 1 << 16)
+
+    async def read_until(self, end: bytes) -> bytes:
+        while end not in self.unread:
+            data = await self.receive()
+            assert data, f"EOF before {end!r}, after {self.unread!r}"
+            self.unread += data
+        found, _, self.unread = self.unread.partition(end)
+        return found + end
+
+    async def read_exactly(self, count: int) -> bytes:
+        while len(self.unread) < count:
+            data = await self.receive()
+            assert data, f"EOF after {len(self.unread)} of {count} bytes"
+            self.unread += data
+        found, self.unread = self.unread[:count], self.unread[count:]
+        return found
+
+    async def read_to_end(self) -> bytes:
+        while data := await self.receive():
+            self.unread += data
+        found, self.unread = self.unread, b""
+        return found
+
+    async def reply(self, *, to_head: bool = False) -> Reply:
+        head = (await self.read_until(b"\r\n\r\n")).decode().split("\r\n")[:-2]
+        version, status, _ = head[0].split(" ", 2)
+        assert version == "HTTP/1.1"
+        headers = dict(line.split(": ", 1) for line in head[1:])
+        if to_head or status == "100":
+            body = b""
+        elif headers.get("transfer-encoding") == "chunked":
+            body = await self.read_chunked()
+        elif "content-length" in headers:
+            body = await self.read_exactly(int(headers["content-length"]))
+        else:
+            body = await self.read_to_end()
+        return Reply(int(status), headers, body)
+
+    async def read_chunk(self) -> bytes:
+        size = int(await self.read_until(b"\r\n"), 16)
+        data = await self.read_exactly(size + 2)
+        assert data.endswith(b"\r\n")
+        return data[:-2]
+
+    async def read_chunked(self) -> bytes:
+        body = b""
+        while chunk := await self.read_chunk():
+            body += chunk
+        return body
+
+    async def ask(self, request: bytes) -> Reply:
+        await self.send(request)
+        return await self.reply()
+
+    def half_close(self) -> None:
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Close with RST instead of FIN."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+
+class MemoryTransport(asyncio.Transport):
+    """A connection without a socket: what the server writes is in `written`, what the client sends goes to `feed`.
+
+    Reads come exactly as they are fed, and nothing happens in between.
+    """
+
+    def __init__(self, app: App, limits: Limits | None = None, clock: Clock | None = None) -> None:
+        super().__init__()
+        self.connections = Connections(app, limits or Limits(), clock or ManualClock())
+        self.written = b""
+        self.is_ended = False
+        self.reads = True
+        self._protocol: asyncio.BaseProtocol = Sniffer(self.connections)
+        self._protocol.connection_made(self)
+
+    def feed(self, data: bytes) -> None:
+        if not self.is_ended:
+            assert isinstance(self._protocol, asyncio.Protocol)
+            self._protocol.data_received(data)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        assert self.reads
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        assert not self.reads
+        self.reads = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def write_eof(self) -> None:
+        self.is_ended = True
+
+    def close(self) -> None:
+        self.is_ended = True
+
+    def abort(self) -> None:
+        self.is_ended = True
+
+
+def get(path: str, *headers: str) -> bytes:
+    return request("GET", path, b"", *headers)
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    return request("POST", path, body, f"Content-Length: {len(body)}", *headers)
+
+
+def chunked(path: str, *chunks: bytes, trailers: bytes = b"") -> bytes:
+    parts = [b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks]
+    return request("POST", path, b"".join(parts) + b"0\r\n" + trailers + b"\r\n", "Transfer-Encoding: chunked")
+
+
+def request(method: str, path: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: test", *headers]
+    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body
