@@ -371,7 +371,7 @@ class Engine:
     async def _load(self, cold: ColdPage) -> None:
         """Bring a page of a segment into the cache, off the loop."""
         start, stop = cold.rows()
-        self._cache.load(cold, await self._disk.run(lambda: cold.part.rows(start, stop)))
+        self._cache.load(cold, await self._disk.run(lambda: cold.part.columns(start, stop)))
 
     async def topic_state(self, name: str, *, touch: bool = True) -> TopicState:
         """The topic as it is now. `touch` counts as a read."""

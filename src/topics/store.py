@@ -29,7 +29,7 @@ from topics.core import dump, entries
 from topics.core.entries import AnyEntry, GapOpened, Reincarnated, Reserved
 from topics.core.log import Log
 from topics.core.machine import RESERVE, State, Topic, apply, replay
-from topics.core.parts import PAGE_ROWS, Chunk, Part, Row, Sealed
+from topics.core.parts import PAGE_ROWS, Chunk, Columns, Part, Sealed
 from topics.errors import CommitFailed, UnusableDirectory
 from topics.settings import Settings
 from topics.storage import frames, segments
@@ -294,11 +294,12 @@ class Store:
         slice_end = self._clock.monotonic() + SLICE_SECONDS
         for group in groups:
             piece = Piece(group.topic.id)
-            for rows in _live_rows(group):
-                while rows:
-                    room = self._settings.segment_max_events - piece.count
-                    piece.extend(rows[:room])
-                    rows = rows[room:]
+            for columns in _live_columns(group):
+                start, count = 0, len(columns.datas)
+                while start < count:
+                    stop = min(count, start + self._settings.segment_max_events - piece.count)
+                    piece.extend(columns if stop - start == count else columns.select([(start, stop)]))
+                    start = stop
                     if piece.count >= self._settings.segment_max_events or self._is_large(piece):
                         yield group, piece
                         piece = Piece(group.topic.id)
@@ -470,15 +471,16 @@ def _ref_of(part: Part) -> PieceRef:
     return part.sealed.ref
 
 
-def _live_rows(group: Group) -> Iterator[list[Row]]:
+def _live_columns(group: Group) -> Iterator[Columns]:
     """The rows of a group that were live at its capture, in steps short enough for one turn of the loop."""
     for part, runs in zip(group.old, group.live, strict=True):
         for first in range(0, part.count, PAGE_ROWS):
             stop = min(part.count, first + PAGE_ROWS)
-            within = [(max(a, first), min(b, stop)) for a, b in runs if a < stop and b > first]
-            if within:
-                rows = part.rows(first, stop)
-                yield [row for a, b in within for row in rows[a - first : b - first]]
+            within = [(max(a, first) - first, min(b, stop) - first) for a, b in runs if a < stop and b > first]
+            if within == [(0, stop - first)]:
+                yield part.columns(first, stop)
+            elif within:
+                yield part.columns(first, stop).select(within)
 
 
 def _complement(runs: Iterator[tuple[int, int]], count: int) -> list[tuple[int, int]]:

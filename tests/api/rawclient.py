@@ -9,7 +9,7 @@ import json
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, NamedTuple, ParamSpec
+from typing import Any, ClassVar, NamedTuple, ParamSpec, cast
 
 import uvloop
 
@@ -110,7 +110,13 @@ class ScriptedApp:
 
 def echo(request: Request) -> bytes:
     """The answer of ScriptedApp to anything else."""
-    seen = [request.method, request.path.decode(), request.query.decode(), len(request.body), request.body[:40].decode()]
+    seen = [
+        request.method,
+        request.path.decode(),
+        request.query.decode(),
+        len(request.body),
+        request.body[:40].decode(),
+    ]
     return json.dumps(seen, separators=(",", ":")).encode()
 
 
@@ -122,8 +128,7 @@ class EchoProtocol(asyncio.Protocol):
         self.seen = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
         self.app.upgraded.append(self)
         transport.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
 

@@ -13,15 +13,17 @@ is not cached raises `ColdPage`, and whoever owns the files loads it.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, product
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, product, repeat
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from topics.core.records import Body, RecordIn, decode_body, meta_of
 from topics.model import TagMatch
+
+T = TypeVar("T")
 
 PAGE_ROWS = 1024
 CHUNK_BYTES = 1024 * 1024  # a chunk takes no further write beyond this size
@@ -50,15 +52,26 @@ class _Out(Struct, gc=False):
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
-class Row(NamedTuple):
-    """One record, decoded."""
+Texts = list[str | None] | None  # one per row; None: no row has one
 
-    seq: int
-    ts: int
-    node: str | None
-    tag: str | None
-    data: Raw
-    meta: Raw | None
+
+class Columns(NamedTuple):
+    """Some rows of a part, decoded. `data` and `meta` are JSON texts."""
+
+    seqs: Sequence[int]
+    ts: Sequence[int]
+    nodes: Texts
+    tags: Texts
+    metas: list[Raw | None] | None
+    datas: list[Raw]
+
+    def select(self, runs: Sequence[tuple[int, int]]) -> "Columns":
+        """Only the rows in `runs`."""
+        return Columns(*(None if column is None else _select(column, runs) for column in self))  # type: ignore[arg-type]
+
+
+def _select(column: Sequence[Any], runs: Sequence[tuple[int, int]]) -> Sequence[Any]:
+    return [value for start, stop in runs for value in column[start:stop]]
 
 
 class Page:
@@ -81,16 +94,16 @@ class Page:
     def size_bytes(self) -> int:
         return len(self.text) + 4 * len(self.ends) + PAGE_OVERHEAD_BYTES
 
-    def extend(self, rows: Sequence[Row], projection: Projection) -> None:
+    def extend(self, columns: Columns, projection: Projection) -> None:
         """Render further rows at the end."""
-        lines = _encode_lines([_render(row, projection) for row in rows])
+        lines = _encode_lines(_rendered(columns, projection))
         base, count = len(self.text), len(self.ends)
         lengths = [len(line) + 1 for line in lines.split(b"\n")]
         lengths.pop()
         self.text += lines.replace(b"\n", b",")
         self.ends.extend(accumulate(lengths[1:], initial=base + lengths[0]))
-        self.nodes = _extended(self.nodes, count, [row.node for row in rows])
-        self.tags = _extended(self.tags, count, [row.tag for row in rows])
+        self.nodes = _extended(self.nodes, count, columns.nodes, len(columns.datas))
+        self.tags = _extended(self.tags, count, columns.tags, len(columns.datas))
 
     def slice(self, start: int, stop: int) -> bytes:
         """Rows start..stop of the part, joined by commas, without a last one."""
@@ -100,24 +113,37 @@ class Page:
             return bytes(text[begin : self.ends[last] - 1])
 
 
-def _render(row: Row, projection: Projection) -> _Out:
-    return _Out(
-        row.seq,
-        row.ts,
-        UNSET if row.node is None else row.node,
-        row.tag if projection.tags and row.tag is not None else UNSET,
-        row.data if projection.data else UNSET,
-        row.meta if projection.meta and projection.data and row.meta is not None else UNSET,
-    )
+def _rendered(columns: Columns, projection: Projection) -> list[_Out]:
+    seqs, timestamps, nodes, tags, metas, datas = columns
+    if not projection.tags:
+        tags = None
+    if not projection.meta or not projection.data:
+        metas = None
+    if nodes is None and tags is None and metas is None and projection.data:
+        return [_Out(seq, ts, UNSET, UNSET, data) for seq, ts, data in zip(seqs, timestamps, datas, strict=True)]
+    return [
+        _Out(seq, ts, node, tag, data, meta)
+        for seq, ts, node, tag, data, meta in zip(
+            seqs,
+            timestamps,
+            _or_unset(nodes),
+            _or_unset(tags),
+            datas if projection.data else repeat(UNSET),
+            _or_unset(metas),
+            strict=False,
+        )
+    ]
 
 
-def _extended(present: list[str | None] | None, count: int, added: list[str | None]) -> list[str | None] | None:
-    if present is None:
-        if not any(value is not None for value in added):
-            return None
-        present = [None] * count
-    present.extend(added)
-    return present
+def _or_unset(column: Sequence[T | None] | None) -> Iterable[T | UnsetType]:
+    return repeat(UNSET) if column is None else [UNSET if value is None else value for value in column]
+
+
+def _extended(present: Texts, count: int, added: Texts, added_count: int) -> Texts:
+    """A column of `count` rows with `added_count` more; it stays None as long as no row has a value."""
+    if present is None and added is None:
+        return None
+    return (present if present is not None else [None] * count) + (added if added is not None else [None] * added_count)
 
 
 class Chunk:
@@ -202,32 +228,36 @@ class Chunk:
         body = bisect_right(self.timestamps, ts)
         return self._firsts[body] if body < len(self._firsts) else self.count
 
-    def rows(self, start: int, stop: int) -> list[Row]:
+    def columns(self, start: int, stop: int) -> Columns:
         """Decode rows start..stop."""
-        rows: list[Row] = []
+        records: list[RecordIn] = []
+        timestamps: list[int] = []
+        nodes: list[str | None] = []  # of the write, for each record
         body = bisect_right(self._firsts, start) - 1
-        while len(rows) < stop - start and body < len(self.bodies):
+        while len(records) < stop - start:
             row = self._firsts[body]
             decoded: Body = decode_body(self.bodies[body])
-            skipped = max(0, start - row)
-            records = decoded.records[skipped : stop - row]
-            rows.extend(self._decoded(records, decoded.node, row + skipped, self.timestamps[body]))
+            some = decoded.records[max(0, start - row) : stop - row]
+            records += some
+            timestamps += [self.timestamps[body]] * len(some)
+            nodes += [decoded.node] * len(some)
             body += 1
-        return rows
-
-    def _decoded(self, records: Sequence[RecordIn], node: str | None, row: int, ts: int) -> Iterator[Row]:
-        for number, record in enumerate(records, row):
-            own = record.node if record.node is not None else node
-            meta = meta_of(record) if len(record.meta) else None
-            yield Row(self.seq_at(number), ts, own, record.tag, record.data, meta)
+        return Columns(
+            range(self.first + start, self.first + stop) if self.seqs is None else self.seqs[start:stop],
+            timestamps,
+            _column([node if r.node is None else r.node for r, node in zip(records, nodes, strict=True)]),
+            _column([r.tag for r in records]) if self.has_tags else None,
+            _column([meta_of(r) for r in records]) if any(len(r.meta) for r in records) else None,
+            [r.data for r in records],
+        )
 
     def matching(self, match: TagMatch) -> list[int]:
         """Rows whose tag matches, live or not; a search in the sorted tags."""
         if not self.has_tags:
             return []
         if self._tag_order is None:
-            rows = self.rows(0, self.count)
-            self._tag_order = sorted((row.tag, n) for n, row in enumerate(rows) if row.tag is not None)
+            tags = self.columns(0, self.count).tags or ()
+            self._tag_order = sorted((tag, row) for row, tag in enumerate(tags) if tag is not None)
         order = self._tag_order
         start = bisect_left(order, (match.value, -1))
         if match.operator == "Eq":
@@ -235,6 +265,11 @@ class Chunk:
         else:
             stop = bisect_left(order, True, start, key=lambda item: not item[0].startswith(match.value))
         return [row for _, row in order[start:stop]]
+
+
+def _column(values: list[T | None]) -> list[T | None] | None:
+    """The column, or None if it has no value at all."""
+    return values if any(value is not None for value in values) else None
 
 
 class SealedRows(Protocol):
@@ -249,7 +284,7 @@ class SealedRows(Protocol):
     def bytes_before(self, row: int) -> int: ...
     def ts_at(self, row: int) -> int: ...
     def row_after_ts(self, ts: int) -> int: ...
-    def rows(self, start: int, stop: int) -> Sequence[tuple[int, int, str | None, str | None, Raw, Raw | None]]: ...
+    def columns(self, start: int, stop: int) -> tuple[Any, ...]: ...  # in the order of Columns
     def matching(self, match: TagMatch) -> list[int]: ...
 
 
@@ -289,8 +324,8 @@ class Sealed:
     def row_after_ts(self, ts: int) -> int:
         return self.sealed.row_after_ts(ts)
 
-    def rows(self, start: int, stop: int) -> list[Row]:
-        return list(map(Row._make, self.sealed.rows(start, stop)))
+    def columns(self, start: int, stop: int) -> Columns:
+        return Columns(*self.sealed.columns(start, stop))
 
     def matching(self, match: TagMatch) -> list[int]:
         return self.sealed.matching(match)
@@ -338,17 +373,17 @@ class Cache:
         stop = min(part.count, page.start + PAGE_ROWS)
         if page.start + page.count < stop:
             before = page.size_bytes
-            page.extend(part.rows(page.start + page.count, stop), projection)
+            page.extend(part.columns(page.start + page.count, stop), projection)
             self.size_bytes += page.size_bytes - before
             self._shrink()
         return page
 
-    def load(self, cold: ColdPage, rows: Sequence[Row]) -> None:
+    def load(self, cold: ColdPage, columns: Columns) -> None:
         """Take in the rows of a page that was cold."""
         key = (cold.part, cold.number, cold.projection)
         if key not in self._pages:
             page = Page(cold.number * PAGE_ROWS)
-            page.extend(rows, cold.projection)
+            page.extend(columns, cold.projection)
             self._pages[key] = page
             self.size_bytes += page.size_bytes
             self._shrink()

@@ -94,7 +94,11 @@ class Http1Exchange(Exchange):
         self.must_be_unanswered()
         self.is_answered = True
         if self._connection.stage < CLOSING:
-            self._connection.hand_over(protocol)
+            try:
+                self._connection.hand_over(protocol)
+            except Exception:
+                self._connection.transport.abort()
+                raise
 
     def _extra(self, headers: Headers) -> bytes:
         """Header lines beyond the cached ones; settles whether the connection stays open."""

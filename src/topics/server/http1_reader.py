@@ -98,17 +98,21 @@ class Reader:
 
     def feed(self, data: bytes | memoryview) -> None:
         assert self._parser is not None
+        upgrade_at = -1
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade as error:
-            self._pass_over_upgrade(bytes(data[error.args[0] :]))
+            upgrade_at = error.args[0]
         except HttpParserCallbackError as error:
             self._stopped(error.__context__)
+            return
         except HttpParserError as error:
             self._break(malformed(f"malformed HTTP: {error}"))
-        else:
-            if self.request is not None or self.target:
-                self._bound(len(data))
+            return
+        if upgrade_at >= 0:
+            self._pass_over_upgrade(bytes(data[upgrade_at:]))
+        elif self.request is not None or self.target:
+            self._bound(len(data))
 
     def _stopped(self, reason: BaseException | None) -> None:
         if isinstance(reason, Refused):

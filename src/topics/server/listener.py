@@ -57,7 +57,7 @@ class Sniffer(asyncio.Protocol):
 
     def expire(self, now: float) -> None:
         self._shared.expired_total += 1
-        self._transport.abort()
+        self._transport.close()
 
     def drain(self) -> None:
         self._transport.close()

@@ -20,10 +20,11 @@ A file is complete and synced before a snapshot names it. Unnamed files are
 orphans. This module owns the files' bytes, not which of them are in force.
 """
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Literal, NamedTuple, Protocol
+from itertools import accumulate, pairwise, repeat
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -41,32 +42,15 @@ _TEXTS = ("node", "tag", "meta", "data")
 _CHECKED = ("topic", "seq", "ts", *_TEXTS, "tag_order")
 
 
-class RowLike(Protocol):
-    """A record to seal."""
+class Rows(NamedTuple):
+    """Records as columns. `data` and `meta` are JSON texts; a column is None if no row has a value."""
 
-    @property
-    def seq(self) -> int: ...
-    @property
-    def ts(self) -> int: ...
-    @property
-    def node(self) -> str | None: ...
-    @property
-    def tag(self) -> str | None: ...
-    @property
-    def data(self) -> Raw: ...
-    @property
-    def meta(self) -> Raw | None: ...
-
-
-class RowTuple(NamedTuple):
-    """A record read back."""
-
-    seq: int
-    ts: int
-    node: str | None
-    tag: str | None
-    data: Raw
-    meta: Raw | None
+    seqs: Sequence[int]
+    ts: Sequence[int]
+    nodes: list[str | None] | None
+    tags: list[str | None] | None
+    metas: list[Raw | None] | None
+    datas: list[Raw]
 
 
 class Column(Struct, frozen=True, array_like=True):
@@ -118,8 +102,8 @@ class Piece:
 
     def __init__(self, topic: int) -> None:
         self.topic = topic
-        self.seqs: list[int] = []
-        self.ts: list[int] = []
+        self.seqs = array("Q")
+        self.ts = array("q")
         self.texts: dict[str, list[Any]] = {name: [] for name in _TEXTS}
         self.size_bytes = 0
 
@@ -127,26 +111,26 @@ class Piece:
     def count(self) -> int:
         return len(self.seqs)
 
-    def extend(self, rows: Sequence[RowLike]) -> None:
-        """Add rows, ascending by seq."""
-        texts = self.texts
-        self.seqs += [row.seq for row in rows]
-        self.ts += [row.ts for row in rows]
-        texts["node"] += [row.node for row in rows]
-        texts["tag"] += [row.tag for row in rows]
-        metas = [None if row.meta is None else bytes(row.meta) for row in rows]
-        datas = [bytes(row.data) for row in rows]
-        texts["meta"] += metas
-        texts["data"] += datas
-        self.size_bytes += sum(map(len, datas)) + sum(len(meta) for meta in metas if meta is not None)
+    def extend(self, rows: tuple[Any, ...]) -> None:
+        """Add `Rows`, ascending by seq."""
+        seqs, timestamps, nodes, tags, metas, datas = rows
+        self.seqs.extend(seqs)
+        self.ts.extend(timestamps)
+        for name, column in (("node", nodes), ("tag", tags), ("meta", metas), ("data", datas)):
+            self.texts[name] += [None] * len(datas) if column is None else column
+        self.size_bytes += sum(map(len, datas))
+        if metas is not None:
+            self.size_bytes += sum(len(meta) for meta in metas if meta is not None)
 
-    def tag_order(self) -> list[int]:
+    def tag_order(self) -> Sequence[int]:
         tags = self.texts["tag"]
+        if not any(tag is not None for tag in tags):
+            return range(self.count)
         tagged = sorted((tag.encode(), row) for row, tag in enumerate(tags) if tag is not None)
         return [row for _, row in tagged] + [row for row, tag in enumerate(tags) if tag is None]
 
     def ref(self, file: int, start: int) -> PieceRef:
-        tagged = sum(1 for tag in self.texts["tag"] if tag is not None)
+        tagged = self.count - self.texts["tag"].count(None)
         return PieceRef(file, self.topic, self.seqs[0], self.seqs[-1], start, self.count, self.size_bytes, tagged)
 
 
@@ -192,23 +176,42 @@ def encode(number: int, pieces: Sequence[Piece]) -> tuple[bytes, FileRef, list[P
 def _arrays(pieces: Sequence[Piece]) -> list[Any]:
     import pyarrow as pa
 
-    count = sum(piece.count for piece in pieces)
-    texts = [[text for piece in pieces for text in piece.texts[name]] for name in _TEXTS]
+    topics, seqs, timestamps, order = array("I"), array("Q"), array("q"), array("I")
+    for piece in pieces:
+        topics.extend(repeat(piece.topic, piece.count))
+        seqs.extend(piece.seqs)
+        timestamps.extend(piece.ts)
+        order.extend(piece.tag_order())
+    flags = bytes([LIVE]) * len(seqs)
     return [
-        pa.array([piece.topic for piece in pieces for _ in range(piece.count)], pa.uint32()),
-        pa.array([seq for piece in pieces for seq in piece.seqs], pa.uint64()),
-        pa.array([ts for piece in pieces for ts in piece.ts], pa.int64()).view(pa.timestamp("ms", "UTC")),
-        *(_text_array(values) for values in texts),
-        pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(bytes([LIVE]) * count)]),
-        pa.array([row for piece in pieces for row in piece.tag_order()], pa.uint32()),
+        _number_array(pa.uint32(), topics),
+        _number_array(pa.uint64(), seqs),
+        _number_array(pa.timestamp("ms", "UTC"), timestamps),
+        *(_text_array([text for piece in pieces for text in piece.texts[name]]) for name in _TEXTS),
+        _number_array(pa.uint8(), flags),
+        _number_array(pa.uint32(), order),
     ]
 
 
-def _text_array(values: list[Any]) -> Any:
+def _number_array(kind: Any, values: "array[int] | bytes") -> Any:
     import pyarrow as pa
 
-    kind = pa.binary() if any(isinstance(value, bytes) for value in values) else pa.string()
-    return pa.array(values, kind).view(pa.string())
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _text_array(values: list[Any]) -> Any:
+    """A column of strings from str, JSON text or None."""
+    import pyarrow as pa
+
+    nulls = values.count(None)
+    if nulls == len(values) or isinstance(next(value for value in values if value is not None), str):
+        return pa.array(values, pa.string())
+    if nulls:
+        return pa.array([None if value is None else bytes(value) for value in values], pa.binary()).view(pa.string())
+    offsets = array("i", accumulate(map(len, values), initial=0))
+    return pa.Array.from_buffers(
+        pa.string(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    )
 
 
 def _columns(batch: Any, base: int) -> dict[str, Column]:
@@ -329,14 +332,17 @@ class SegmentRows:
     def row_after_ts(self, ts: int) -> int:
         return bisect_right(self._numbers("ts", "q"), ts)
 
-    def rows(self, start: int, stop: int) -> list[RowTuple]:
+    def columns(self, start: int, stop: int) -> Rows:
         """Rows start..stop, deleted ones too."""
-        seqs, timestamps = self._numbers("seq", "Q")[start:stop], self._numbers("ts", "q")[start:stop]
         nodes, tags, metas, datas = (self._texts(name, start, stop) for name in _TEXTS)
-        return [
-            RowTuple(seq, ts, _decoded(node), _decoded(tag), Raw(data or b""), None if meta is None else Raw(meta))
-            for seq, ts, node, tag, meta, data in zip(seqs, timestamps, nodes, tags, metas, datas, strict=True)
-        ]
+        return Rows(
+            self._numbers("seq", "Q")[start:stop].tolist(),
+            self._numbers("ts", "q")[start:stop].tolist(),
+            None if nodes is None else [None if node is None else node.decode() for node in nodes],
+            None if tags is None else [None if tag is None else tag.decode() for tag in tags],
+            None if metas is None else [None if meta is None else Raw(meta) for meta in metas],
+            list(map(Raw, datas or ())),  # type: ignore[arg-type]
+        )
 
     def matching(self, match: TagMatch) -> list[int]:
         """Rows whose tag matches: a binary search in the tag order."""
@@ -344,7 +350,8 @@ class SegmentRows:
         wanted = match.value.encode()
 
         def tag_at(row: int) -> bytes:
-            return self._texts("tag", row, row + 1)[0] or b""
+            tags = self._texts("tag", row, row + 1)
+            return (tags and tags[0]) or b""
 
         start = bisect_left(order, wanted, key=tag_at)
         if match.operator == "Eq":
@@ -379,20 +386,27 @@ class SegmentRows:
         offset = self.file.ref.columns[name].offsets[0] + self.ref.start * 4
         return self.file.checked()[offset : offset + 4 * (self.ref.count + 1)].cast("i")
 
-    def _texts(self, name: str, start: int, stop: int) -> list[bytes | None]:
+    def _texts(self, name: str, start: int, stop: int) -> list[bytes | None] | None:
+        """The texts of rows start..stop; None if none of them has one."""
         column, view = self.file.ref.columns[name], self.file.checked()
-        ends = self._offsets(name)[start : stop + 1].tolist()
-        base, validity = column.values[0], column.validity[0]
-        texts: list[bytes | None] = [bytes(view[base + a : base + b]) for a, b in pairwise(ends)]
+        nulls: list[int] = []
         if column.validity[1]:
-            for index, row in enumerate(range(self.ref.start + start, self.ref.start + stop)):
-                if not view[validity + (row >> 3)] >> (row & 7) & 1:
-                    texts[index] = None
+            first = self.ref.start + start
+            byte, shift = column.validity[0] + (first >> 3), first & 7
+            bits = int.from_bytes(view[byte : byte + (shift + stop - start + 7) // 8], "little") >> shift
+            bits &= (1 << stop - start) - 1
+            if not bits:
+                return None
+            if bits.bit_count() < stop - start:
+                nulls = [row for row in range(stop - start) if not bits >> row & 1]
+        ends = self._offsets(name)[start : stop + 1].tolist()
+        base = column.values[0]
+        values = bytes(view[base + ends[0] : base + ends[-1]])
+        first_end = ends[0]
+        texts: list[bytes | None] = [values[a - first_end : b - first_end] for a, b in pairwise(ends)]
+        for row in nulls:
+            texts[row] = None
         return texts
-
-
-def _decoded(text: bytes | None) -> str | None:
-    return None if text is None else text.decode()
 
 
 _encode_ref = msgspec.msgpack.Encoder().encode
