@@ -29,7 +29,7 @@ from msgspec import Raw, Struct
 from topics.clock import Clock, SystemClock
 from topics.core import decide, dump, entries
 from topics.core.config import ConfigIn
-from topics.core.decide import Append, Appending, Caps, Delete, DeleteTopic, PutTopic
+from topics.core.decide import Append, Caps, Delete, DeleteTopic, PutTopic
 from topics.core.entries import AnyEntry
 from topics.core.log import Blocks, Plan, Query
 from topics.core.machine import State, Topic, apply
@@ -225,7 +225,7 @@ class Engine:
         command = PutTopic(name, _config_in(config))
         self._expire(name)
         is_new = name not in self.state.topics
-        decided, resolved = decide.put_topic(self.state, command, self._caps)
+        decided, resolved = decide.put_topic(self.state, command, self.clock.now_ms(), self._caps)
         if decided:
             await self._commit_config(decided)
         else:
@@ -261,8 +261,17 @@ class Engine:
         """Append a batch that was checked already. Returns when it is as durable as the topic's class asks."""
         self._expire(command.topic)
         decided, done = decide.append(self.state, command, self.clock.now_ms(), self._caps)
-        if decided:
-            await self._commit_append(command.topic, decided, done)
+        if done.created:
+            await self._commit_created(decided)
+        elif decided:
+            topic = self.state.topics[command.topic]
+            self._commit(topic, decided)
+            if topic.synced_at > self.wal.synced:
+                await self.wal.wait_synced(topic.synced_at)
+            if topic.written_at > self.wal.written:
+                await self.wal.wait_written()
+            if done.last > topic.reserved_durable and topic.reserves:
+                await self._wait_reserved(topic)
         else:
             await self._hold(command.topic)
         return WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
@@ -427,6 +436,9 @@ class Engine:
             else:
                 topic.written_at = end
                 queue = self._unwritten
+                if type(decided[-1]) is entries.Reserved:
+                    topic.reserved_at = end
+                    self.wal.start_sync_soon()
             if topic.id in self._listeners:
                 queue.append((end, topic.id))
             if self.wal.bytes_since_roll > CHECKPOINT_BYTES:
@@ -436,26 +448,11 @@ class Engine:
                 apply(self.state, entry)
             self._tell(topic.id)
 
-    async def _commit_append(self, name: str, decided: list[AnyEntry], done: Appending) -> None:
-        if done.created:
-            config = decided[0].config  # type: ignore[union-attr]
-            is_logged = config.durability != "ephemeral"
-            await self._commit_config(decided, decided if is_logged else decided[:1])
-            return
-        topic = self.state.topics[name]
-        self._commit(topic, decided)
-        if not topic.is_logged:
-            if topic.synced_at > self.wal.synced:
-                await self.wal.wait_synced(topic.synced_at)
-        elif topic.config.durability == "fsync":
-            await self.wal.wait_synced(topic.synced_at)
-        else:
-            if type(decided[-1]) is entries.Reserved:
-                topic.reserved_at = topic.written_at
-                self.wal.start_sync_soon()
-            await self.wal.wait_written()
-            if done.last > topic.reserved_durable:
-                await self._wait_reserved(topic)
+    async def _commit_created(self, decided: Sequence[AnyEntry]) -> None:
+        """Commit a write that creates its topic; the log has no records of an ephemeral one."""
+        created = decided[0]
+        assert isinstance(created, entries.TopicCreated)
+        await self._commit_config(decided, decided[:1] if created.config.durability == "ephemeral" else decided)
 
     async def _wait_reserved(self, topic: Topic) -> None:
         """Wait until the seqs just handed out are covered by a synced reservation (DU10)."""

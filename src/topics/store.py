@@ -98,6 +98,7 @@ class Store:
 
     async def recover(self) -> State:
         """The state as of the end of the log; the log is open for writing. Refuses without changing anything."""
+        await self._disk.run(segments.warm_up)
         state, log, meta = self._load(frozenset())
         is_clean = meta is None or meta.is_clean
         slice_end = self._clock.monotonic() + SLICE_SECONDS

@@ -79,13 +79,10 @@ class Appending(Struct, frozen=True, gc=False):
 
 def expiry(topic: Topic, now: int) -> Expired | None:
     """The entry that takes away what has expired by now, if anything has."""
-    ttl_ms = topic.config.ttl_ms
-    if not ttl_ms or not topic.log.count or now - topic.log.earliest_ts <= ttl_ms:
-        return None
-    return Expired(topic.id, topic.log.expired_through(now - ttl_ms))
+    return _expiry(topic, topic.config.ttl_ms, now)
 
 
-def put_topic(state: State, command: PutTopic, caps: Caps) -> tuple[list[AnyEntry], TopicConfig]:
+def put_topic(state: State, command: PutTopic, now: int, caps: Caps) -> tuple[list[AnyEntry], TopicConfig]:
     """Create a topic or replace its config. No entries: it is already as asked."""
     topic = state.topic(command.topic)
     if topic is None:
@@ -95,7 +92,7 @@ def put_topic(state: State, command: PutTopic, caps: Caps) -> tuple[list[AnyEntr
     config = resolve(command.topic, command.config, topic.config)
     if config == topic.config:
         return [], config
-    return _reconfiguration(topic, config), config
+    return _reconfiguration(topic, config, now), config
 
 
 def delete_topic(state: State, command: DeleteTopic) -> list[AnyEntry]:
@@ -187,17 +184,27 @@ def _creation(state: State, name: str, config: TopicConfig, caps: Caps) -> Topic
     return TopicCreated(state.next_id, name, state.next_id, config)
 
 
-def _reconfiguration(topic: Topic, config: TopicConfig) -> list[AnyEntry]:
-    """The new config, and what follows from it at once (TP7, TP17, DU5)."""
+def _expiry(topic: Topic, ttl_ms: int, now: int) -> Expired | None:
+    log = topic.log
+    if not ttl_ms or not log.count or now - log.earliest_ts <= ttl_ms:
+        return None
+    return Expired(topic.id, log.expired_through(now - ttl_ms))
+
+
+def _reconfiguration(topic: Topic, config: TopicConfig, now: int) -> list[AnyEntry]:
+    """The new config, and what follows from it at once: age first, then caps (TP7, TP17, DU5)."""
     entries: list[AnyEntry] = [TopicConfigured(topic.id, config)]
     log = topic.log
     if not topic.is_logged and config.durability != "ephemeral":
         entries.append(HeadKept(topic.id, log.head, log.highest_live(log.head)))
     if config.durability in ("disk", "memory") and topic.reserved < log.head + RESERVE:
         entries.append(Reserved(topic.id, log.head + RESERVE))
+    expired = _expiry(topic, config.ttl_ms, now)
+    if expired is not None:
+        entries.append(expired)
     if config.discard == "old":
         evicted = log.overflow(config.cap_records, config.cap_bytes)
-        if evicted:
+        if evicted > (0 if expired is None else expired.last):
             entries.append(Evicted(topic.id, evicted))
     return entries
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from topics.core.records import Body, RecordIn, decode_body, meta_of
+from topics.core.records import NO_META, Body, RecordIn, decode_body, meta_of
 from topics.model import TagMatch
 
 T = TypeVar("T")
@@ -232,7 +232,7 @@ class Chunk:
         """Decode rows start..stop."""
         records: list[RecordIn] = []
         timestamps: list[int] = []
-        nodes: list[str | None] = []  # of the write, for each record
+        nodes: list[str | None] = []
         body = bisect_right(self._firsts, start) - 1
         while len(records) < stop - start:
             row = self._firsts[body]
@@ -240,15 +240,18 @@ class Chunk:
             some = decoded.records[max(0, start - row) : stop - row]
             records += some
             timestamps += [self.timestamps[body]] * len(some)
-            nodes += [decoded.node] * len(some)
+            if decoded.node is None:
+                nodes += [record.node for record in some]
+            else:
+                nodes += [decoded.node if record.node is None else record.node for record in some]
             body += 1
         return Columns(
             range(self.first + start, self.first + stop) if self.seqs is None else self.seqs[start:stop],
             timestamps,
-            _column([node if r.node is None else r.node for r, node in zip(records, nodes, strict=True)]),
-            _column([r.tag for r in records]) if self.has_tags else None,
-            _column([meta_of(r) for r in records]) if any(len(r.meta) for r in records) else None,
-            [r.data for r in records],
+            _column(nodes),
+            _column([record.tag for record in records]) if self.has_tags else None,
+            _metas(records),
+            [record.data for record in records],
         )
 
     def matching(self, match: TagMatch) -> list[int]:
@@ -269,7 +272,12 @@ class Chunk:
 
 def _column(values: list[T | None]) -> list[T | None] | None:
     """The column, or None if it has no value at all."""
-    return values if any(value is not None for value in values) else None
+    return values if values.count(None) < len(values) else None
+
+
+def _metas(records: Sequence[RecordIn]) -> list[Raw | None] | None:
+    metas = [r.meta for r in records]
+    return None if metas.count(NO_META) == len(metas) else _column([meta_of(r) for r in records])
 
 
 class SealedRows(Protocol):

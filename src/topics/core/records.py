@@ -135,21 +135,28 @@ def meta_of(record: RecordIn) -> Raw | None:
 
 
 def _check_records(records: Sequence[RecordIn], limits: Limits) -> tuple["array[int]", bool]:
-    has_tags = False
-    sizes = array("I", [len(record.data) + len(record.meta) for record in records])
-    for index, record in enumerate(records):
-        if record.tag is not None:
-            has_tags = True
-            if len(record.tag) * 4 > limits.max_tag_bytes:
-                _check_text(f"records[{index}].tag", record.tag, limits.max_tag_bytes)
-        if record.node is not None and len(record.node) * 4 > limits.max_node_bytes:
-            _check_text(f"records[{index}].node", record.node, limits.max_node_bytes)
-        if len(record.meta):
-            sizes[index] = len(record.data) + _check_meta(index, record, limits)
+    """The sizes of the records, and whether any has a tag. Whole columns first: most have nothing to check."""
+    sizes = array("I", [len(record.data) for record in records])
+    count = len(records)
+    tags, nodes = [record.tag for record in records], [record.node for record in records]
+    has_tags = tags.count(None) < count
+    if has_tags:
+        _check_texts("tag", tags, limits.max_tag_bytes)
+    if nodes.count(None) < count:
+        _check_texts("node", nodes, limits.max_node_bytes)
+    if [record.meta for record in records].count(NO_META) < count:
+        for index, record in enumerate(records):
+            sizes[index] += _check_meta(index, record, limits)
     if max(sizes) > limits.max_record_bytes:
         index = next(i for i, size in enumerate(sizes) if size > limits.max_record_bytes)
         raise RecordTooLarge(f"records[{index}] is {sizes[index]} bytes, at most {limits.max_record_bytes}")
     return sizes, has_tags
+
+
+def _check_texts(field: str, texts: Sequence[str | None], bytes_max: int) -> None:
+    for index, text in enumerate(texts):
+        if text is not None and len(text) * 4 > bytes_max:
+            _check_text(f"records[{index}].{field}", text, bytes_max)
 
 
 def _check_meta(index: int, record: RecordIn, limits: Limits) -> int:

@@ -252,7 +252,19 @@ class Connections:
         self.expired_total = 0
         self.heads: dict[tuple[int, bytes], bytes] = {}  # HTTP/1.1 heads by status and type, with the date
         self._clock = clock
+        self._emptied: asyncio.Future[None] | None = None
         self.refresh()
+
+    def forget(self, connection: Connection) -> None:
+        """It is gone, or goes on as another object."""
+        self.open.discard(connection)
+        if not self.open and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    async def wait_until_empty(self) -> None:
+        while self.open:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await self._emptied
 
     def refresh(self) -> None:
         """Read the clock; deadlines and the Date header are as fine as the calls of this."""

@@ -155,8 +155,22 @@ class Http1Stream(Stream):
 
 
 class Http1(asyncio.Protocol):
-    __slots__ = ("_ahead", "_current", "_has_eof", "_is_advancing", "_is_read_paused", "_lingers", "_queue", "_reader")
-    __slots__ += ("_stalled_bytes", "deadline", "is_write_blocked", "shared", "stage", "transport")
+    __slots__ = (
+        "_ahead",
+        "_current",
+        "_has_eof",
+        "_is_advancing",
+        "_is_read_paused",
+        "_lingers",
+        "_queue",
+        "_reader",
+        "_stalled_bytes",
+        "deadline",
+        "is_write_blocked",
+        "shared",
+        "stage",
+        "transport",
+    )
 
     def __init__(self, shared: Connections) -> None:
         self.shared = shared
@@ -221,7 +235,7 @@ class Http1(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.stage = LOST
-        self.shared.open.discard(self)
+        self.shared.forget(self)
         self._queue.clear()
         self._ahead.clear()
         self._reader.close()
@@ -403,7 +417,7 @@ class Http1(asyncio.Protocol):
         self._current = None
         self._ahead.clear()
         self._reader.close()
-        self.shared.open.discard(self)
+        self.shared.forget(self)
         self.transport.set_protocol(Upgraded(self.shared, self.transport, protocol))
         protocol.connection_made(self.transport)
         if self._is_read_paused:
@@ -441,7 +455,7 @@ class Upgraded(asyncio.Protocol):
         self._protocol.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._shared.open.discard(self)
+        self._shared.forget(self)
         self._protocol.connection_lost(error)
 
     def expire(self, now: float) -> None:

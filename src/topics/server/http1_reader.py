@@ -54,9 +54,25 @@ class Refused(Exception):
 
 
 class Reader:
-    __slots__ = ("_body_bytes", "_fed_bytes", "_headers", "_is_http10", "_is_refused", "_is_upgrade", "_keeps_alive")
-    __slots__ += ("_parser", "_parts", "_peer", "_repeated", "_shared", "_since", "_sink")
-    __slots__ += ("is_continue_due", "request", "target")
+    __slots__ = (
+        "_body_bytes",
+        "_fed_bytes",
+        "_headers",
+        "_is_http10",
+        "_is_refused",
+        "_is_upgrade",
+        "_keeps_alive",
+        "_parser",
+        "_parts",
+        "_peer",
+        "_repeated",
+        "_shared",
+        "_since",
+        "_sink",
+        "is_continue_due",
+        "request",
+        "target",
+    )
 
     def __init__(self, sink: Sink, shared: Connections, peer: tuple[str, int]) -> None:
         self._sink = sink

@@ -14,10 +14,10 @@ from typing import Final, cast
 from topics.clock import Clock, SystemClock
 from topics.server.exchange import App, Connections, Limits
 from topics.server.http1 import Http1
-from topics.server.http2 import PREFACE, Http2
+from topics.server.http2 import Http2
+from topics.server.http2_reader import PREFACE
 
 SWEEP_S: Final = 1.0
-DRAIN_POLL_S: Final = 0.02
 BACKLOG: Final = 1024
 
 
@@ -47,13 +47,13 @@ class Sniffer(asyncio.Protocol):
             self._become(Http1(self._shared))
 
     def _become(self, protocol: Http1 | Http2) -> None:
-        self._shared.open.discard(self)
+        self._shared.forget(self)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(self._seen)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._shared.open.discard(self)
+        self._shared.forget(self)
 
     def expire(self, now: float) -> None:
         self._shared.expired_total += 1
@@ -106,7 +106,7 @@ class Listener:
             connection.drain()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._gone()
+                await self.connections.wait_until_empty()
         except TimeoutError:
             await self.close()
         if self._timer is not None:
@@ -119,11 +119,7 @@ class Listener:
             self._timer.cancel()
         for connection in list(self.connections.open):
             connection.abort()
-        await self._gone()
-
-    async def _gone(self) -> None:
-        while self.connections.open:
-            await asyncio.sleep(DRAIN_POLL_S)
+        await self.connections.wait_until_empty()
 
 
 @asynccontextmanager

@@ -124,7 +124,7 @@ class Piece:
 
     def tag_order(self) -> Sequence[int]:
         tags = self.texts["tag"]
-        if not any(tag is not None for tag in tags):
+        if tags.count(None) == self.count:
             return range(self.count)
         tagged = sorted((tag.encode(), row) for row, tag in enumerate(tags) if tag is not None)
         return [row for _, row in tagged] + [row for row, tag in enumerate(tags) if tag is None]
@@ -149,6 +149,11 @@ def schema(metadata: Mapping[str, str] | None = None) -> Any:
         ],
         metadata=metadata,
     )
+
+
+def warm_up() -> None:
+    """Import pyarrow now, rather than when the first segment is written."""
+    schema()
 
 
 def encode(number: int, pieces: Sequence[Piece]) -> tuple[bytes, FileRef, list[PieceRef]]:
