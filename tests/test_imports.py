@@ -28,7 +28,7 @@ LAYERS = {
     "settings": VOCABULARY,
     "core": VOCABULARY,
     "storage": f"{VOCABULARY} clock",
-    "segments": f"{VOCABULARY} storage",
+    "segments": f"{VOCABULARY} core storage",
     "engine": f"{VOCABULARY} clock settings core storage",
     "server": f"{VOCABULARY} clock settings core engine",
     "client": f"{VOCABULARY} clock settings",

@@ -20,8 +20,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -39,7 +40,7 @@ from topics.errors import CommitFailed, InvalidRequest, StorageError, TopicNotFo
 from topics.model import Record, TagMatch, Tombstone, TopicConfig
 from topics.settings import Settings
 from topics.storage.files import Disk, RealDisk
-from topics.storage.wal import Wal
+from topics.storage.wal import Callback, Wal
 from topics.store import SLICE_SECONDS, Store
 
 LIMIT_DEFAULT = 256
@@ -54,6 +55,14 @@ FREED_PER_STEP = 8  # dead chunks whose memory is given back in one step
 logger = logging.getLogger("topics.engine")
 
 Listener = Callable[[], None]
+
+
+class Gate(NamedTuple):
+    """What must be true of the log before an answer made of its state may leave."""
+
+    synced_at: int  # everything below this position is synced
+    written_at: int  # everything below this one is written
+    generation: int  # the log has not failed since
 
 
 class WriteResult(Struct, frozen=True):
@@ -119,6 +128,8 @@ class TopicState(Struct, frozen=True):
     last_write_ts: int | None
     last_read_ts: int | None
 
+
+RouterEntry = entries.RouterSet | entries.RouterRemoved
 
 _decode_records = msgspec.json.Decoder(list[Record]).decode
 _encode_json = msgspec.json.Encoder().encode
@@ -227,20 +238,18 @@ class Engine:
         is_new = name not in self.state.topics
         decided, resolved = decide.put_topic(self.state, command, self.clock.now_ms(), self._caps)
         if decided:
-            await self._commit_config(decided)
-        else:
-            await self._hold(name)
+            self._commit_config(decided, decided)
+        await self._pass(self._gate(self.state.topics.get(name)))
         return is_new, resolved
 
     async def delete_topic(self, name: str, *, if_empty: bool = False) -> bool:
         """Delete a topic with all it owns. False: there was none."""
         self._expire(name)
         decided = decide.delete_topic(self.state, DeleteTopic(name, if_empty))
-        if not decided:
-            await self._hold(name)
-            return False
-        await self._commit_config(decided)
-        return True
+        if decided:
+            self._commit_config(decided, decided)
+        await self._pass(self._gate(None))
+        return bool(decided)
 
     async def append(
         self,
@@ -259,22 +268,24 @@ class Engine:
 
     async def append_batch(self, command: Append) -> WriteResult:
         """Append a batch that was checked already. Returns when it is as durable as the topic's class asks."""
+        result, gate = self.submit(command)
+        await self._pass(gate)
+        return result
+
+    def submit(self, command: Append) -> tuple[WriteResult, Gate]:
+        """Append a batch. The result holds, and may be shown, once the gate is open (see `when_open`)."""
         self._expire(command.topic)
         decided, done = decide.append(self.state, command, self.clock.now_ms(), self._caps)
         if done.created:
-            await self._commit_created(decided)
-        elif decided:
-            topic = self.state.topics[command.topic]
+            self._commit_created(decided)
+        topic = self.state.topics[command.topic]
+        if decided and not done.created:
             self._commit(topic, decided)
-            if topic.synced_at > self.wal.synced:
-                await self.wal.wait_synced(topic.synced_at)
-            if topic.written_at > self.wal.written:
-                await self.wal.wait_written()
-            if done.last > topic.reserved_durable and topic.reserves:
-                await self._wait_reserved(topic)
-        else:
-            await self._hold(command.topic)
-        return WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
+        gate = self._gate(topic)
+        if done.last > topic.reserved_durable and topic.reserves:
+            gate = self._reserve(topic, gate)
+        result = WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
+        return result, gate
 
     async def delete(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> DeleteResult:
         """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later."""
@@ -291,7 +302,7 @@ class Engine:
             self._commit(topic, decided)
         log = topic.log
         result = DeleteResult(name, before - log.count, log.earliest, log.head, log.count, log.bytes)
-        await self._hold(name)
+        await self._pass(self._gate(topic))
         return result
 
     async def _select(self, topic: Topic, match: TagMatch, before_seq: int | None) -> Blocks:
@@ -358,26 +369,30 @@ class Engine:
     async def _read(self, name: str, query: Query) -> ReadResult:
         """One read, held at the gate; made anew if the log failed meanwhile."""
         while True:
-            topic = self._expire(name)
-            if topic is None:
-                await self._hold(name)
-                raise TopicNotFound(name)
-            if query.nodes and not topic.config.dedupe_node:
-                query = msgspec.structs.replace(query, nodes=frozenset())
             try:
-                plan = topic.log.read(query, topic.epoch, self._cache)
+                result, gate = self.read_now(name, query)
+                await self._pass(gate, at_once=True)
+                return result
             except ColdPage as cold:
-                await self._load(cold)
-                continue
-            topic.last_read_ms = self.clock.now_ms()
-            result = _result(topic, plan)
-            try:
-                await self._hold(name)
+                await self.load(cold)
             except CommitFailed:
                 continue
-            return result
+            except TopicNotFound:
+                await self._pass(self._gate(None), at_once=True)
+                raise
 
-    async def _load(self, cold: ColdPage) -> None:
+    def read_now(self, name: str, query: Query) -> tuple[ReadResult, Gate]:
+        """One read. The result may be shown once the gate is open. ColdPage: `load` it and read again."""
+        topic = self._expire(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        if query.nodes and not topic.config.dedupe_node:
+            query = msgspec.structs.replace(query, nodes=frozenset())
+        plan = topic.log.read(query, topic.epoch, self._cache)
+        topic.last_read_ms = self.clock.now_ms()
+        return _result(topic, plan), self._gate(topic)
+
+    async def load(self, cold: ColdPage) -> None:
         """Bring a page of a segment into the cache, off the loop."""
         start, stop = cold.rows()
         self._cache.load(cold, await self._disk.run(lambda: cold.part.columns(start, stop)))
@@ -386,19 +401,18 @@ class Engine:
         """The topic as it is now. `touch` counts as a read."""
         topic = self._expire(name)
         if topic is None:
-            await self._hold(name)
+            await self._pass(self._gate(None), at_once=True)
             raise TopicNotFound(name)
         if touch:
             topic.last_read_ms = self.clock.now_ms()
         state = _topic_state(topic)
-        await self._hold(name)
+        await self._pass(self._gate(topic), at_once=True)
         return state
 
     async def topic_names(self) -> list[str]:
         """All topics, sorted."""
         names = sorted(self.state.topics)
-        if self.state.names_at > self.wal.synced:
-            await self.wal.wait_synced(self.state.names_at)
+        await self._pass(self._gate(None), at_once=True)
         return names
 
     def listen(self, topic_id: int, listener: Listener) -> None:
@@ -420,7 +434,8 @@ class Engine:
         if topic is not None and topic.config.ttl_ms:
             expired = decide.expiry(topic, self.clock.now_ms())
             if expired is not None:
-                self._commit(topic, [expired])
+                with suppress(CommitFailed):  # a loss is shown only once it is logged; until then the records stay
+                    self._commit(topic, [expired])
         return topic
 
     def _commit(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
@@ -448,47 +463,77 @@ class Engine:
                 apply(self.state, entry)
             self._tell(topic.id)
 
-    async def _commit_created(self, decided: Sequence[AnyEntry]) -> None:
+    def _commit_created(self, decided: Sequence[AnyEntry]) -> None:
         """Commit a write that creates its topic; the log has no records of an ephemeral one."""
         created = decided[0]
         assert isinstance(created, entries.TopicCreated)
-        await self._commit_config(decided, decided[:1] if created.config.durability == "ephemeral" else decided)
+        self._commit_config(decided, decided[:1] if created.config.durability == "ephemeral" else decided)
 
-    async def _wait_reserved(self, topic: Topic) -> None:
-        """Wait until the seqs just handed out are covered by a synced reservation (DU10)."""
-        if self.wal.synced < topic.reserved_at:
-            await self.wal.wait_synced(topic.reserved_at)
-        topic.reserved_durable = topic.reserved
-
-    async def _commit_config(self, decided: Sequence[AnyEntry], logged: Sequence[AnyEntry] | None = None) -> None:
+    def _commit_config(self, decided: Sequence[AnyEntry], logged: Sequence[AnyEntry]) -> None:
         """Log and apply entries by which a topic comes, changes or goes: synced, whatever its class."""
-        end = self.wal.append(entries.encode(decided if logged is None else logged), True)
-        ids = {entry.topic for entry in decided if not isinstance(entry, entries.RouterSet | entries.RouterRemoved)}
+        end = self.wal.append(entries.encode(logged), True)
         for entry in decided:
             apply(self.state, entry)
         self.state.names_at = end
-        for topic_id in ids:
+        for topic_id in {entry.topic for entry in decided if not isinstance(entry, RouterEntry)}:
             topic = self.state.by_id.get(topic_id)
             if topic is not None:
-                topic.synced_at = end
+                topic.synced_at = topic.reserved_at = end
             self._unsynced.append((end, topic_id))
-        await self.wal.wait_synced(end)
-        for topic_id in ids:
-            topic = self.state.by_id.get(topic_id)
-            if topic is not None:
-                topic.reserved_durable = topic.reserved
 
-    async def _hold(self, name: str) -> None:
-        """Wait until what was just read of the topic, or of its absence, may be shown."""
+    def _reserve(self, topic: Topic, gate: Gate) -> Gate:
+        """The gate of a write beyond the reservation that is known to be synced (DU10)."""
+        if self.wal.synced >= topic.reserved_at:
+            topic.reserved_durable = topic.reserved
+            return gate
+        return Gate(max(gate.synced_at, topic.reserved_at), gate.written_at, gate.generation)
+
+    def _gate(self, topic: Topic | None) -> Gate:
+        """The gate for what was just read of a topic, or of there being none."""
+        if topic is None:
+            return Gate(self.state.names_at, 0, self.wal.generation)
+        return Gate(topic.synced_at, topic.written_at, self.wal.generation)
+
+    def is_open(self, gate: Gate) -> bool:
+        """Whether what depends on the gate may be shown; writes what is buffered if only that is missing."""
         wal = self.wal
-        topic = self.state.topics.get(name)
-        synced_at = self.state.names_at if topic is None else topic.synced_at
-        if synced_at > wal.synced:
-            await wal.wait_synced(synced_at)
-        if topic is not None and topic.written_at > wal.written:
+        if gate.synced_at > wal.synced:
+            return False
+        if gate.written_at > wal.written:
             wal.flush()
-            if topic.written_at > wal.written:
-                await wal.wait_written()
+        return gate.written_at <= wal.written and gate.generation == wal.generation
+
+    def when_open(self, gate: Gate, callback: Callback) -> None:
+        """Call back when the gate is open, or with what keeps it from opening."""
+        wal = self.wal
+
+        def synced(failure: CommitFailed | None) -> None:
+            if failure is None and gate.written_at > wal.written:
+                wal.when_written(written)
+            else:
+                written(failure)
+
+        def written(failure: CommitFailed | None) -> None:
+            if failure is None and gate.generation != wal.generation:
+                failure = CommitFailed("the disk failed meanwhile")
+            callback(failure)
+
+        if gate.synced_at > wal.synced:
+            wal.when_synced(gate.synced_at, synced)
+        else:
+            synced(None)
+
+    async def _pass(self, gate: Gate, *, at_once: bool = False) -> None:
+        """Wait for a gate. `at_once`: write what is buffered rather than wait for the end of the turn."""
+        wal = self.wal
+        if gate.synced_at > wal.synced:
+            await wal.wait_synced(gate.synced_at)
+        if at_once and gate.written_at > wal.written:
+            wal.flush()
+        if gate.written_at > wal.written:
+            await wal.wait_written()
+        if gate.generation != wal.generation:
+            raise CommitFailed("the disk failed meanwhile")
 
     def _publish(self) -> None:
         """The log has been written or synced further: tell those who wait."""

@@ -8,12 +8,16 @@ import functools
 import json
 import socket
 import struct
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, NamedTuple, ParamSpec, cast
+from typing import Any, ClassVar, NamedTuple, ParamSpec, Self, cast
 
 import uvloop
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, Event, ResponseReceived, StreamEnded
+from h2.settings import Settings
 
-from topics.clock import Clock
 from topics.server.exchange import Answer, App, Connections, Exchange, Limits, Request, Stream, error_answer
 from topics.server.listener import Listener, Sniffer
 from topics.testing.clock import ManualClock
@@ -49,7 +53,7 @@ def on_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for something to become true; `on_loop` says when to give up."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - what is waited for sets no event
         await asyncio.sleep(0.001)
 
 
@@ -251,28 +255,40 @@ class MemoryTransport(asyncio.Transport):
     Reads come exactly as they are fed, and nothing happens in between.
     """
 
-    def __init__(self, app: App, limits: Limits | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, app: App, limits: Limits | None = None, clock: ManualClock | None = None) -> None:
         super().__init__()
-        self.connections = Connections(app, limits or Limits(), clock or ManualClock())
+        self.clock = clock or ManualClock()
+        self.connections = Connections(app, limits or Limits(), self.clock)
         self.written = b""
-        self.is_ended = False
+        self.is_ended = False  # the client has seen EOF or a reset
+        self.is_lost = False
         self.reads = True
-        self._protocol: asyncio.BaseProtocol = Sniffer(self.connections)
+        self._protocol: asyncio.Protocol = Sniffer(self.connections)
         self._protocol.connection_made(self)
 
     def feed(self, data: bytes) -> None:
-        if not self.is_ended:
-            assert isinstance(self._protocol, asyncio.Protocol)
+        if not self.is_lost:
             self._protocol.data_received(data)
 
+    def feed_eof(self) -> None:
+        if not self.is_lost and not self._protocol.eof_received():
+            self.close()
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(int(seconds * 1000))
+        self.connections.sweep()
+
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
+        self._protocol = cast(asyncio.Protocol, protocol)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+    def is_reading(self) -> bool:
+        return self.reads
 
     def pause_reading(self) -> None:
         assert self.reads
@@ -283,16 +299,22 @@ class MemoryTransport(asyncio.Transport):
         self.reads = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.is_ended
         self.written += data
 
     def write_eof(self) -> None:
         self.is_ended = True
 
     def close(self) -> None:
+        """Like a real one, tells its protocol only when the running callback is over: with `lose`."""
         self.is_ended = True
 
-    def abort(self) -> None:
-        self.is_ended = True
+    abort = close
+
+    def lose(self) -> None:
+        if not self.is_lost:
+            self.is_ended = self.is_lost = True
+            self._protocol.connection_lost(None)
 
 
 def get(path: str, *headers: str) -> bytes:
@@ -311,3 +333,95 @@ def chunked(path: str, *chunks: bytes, trailers: bytes = b"") -> bytes:
 def request(method: str, path: str, body: bytes, *headers: str) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", "Host: test", *headers]
     return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body
+
+
+class Http2Client:
+    """The h2 state machine as a client on a raw socket. It refills windows only when told to."""
+
+    def __init__(self, raw: RawClient, *, refills: bool = True) -> None:
+        self.raw = raw
+        self.refills = refills
+        self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self.events: list[Event] = []
+        self.bodies: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self.is_ended = False
+
+    @classmethod
+    async def connect(cls, listener: Listener, *, refills: bool = True, settings: dict[int, int] | None = None) -> Self:
+        client = cls(await RawClient.connect(listener), refills=refills)
+        if settings:
+            client.h2.local_settings = Settings(client=True, initial_values=settings)
+        client.h2.initiate_connection()
+        await client.flush()
+        return client
+
+    async def flush(self) -> None:
+        if data := self.h2.data_to_send():
+            await self.raw.send(data)
+
+    async def start(
+        self, path: str, body: bytes | None = None, *headers: tuple[str, str], method: str = "", is_end: bool = True
+    ) -> int:
+        """Send a request, as far as the window goes; the stream's id."""
+        stream_id = self.h2.get_next_available_stream_id()
+        method = method or ("GET" if body is None else "POST")
+        lines = [(":method", method), (":path", path), (":scheme", "http"), (":authority", "test"), *headers]
+        self.h2.send_headers(stream_id, lines, end_stream=body is None and is_end)
+        await self.flush()
+        if body is not None:
+            await self.send_body(stream_id, body, is_end=is_end)
+        return stream_id
+
+    async def send_body(self, stream_id: int, body: bytes, *, is_end: bool = True) -> None:
+        at = 0
+        while at < len(body) or is_end:
+            size = min(self.h2.local_flow_control_window(stream_id), self.h2.max_outbound_frame_size, len(body) - at)
+            if size <= 0 and at < len(body):
+                await self.read_more()
+                continue
+            is_last = is_end and at + size == len(body)
+            self.h2.send_data(stream_id, body[at : at + size], end_stream=is_last)
+            await self.flush()
+            at += size
+            if is_last:
+                break
+
+    async def read_more(self) -> None:
+        data = await self.raw.receive()
+        if not data:
+            self.is_ended = True
+            return
+        events = self.h2.receive_data(data)
+        self.events += events
+        for event in events:
+            if isinstance(event, DataReceived):
+                self.bodies[event.stream_id] += event.data
+                if self.refills and event.flow_controlled_length:
+                    self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        await self.flush()
+
+    async def read_for(self, kind: type[Event], stream_id: int | None = None) -> Any:
+        """The first event of this kind, of any stream or of this one."""
+        while True:
+            for event in self.events:
+                if isinstance(event, kind) and stream_id in (None, getattr(event, "stream_id", None)):
+                    return event
+            assert not self.is_ended, f"EOF before {kind.__name__}"
+            await self.read_more()
+
+    async def read_to_end(self) -> None:
+        while not self.is_ended:
+            await self.read_more()
+
+    def body(self, stream_id: int) -> bytes:
+        """What has come of a body so far."""
+        return bytes(self.bodies[stream_id])
+
+    async def reply(self, stream_id: int) -> Reply:
+        response = await self.read_for(ResponseReceived, stream_id)
+        await self.read_for(StreamEnded, stream_id)
+        headers = dict(response.headers)
+        return Reply(int(headers.pop(":status")), headers, self.body(stream_id))
+
+    async def ask(self, path: str, body: bytes | None = None, *headers: tuple[str, str], method: str = "") -> Reply:
+        return await self.reply(await self.start(path, body, *headers, method=method))

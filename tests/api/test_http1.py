@@ -395,57 +395,60 @@ def test_a_refusal_takes_the_place_of_100_continue() -> None:
 
 # --- framing
 
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: a\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 AMBIGUOUS = {
-    "length and coding": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "coding and length": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
-    "same length twice": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
-    "different lengths": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
-    "list of lengths": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3, 3\r\n\r\nabc",
-    "signed length": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc",
-    "negative length": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -3\r\n\r\nabc",
-    "hexadecimal length": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x3\r\n\r\nabc",
-    "underscored length": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1_0\r\n\r\nabcdefghij",
-    "empty length": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n\r\nabc",
-    "length out of range": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\nabc",
-    "two codings": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-    "coding after chunked": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
-    "unknown coding": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
-    "almost chunked": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-    "chunked twice": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "coding in two lines": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "control before chunked": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "length and coding": POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "coding and length": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+    "same length twice": POST + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+    "different lengths": POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+    "list of lengths": POST + b"Content-Length: 3, 3\r\n\r\nabc",
+    "signed length": POST + b"Content-Length: +3\r\n\r\nabc",
+    "negative length": POST + b"Content-Length: -3\r\n\r\nabc",
+    "hexadecimal length": POST + b"Content-Length: 0x3\r\n\r\nabc",
+    "underscored length": POST + b"Content-Length: 1_0\r\n\r\nabcdefghij",
+    "empty length": POST + b"Content-Length:\r\n\r\nabc",
+    "length out of range": POST + b"Content-Length: 99999999999999999999\r\n\r\nabc",
+    "two codings": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "coding after chunked": POST + b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+    "unknown coding": POST + b"Transfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    "almost chunked": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "chunked twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "coding in two lines": POST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "control before chunked": POST + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
     "coding in HTTP/1.0": b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "bare LF after request line": b"GET / HTTP/1.1\nHost: a\r\n\r\n",
     "bare LF after header": b"GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n",
-    "bare LF at the end": b"GET / HTTP/1.1\r\nHost: a\r\n\n",
+    "bare LF at the end": GET + b"\n",
     "bare CR": b"GET / HTTP/1.1\r\nHost: a\rX: b\r\n\r\n",
     "space before colon": b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
     "tab before colon": b"GET / HTTP/1.1\r\nHost\t: a\r\n\r\n",
-    "folded header": b"GET / HTTP/1.1\r\nHost: a\r\nX: b\r\n c\r\n\r\n",
-    "folded with tab": b"GET / HTTP/1.1\r\nHost: a\r\nX: b\r\n\tc\r\n\r\n",
+    "folded header": GET + b"X: b\r\n c\r\n\r\n",
+    "folded with tab": GET + b"X: b\r\n\tc\r\n\r\n",
     "space before first header": b"GET / HTTP/1.1\r\n Host: a\r\n\r\n",
     "no colon": b"GET / HTTP/1.1\r\nHost a\r\n\r\n",
-    "no header name": b"GET / HTTP/1.1\r\nHost: a\r\n: b\r\n\r\n",
-    "parenthesis in name": b"GET / HTTP/1.1\r\nHost: a\r\nX(y): b\r\n\r\n",
-    "non-ASCII in name": b"GET / HTTP/1.1\r\nHost: a\r\nX\xc3\xa9: b\r\n\r\n",
-    "NUL in name": b"GET / HTTP/1.1\r\nHost: a\r\nX\0: b\r\n\r\n",
-    "NUL in value": b"GET / HTTP/1.1\r\nHost: a\r\nX: b\0c\r\n\r\n",
-    "control in value": b"GET / HTTP/1.1\r\nHost: a\r\nX: b\x01c\r\n\r\n",
-    "DEL in value": b"GET / HTTP/1.1\r\nHost: a\r\nX: b\x7fc\r\n\r\n",
+    "no header name": GET + b": b\r\n\r\n",
+    "parenthesis in name": GET + b"X(y): b\r\n\r\n",
+    "non-ASCII in name": GET + b"X\xc3\xa9: b\r\n\r\n",
+    "NUL in name": GET + b"X\0: b\r\n\r\n",
+    "NUL in value": GET + b"X: b\0c\r\n\r\n",
+    "control in value": GET + b"X: b\x01c\r\n\r\n",
+    "DEL in value": GET + b"X: b\x7fc\r\n\r\n",
     "no Host": b"GET / HTTP/1.1\r\nX: a\r\n\r\n",
-    "two Hosts": b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
-    "two content types": b"GET / HTTP/1.1\r\nHost: a\r\nContent-Type: a\r\nContent-Type: b\r\n\r\n",
-    "two keys": b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n",
-    "other expectation": b"GET / HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n",
-    "chunk size with prefix": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n",
-    "chunk size with space": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3 \r\nabc\r\n0\r\n\r\n",
-    "chunk size with sign": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n-3\r\nabc\r\n0\r\n\r\n",
-    "chunk size out of range": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
-    "bare LF after chunk size": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
-    "bare LF after chunk": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\n0\r\n\r\n",
-    "bare LF in chunk extension": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3;a\nabc\r\n0\r\n\r\n",
-    "chunk longer than its size": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n",
-    "length among trailers": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 3\r\n\r\n",
+    "two Hosts": GET + b"Host: a\r\n\r\n",
+    "two content types": GET + b"Content-Type: a\r\nContent-Type: b\r\n\r\n",
+    "two keys": GET + b"Authorization: a\r\nAuthorization: b\r\n\r\n",
+    "other expectation": GET + b"Expect: 200-ok\r\n\r\n",
+    "chunk size with prefix": CHUNKED + b"0x3\r\nabc\r\n0\r\n\r\n",
+    "chunk size with space": CHUNKED + b"3 \r\nabc\r\n0\r\n\r\n",
+    "chunk size with sign": CHUNKED + b"-3\r\nabc\r\n0\r\n\r\n",
+    "chunk size out of range": CHUNKED + b"fffffffffffffffff\r\n",
+    "bare LF after chunk size": CHUNKED + b"3\nabc\r\n0\r\n\r\n",
+    "bare LF after chunk": CHUNKED + b"3\r\nabc\n0\r\n\r\n",
+    "bare LF in chunk extension": CHUNKED + b"3;a\nabc\r\n0\r\n\r\n",
+    "chunk longer than its size": CHUNKED + b"2\r\nabc\r\n0\r\n\r\n",
+    "length among trailers": CHUNKED + b"0\r\nContent-Length: 3\r\n\r\n",
     "HTTP/0.9": b"GET /\r\n\r\n",
     "HTTP/2.0 without its preface": b"GET / HTTP/2.0\r\nHost: a\r\n\r\n",
     "HTTP/1.2": b"GET / HTTP/1.2\r\nHost: a\r\n\r\n",
@@ -682,6 +685,14 @@ def test_an_upgrade_nobody_takes_is_an_ordinary_request(data: bytes) -> None:
     assert peer.written.count(b"HTTP/1.1 200 OK") == 2
 
 
+@pytest.mark.parametrize("extra", [[], ["Upgrade: echo"], ["Connection: Upgrade"]])
+def test_a_connection_is_not_given_away_unasked(extra: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    peer = MemoryTransport(ScriptedApp())
+    peer.feed(get("/upgrade", *extra) + get("/b"))
+    assert [part[:3] for part in peer.written.split(b"HTTP/1.1 ")] == [b"", b"500", b"200"]
+    assert "GET /upgrade failed" in caplog.text
+
+
 def test_a_refused_request_that_asks_for_an_upgrade_skips_its_body() -> None:
     app = ScriptedApp()
     peer = MemoryTransport(app)
@@ -809,15 +820,16 @@ async def test_a_slow_reader_that_takes_something_is_not_dropped() -> None:
         client = await RawClient.connect(listener, receive_buffer_bytes=4096)
         await client.send(get("/large", "Connection: close"))
         await client.read_until(b"\r\n\r\n")
+        read = 0
         connection = only(listener)
         waiting = connection.transport.get_write_buffer_size()
         for _ in range(5):
             while connection.transport.get_write_buffer_size() >= waiting:
-                client.unread += await client.receive()
+                read += len(await client.receive())
             waiting = connection.transport.get_write_buffer_size()
             pass_time(listener, clock, 60)
             assert listener.open_count == 1
-        assert len(client.unread + await client.read_to_end()) == len(app.large)
+        assert read + len(await client.read_to_end()) == len(app.large)
 
 
 @on_loop

@@ -76,8 +76,13 @@ class EngineAdapter:
         return self.loop.run_until_complete(doing())
 
     def close(self) -> None:
-        self.do(self.engine.close())
-        self.loop.close()
+        try:
+            self.do(self.engine.close())
+        finally:
+            for task in asyncio.all_tasks(self.loop):
+                task.cancel()
+            self.do(asyncio.sleep(0))
+            self.loop.close()
 
     def restart(self) -> None:
         """Stop gracefully and start again."""

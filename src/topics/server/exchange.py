@@ -70,6 +70,7 @@ class Request(msgspec.Struct):
     content_length: int  # as declared; 0 = no body, -1 = not known before its end
     http2: bool
     peer: tuple[str, int]
+    wants_upgrade: bool = False  # HTTP/1.1 with Connection: upgrade and something to upgrade to
     body: bytes = b""
     context: Any = None  # the application's own, from headers_received to handle
 
@@ -181,7 +182,7 @@ class Exchange:
         raise NotImplementedError
 
     def upgrade(self, protocol: asyncio.Protocol) -> None:
-        """Hand the HTTP/1.1 connection to `protocol`: connection_made, then the bytes already read."""
+        """Hand the connection of a request that `wants_upgrade` to `protocol`: connection_made, then what was read."""
         raise RuntimeError("this connection cannot be upgraded")
 
     def fail(self, error: BaseException) -> None:

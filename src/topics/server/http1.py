@@ -92,6 +92,8 @@ class Http1Exchange(Exchange):
 
     def upgrade(self, protocol: asyncio.Protocol) -> None:
         self.must_be_unanswered()
+        if not self.request.wants_upgrade:  # what follows it was read as HTTP
+            raise RuntimeError("the request does not ask for an upgrade")
         self.is_answered = True
         if self._connection.stage < CLOSING:
             try:

@@ -260,7 +260,7 @@ class Reader:
             if headers[b"expect"].lower() != b"100-continue":
                 raise Refused(malformed("the only expectation is 100-continue"))
             self.is_continue_due = not self._is_http10 and request.content_length != 0
-        self._is_upgrade = parser.should_upgrade()
+        self._is_upgrade = request.wants_upgrade = parser.should_upgrade()
 
     def _refuse(self, request: Request, answer: Answer) -> None:
         """Answer from the head alone. A short body is skipped and the connection kept."""

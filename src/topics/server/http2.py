@@ -98,8 +98,8 @@ class Http2Exchange(Exchange):
         self.must_be_unanswered()
         lines = self._head(status, headers, content_type)
         self.is_answered = True
-        self.stream = stream = Http2Stream(self, self._connection)
         self._connection.send_head(self, lines, is_end=False)
+        self.stream = stream = Http2Stream(self, self._connection)
         if self.is_gone:
             asyncio.get_running_loop().call_soon(stream.closed)
         return stream
@@ -110,7 +110,7 @@ class Http2Exchange(Exchange):
         return lines + [(name.lower(), value) for name, value in headers]
 
     def deadline(self, limits: Limits) -> float:
-        if not self.is_complete:
+        if not self.is_complete and not self.is_answered:
             return self.since + limits.body_s + self.body_bytes / limits.body_rate_min
         return self.since + limits.stall_s if self.pending_bytes else NEVER
 
@@ -269,8 +269,7 @@ class Http2(asyncio.Protocol):
         if self._stage != OPEN:
             self._try(self._h2.reset_stream, event.stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        lines = cast(list[tuple[bytes, bytes]], event.headers)
-        request = read_head(lines, event.stream_ended is not None, self._peer)
+        request = read_head(event.headers, event.stream_ended is not None, self._peer)
         exchange = self._exchanges[event.stream_id] = Http2Exchange(self, event.stream_id, request)
         self._rest()
         answer = judge_head(request, self.shared.limits) or self.shared.refusal(request)
@@ -298,7 +297,7 @@ class Http2(asyncio.Protocol):
 
     def _refill(self) -> None:
         """Give stream windows back, to the oldest unfinished body first."""
-        unfinished = [one for one in self._exchanges.values() if not one.is_complete]
+        unfinished = [one for one in self._exchanges.values() if not one.is_complete and not one.is_answered]
         held_bytes = sum(one.body_bytes for one in unfinished)
         for n, exchange in enumerate(unfinished):
             if exchange.unrefilled_bytes and (n == 0 or held_bytes <= self.shared.limits.body_bytes_max):
@@ -451,6 +450,8 @@ class Http2(asyncio.Protocol):
             self._try(self._h2.close_connection, code)
         self._flush()
         self._stage = CLOSING
+        for exchange in list(self._exchanges.values()):
+            self._lost(exchange)
         self.deadline = self.shared.now + (limits.stall_s if self.unsent_bytes else limits.linger_s)
         if code is ErrorCodes.NO_ERROR:
             self.transport.close()

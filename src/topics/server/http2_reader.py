@@ -106,6 +106,9 @@ def judge_head(request: Request, limits: Limits) -> Answer | None:
         return malformed("the request target is not a path")
     if b"host" not in headers:
         return malformed("the authority is missing")
+    length = headers.get(b"content-length", b"0")
+    if not length.isdigit() or (request.content_length == 0 and int(length) != 0):
+        return malformed("the content-length is not that of the body")
     for name, _ in request.repeated:
         if name in SINGLE_HEADERS:
             return malformed(f"more than one {name.decode('latin-1')} header")

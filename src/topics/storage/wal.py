@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from topics.clock import Clock
 from topics.errors import CommitFailed
@@ -29,6 +30,8 @@ QUEUE_BYTES_MAX = 64 * 1024 * 1024  # frames that may wait for the disk
 FSYNC_BUCKETS_US = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
 
 logger = logging.getLogger("topics.wal")
+
+Callback = Callable[[CommitFailed | None], None]
 
 
 class Counters:
@@ -72,8 +75,8 @@ class Wal:
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
         self._unsynced: deque[tuple[int, int, bool]] = deque()  # position, end, whether its ack waits for a sync
-        self._written_waiters: list[asyncio.Future[None]] = []
-        self._synced_waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._written_waiters: list[Callback] = []
+        self._synced_waiters: deque[tuple[int, Callback]] = deque()
         self._is_flush_scheduled = False
         self._is_held = False
         self._sync_task: asyncio.Task[None] | None = None
@@ -235,35 +238,42 @@ class Wal:
         self.counters.bytes_written += len(data)
         waiters, self._written_waiters = self._written_waiters, []
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            waiter(None)
         self.on_progress()
         if self._synced_waiters or self.written - self.synced > UNSYNCED_BYTES_MAX:
             self.start_sync()
 
     # --- waiting
 
-    def wait_written(self) -> "asyncio.Future[None]":
-        """Done when everything appended so far is written."""
-        waiter = asyncio.get_running_loop().create_future()
+    def when_written(self, callback: Callback) -> None:
+        """Call back when everything appended so far is written, or has failed; at once if it is."""
         if self.written >= self.end:
-            waiter.set_result(None)
+            callback(None)
         else:
-            self._written_waiters.append(waiter)
-        return waiter
+            self._written_waiters.append(callback)
 
-    def wait_synced(self, position: int) -> "asyncio.Future[None]":
-        """Done when everything below `position` is synced."""
-        waiter = asyncio.get_running_loop().create_future()
+    def when_synced(self, position: int, callback: Callback) -> None:
+        """Call back when everything below `position` is synced, or has failed; at once if it is."""
         if self.synced >= position:
-            waiter.set_result(None)
+            callback(None)
         elif self.is_read_only:
-            waiter.set_exception(CommitFailed("the log is read-only after a failure of the disk"))
+            callback(CommitFailed("the log is read-only after a failure of the disk"))
         else:
-            self._synced_waiters.append((position, waiter))
+            self._synced_waiters.append((position, callback))
             if self.written >= position:
                 self.start_sync()
-        return waiter
+
+    async def wait_written(self) -> None:
+        """Wait until everything appended so far is written."""
+        waiter = asyncio.get_running_loop().create_future()
+        self.when_written(partial(_settle, waiter))
+        await waiter
+
+    async def wait_synced(self, position: int) -> None:
+        """Wait until everything below `position` is synced."""
+        waiter = asyncio.get_running_loop().create_future()
+        self.when_synced(position, partial(_settle, waiter))
+        await waiter
 
     def start_sync_soon(self) -> None:
         """Sync what is appended as soon as it is written."""
@@ -302,9 +312,7 @@ class Wal:
             unsynced.popleft()
         waiters = self._synced_waiters
         while waiters and waiters[0][0] <= position:
-            _, waiter = waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+            waiters.popleft()[1](None)
         self.on_progress()
 
     # --- failing
@@ -353,5 +361,13 @@ class Wal:
         self._written_waiters = []
         self._synced_waiters.clear()
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(refusal)
+            waiter(refusal)
+
+
+def _settle(waiter: "asyncio.Future[None]", failure: CommitFailed | None) -> None:
+    if waiter.done():
+        return
+    if failure is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(failure)

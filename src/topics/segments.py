@@ -1,0 +1,505 @@
+"""The public reader of a data directory: its sealed records as Arrow batches.
+
+    with topics.segments.open_directory("topics-data") as directory:
+        for batch in directory.batches("orders", after=0):
+            ...  # a pyarrow.RecordBatch: seq, ts, node, tag, meta, data
+
+It reads the snapshot in force and the segments that it names. It takes no lock
+and writes nothing, so a server may be running on the directory. What it shows
+is the directory as of the last checkpoint, less what was deleted since: records
+that are still in the log only, above a topic's `sealed_through`, are not read.
+
+Owned here: which rows are live as of a snapshot, and what to do when files go
+away while they are read. Nothing here knows the log, the engine or the clock.
+
+Invariant: of every seq that a reader passes, its record was yielded, or was
+deleted on purpose, or the seq is in `lost`.
+"""
+
+import os
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from topics.core.dump import TopicItem
+from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
+from topics.model import Gap, Reason, TopicConfig
+from topics.storage import replay, segments, snapshots
+from topics.storage.files import Disk, RealDisk
+from topics.storage.segments import DELETED, LIVE, Column, FileRef, PieceRef, SegmentFile, SegmentRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS: Final = ("seq", "ts", "node", "tag", "meta", "data")
+ATTEMPTS_MAX: Final = 16  # readings of a directory that changes under the reader
+FILES_MAX: Final = 256  # segments kept open; before Python 3.13 each costs a descriptor
+
+T = TypeVar("T")
+_decode_topic = msgspec.msgpack.Decoder(TopicItem).decode
+
+
+class TopicInfo(Struct, frozen=True):
+    """A topic as of the snapshot in force."""
+
+    name: str
+    id: int
+    epoch: int
+    config: TopicConfig
+    head: int
+    floor: int  # one above the highest seq lost to a cap or to age
+    cap_hi: int
+    ttl_hi: int
+    gaps: tuple[Gap, ...]  # stretches lost above the floor
+    earliest: int  # lowest live seq in the segments; head + 1 if there is none
+    sealed_through: int  # segments hold every live record up to here; 0 = an ephemeral topic, which has none
+    records_live: int  # in the segments
+
+
+class Piece(Struct, frozen=True):
+    """A run of one topic's records in a segment file: its rows start .. start + count."""
+
+    file: str
+    start: int
+    count: int
+    first: int  # seqs of the first row and of the last
+    last: int
+    size_bytes: int  # sum of the record sizes
+
+
+class Lost(NamedTuple):
+    """Seqs `first`..`last`, lost to a cap, to age or with a router's source; not deleted on purpose."""
+
+    first: int
+    last: int
+    reason: Reason  # cap, ttl, mixed or source_trim
+
+
+def open_directory(path: str | os.PathLike[str]) -> "Directory":
+    """Open the data directory `path` for reading. A server may be running on it."""
+    return Directory(_open_disk(path))
+
+
+def read_piece(
+    path: str | os.PathLike[str],
+    file: str,
+    start: int,
+    count: int,
+    *,
+    after: int = 0,
+    last: int | None = None,
+    columns: Sequence[str] = COLUMNS,
+) -> "pa.RecordBatch":
+    """The live rows of one piece (`Directory.pieces`) with seqs above `after` and up to `last`.
+
+    For processes that have no Directory: the file alone is read. It does not know the topic's
+    floor, so `after` must be at least `floor - 1`. FileNotFoundError: a newer checkpoint has
+    replaced the file; the same seqs are in other pieces now, if they are live.
+    """
+    disk = _open_disk(path)
+    try:
+        segment = SegmentFile(disk, _ref_in(disk, file))
+        if not 0 <= start <= start + count <= segment.ref.count:
+            raise InvalidRequest(f"{file} has {segment.ref.count} rows, not {start} to {start + count}")
+        return _live_rows(segment, start, count, after, last, columns)
+    finally:
+        disk.close()
+
+
+def schema(columns: Sequence[str] = COLUMNS) -> "pa.Schema":
+    """The Arrow schema of batches with these columns."""
+    import pyarrow as pa
+
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise InvalidRequest(f"there is no column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
+    whole = segments.schema()
+    return pa.schema([whole.field(name) for name in columns])
+
+
+class Directory:
+    """A data directory, open for reading. It stays at one snapshot until `reload`, or until its files are gone."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._files: OrderedDict[int, SegmentFile] = OrderedDict()
+        try:
+            self._snapshot = self._load()
+        except BaseException:
+            disk.close()
+            raise
+
+    @property
+    def path(self) -> str:
+        return self._disk.path
+
+    def __enter__(self) -> "Directory":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files. Batches that were handed out stay valid."""
+        self._files.clear()
+        self._disk.close()
+
+    def reload(self) -> None:
+        """Go on to the newest snapshot."""
+        self._snapshot = self._load()
+        self._files = OrderedDict((n, file) for n, file in self._files.items() if n in self._snapshot.files)
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics that the snapshot knows, sorted by name; one created since the last checkpoint it does not."""
+        return self._steadily(lambda: [self._info(item) for _, item in sorted(self._snapshot.topics.items())])
+
+    def topic(self, name: str) -> TopicInfo:
+        return self._steadily(lambda: self._info(self._item(name)))
+
+    def pieces(self, name: str) -> list[Piece]:
+        """The pieces in which the live records of a topic lie, ascending; deleted ones may lie between them."""
+        return [
+            Piece(segments.name_of(ref.file), ref.start, ref.count, ref.first, ref.last, ref.size_bytes)
+            for ref in self._snapshot.pieces(self._item(name))
+        ]
+
+    def batches(
+        self, name: str, after: int = 0, last: int | None = None, columns: Sequence[str] = COLUMNS
+    ) -> "Batches":
+        """The live sealed records with seqs above `after`, up to `last` or else to `sealed_through`."""
+        schema(columns)
+        item = self._item(name)
+        return Batches(self, item, after, _bounded(item, after, last), columns)
+
+    def lost(self, name: str, after: int = 0, last: int | None = None) -> list[Lost]:
+        """What `batches` with the same range would find lost."""
+        item = self._item(name)
+        return list(_lost(item, after, _bounded(item, after, last)))
+
+    # --- what Batches uses
+
+    def _current(self, item: TopicItem) -> TopicItem:
+        """The same topic instance in the snapshot loaded now."""
+        found = self._snapshot.topics.get(item.name)
+        if found is None or found.id != item.id:
+            raise TopicNotFound(item.name)
+        return found
+
+    def _refs(self, item: TopicItem) -> list[PieceRef]:
+        return self._snapshot.pieces(item)
+
+    def _file(self, number: int) -> SegmentFile:
+        file = self._files.get(number)
+        if file is None:
+            file = self._files[number] = SegmentFile(self._disk, self._snapshot.files[number])
+            if len(self._files) > FILES_MAX:
+                self._files.popitem(last=False)
+        self._files.move_to_end(number)
+        return file
+
+    def _steadily(self, work: Callable[[], T]) -> T:
+        """Do `work`; once more on a newer snapshot, if the files of this one went away meanwhile."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return work()
+            except Damaged:
+                if self._names() == self._snapshot.names:
+                    raise
+            except PermissionError as error:
+                raise _forbidden(self.path, error) from None
+            self.reload()
+        return work()
+
+    # --- the snapshot
+
+    def _item(self, name: str) -> TopicItem:
+        item = self._snapshot.topics.get(name)
+        if item is None:
+            raise TopicNotFound(name)
+        return item
+
+    def _info(self, item: TopicItem) -> TopicInfo:
+        live, earliest = 0, item.head + 1
+        for ref in reversed(self._snapshot.pieces(item)):
+            rows = SegmentRows(self._file(ref.file), ref)
+            start = rows.row_from(_floor(item))
+            flags = _flags(rows.file, ref.start + start, ref.start + ref.count)
+            if LIVE in flags:
+                live += flags.count(LIVE)
+                earliest = rows.seq_at(start + flags.index(LIVE))
+        return TopicInfo(
+            item.name,
+            item.id,
+            item.epoch,
+            item.config,
+            item.head,
+            _floor(item),
+            item.cap_hi,
+            item.ttl_hi,
+            tuple(item.gaps),
+            earliest,
+            _sealed_through(item),
+            live,
+        )
+
+    def _names(self) -> list[str]:
+        """The snapshot files. They change whenever a snapshot is installed."""
+        names = self._disk.names()
+        return [n for n in names if n.startswith(snapshots.PREFIX) and not n.endswith(snapshots.TEMPORARY)]
+
+    def _load(self) -> "_Snapshot":
+        for attempt in range(ATTEMPTS_MAX):
+            names = self._names()
+            if not names:
+                self._check_is_ours()
+            try:
+                return _Snapshot(names, snapshots.Snapshots(self._disk).load() or {})
+            except PermissionError as error:
+                raise _forbidden(self.path, error) from None
+            except (FileNotFoundError, Damaged):
+                if self._names() == names or attempt == ATTEMPTS_MAX - 1:
+                    raise
+        raise AssertionError("not reached")
+
+    def _check_is_ours(self) -> None:
+        """A directory without a snapshot may be one whose first checkpoint is still to come."""
+        if not any(name.startswith(replay.PREFIX) for name in self._disk.names()):
+            raise UnusableDirectory(f"{self.path} is not a data directory of topics: it has no snapshot and no log")
+
+
+class Batches:
+    """An iterator over record batches, one per piece that has live rows. While it goes on, `lost` grows."""
+
+    def __init__(self, directory: Directory, item: TopicItem, after: int, last: int, columns: Sequence[str]) -> None:
+        self.lost: list[Lost] = []  # what was passed and could not be yielded, ascending
+        self.through = after  # the seq reached; at the end the cursor to go on from
+        self._directory = directory
+        self._topic = item
+        self._last = last
+        self._columns = tuple(columns)
+
+    def __iter__(self) -> "Iterator[pa.RecordBatch]":
+        return self
+
+    def __next__(self) -> "pa.RecordBatch":
+        while self.through < self._last:
+            batch = self._directory._steadily(self._step)
+            if batch is not None and batch.num_rows:
+                return batch
+        raise StopIteration
+
+    def _step(self) -> "pa.RecordBatch | None":
+        """Read the next piece, or go to the end if there is none."""
+        item = self._topic = self._directory._current(self._topic)
+        first = max(self.through + 1, _floor(item))
+        refs = self._directory._refs(item)
+        index = bisect_left(refs, first, key=lambda ref: ref.last)
+        if index == len(refs) or refs[index].first > self._last:
+            self._pass(item, self._last)
+            return None
+        ref = refs[index]
+        last = min(ref.last, self._last)
+        batch = _live_rows(self._directory._file(ref.file), ref.start, ref.count, first - 1, last, self._columns)
+        self._pass(item, last)
+        return batch
+
+    def _pass(self, item: TopicItem, last: int) -> None:
+        """Move on to `last`, and note what was lost on the way."""
+        for lost in _lost(item, self.through, last):
+            before = self.lost[-1] if self.lost else None
+            if before is not None and before.last + 1 == lost.first and before.reason == lost.reason:
+                self.lost[-1] = Lost(before.first, lost.last, lost.reason)
+            else:
+                self.lost.append(lost)
+        self.through = last
+
+
+class _Snapshot:
+    """What a snapshot says of topics, pieces and files. `names` are the snapshot files that were there."""
+
+    def __init__(self, names: list[str], items: dict[bytes, bytes]) -> None:
+        self.names = names
+        self.topics: dict[str, TopicItem] = {}
+        self.files: dict[int, FileRef] = {}
+        self._pieces: dict[int, list[PieceRef]] = {}  # by topic, ascending
+        for key, value in sorted(items.items()):
+            if key.startswith(b"t"):
+                item = _decode_topic(value)
+                self.topics[item.name] = item
+            elif key.startswith(b"f"):
+                file = segments.decode_file(value)
+                self.files[file.number] = file
+            elif key.startswith(b"s"):
+                ref = segments.decode_piece(value)
+                self._pieces.setdefault(ref.topic, []).append(ref)
+
+    def pieces(self, item: TopicItem) -> list[PieceRef]:
+        """The pieces of a topic that lie above its floor. What an ephemeral topic once sealed does not count."""
+        if not _sealed_through(item):
+            return []
+        refs = self._pieces.get(item.id, [])
+        return refs[bisect_left(refs, _floor(item), key=lambda ref: ref.last) :]
+
+
+def _floor(item: TopicItem) -> int:
+    return max(item.cap_hi, item.ttl_hi) + 1
+
+
+def _lost(item: TopicItem, after: int, last: int) -> Iterator[Lost]:
+    """The stretches of after + 1 .. last that were lost, ascending. Below the floor, all of it counts (TM4)."""
+    first, floor = after + 1, _floor(item)
+    if first < floor and first <= last:
+        reason: Reason = "mixed"
+        if item.ttl_hi < first:
+            reason = "cap"
+        elif item.cap_hi < first:
+            reason = "ttl"
+        yield Lost(first, min(last, floor - 1), reason)
+    for gap in item.gaps:
+        start, end = max(gap.first, first, floor), min(gap.last, last)
+        if start <= end:
+            yield Lost(start, end, gap.reason)
+
+
+def _sealed_through(item: TopicItem) -> int:
+    """A checkpoint seals all records of a topic, so segments reach as far as its item."""
+    return 0 if item.config.durability == "ephemeral" else item.head
+
+
+def _bounded(item: TopicItem, after: int, last: int | None) -> int:
+    """The last seq of a range, within what is sealed."""
+    if after < 0:
+        raise InvalidRequest(f"after is {after}; a cursor is not negative")
+    sealed_through = _sealed_through(item)
+    return sealed_through if last is None else min(last, sealed_through)
+
+
+# --- rows
+
+
+def _live_rows(
+    file: SegmentFile, start: int, count: int, after: int, last: int | None, columns: Sequence[str]
+) -> "pa.RecordBatch":
+    """Of the rows start .. start + count of a file, those not deleted with seqs above `after` and up to `last`.
+
+    Where no row is deleted, the batch is a slice of the memory map; otherwise the live rows are copied.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    fields, view, stop = schema(columns), file.checked(), start + count
+    offset, size = file.ref.columns["seq"].values
+    seqs = view[offset : offset + size].cast("Q")
+    start = bisect_right(seqs, after, start, stop)
+    stop = stop if last is None else bisect_right(seqs, last, start, stop)
+    whole = pa.py_buffer(view)
+    batch = pa.RecordBatch.from_arrays([_array(whole, file.ref, field) for field in fields], schema=fields)
+    batch = batch.slice(start, stop - start)
+    flags = _flags(file, start, stop)
+    if DELETED not in flags:
+        return batch
+    marks = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(flags)])
+    return batch.filter(pc.equal(marks, pa.scalar(LIVE, pa.uint8())))
+
+
+def _array(whole: "pa.Buffer", file: FileRef, field: "pa.Field") -> "pa.Array":
+    """A column of a file, over the bytes as they are in it."""
+    import pyarrow as pa
+
+    column = file.columns[field.name]
+    places = [column.offsets, column.values] if column.offsets[1] else [column.values]
+    validity = whole.slice(*column.validity) if column.validity[1] else None
+    buffers = [whole.slice(offset, size) if size else pa.py_buffer(b"") for offset, size in places]
+    return pa.Array.from_buffers(field.type, file.count, [validity, *buffers])
+
+
+def _flags(file: SegmentFile, start: int, stop: int) -> bytes:
+    """The delete flags of rows start..stop, as they are at this moment."""
+    base = file.ref.columns["deleted"].values[0]
+    flags = bytes(file.view()[base + start : base + stop])
+    if flags.count(LIVE) + flags.count(DELETED) != len(flags):
+        row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
+        raise Damaged(file.path, base + start + row, f"a delete flag is {flags[row]}")
+    return flags
+
+
+# --- one file alone
+
+
+def _ref_in(disk: Disk, name: str) -> FileRef:
+    """What a snapshot would keep of a segment, taken from the file's own Arrow metadata."""
+    import pyarrow as pa
+
+    number = segments.number_in(name)
+    if number is None:
+        raise InvalidRequest(f"{name!r} is not the name of a segment")
+    path = f"{disk.path}/{name}"
+    try:
+        file = disk.open(name, writable=False)
+    except PermissionError as error:
+        raise _forbidden(disk.path, error) from None
+    image = pa.py_buffer(file.map())
+    file.close()
+    try:
+        with pa.ipc.open_file(image) as reader:
+            found, batch = reader.schema, reader.get_batch(0)
+    except (pa.ArrowException, OSError) as error:
+        raise Damaged(path, 0, f"it cannot be read as an Arrow file: {error}") from None
+    checksums = _checksums(path, found)
+    columns = {name: _column(batch.column(name), image.address, checksums.get(name, "")) for name in found.names}
+    _check_sizes(path, columns, batch.num_rows)
+    return FileRef(number, image.size, batch.num_rows, columns)
+
+
+def _checksums(path: str, found: "pa.Schema") -> dict[str, str]:
+    """The checksums by column, of a file whose schema is that of a segment."""
+    metadata = {key.decode(): value.decode() for key, value in (found.metadata or {}).items()}
+    version = metadata.get("topics.format", "")
+    if version.isdigit() and int(version) > int(segments.FORMAT_VERSION):
+        raise UnusableDirectory(
+            f"{path} is of version {version}; this program reads up to version {segments.FORMAT_VERSION}"
+        )
+    if version != segments.FORMAT_VERSION or not found.equals(segments.schema()):
+        raise Damaged(path, 0, "its schema is not that of a segment")
+    return {key.removeprefix("topics.xxh3."): value for key, value in metadata.items()}
+
+
+def _column(array: "pa.Array", base: int, checksum: str) -> Column:
+    places = [(buffer.address - base, buffer.size) if buffer is not None else (0, 0) for buffer in array.buffers()]
+    return Column(places[0], places[1] if len(places) == 3 else (0, 0), places[-1], checksum)
+
+
+def _check_sizes(path: str, columns: dict[str, Column], count: int) -> None:
+    """Columns of `count` rows, so that the checksums cover every row."""
+    for field in segments.schema():
+        column = columns[field.name]
+        offset, size = column.offsets if column.offsets[1] else column.values
+        wanted = 4 * (count + 1) if column.offsets[1] else count * field.type.bit_width // 8
+        if size != wanted:
+            raise Damaged(path, offset, f"column {field.name} has {size} bytes where {count} rows have {wanted}")
+
+
+# --- opening
+
+
+def _open_disk(path: str | os.PathLike[str]) -> Disk:
+    try:
+        return RealDisk(path, create=False)
+    except UnusableDirectory as error:
+        cause = error.__cause__
+        why = cause.strerror if isinstance(cause, OSError) else str(error)
+        raise UnusableDirectory(f"cannot read data directory {os.fspath(path)}: {why}") from None
+
+
+def _forbidden(path: str, error: PermissionError) -> UnusableDirectory:
+    return UnusableDirectory(
+        f"cannot read {path}/{error.filename}: user {os.geteuid()} may not; files of a data directory are for "
+        "their owner only, so read as that user"
+    )

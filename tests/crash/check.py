@@ -1,0 +1,170 @@
+"""What must be true after a crash: one function per guarantee of the contract, section 24.
+
+Frames are one after the other in one log, so what a crash leaves is the state after one of
+the commits: `moment_of` finds which. What is then left to check is that it is not too old
+(G1), and what a restart may change about it: gaps after a power loss (DU10), and ephemeral
+topics, which come back empty (DU9).
+"""
+
+from dataclasses import dataclass, replace
+
+from topics.engine import Engine
+from topics.testing.clock import ManualClock
+from topics.testing.oracle import Oracle, Write
+
+from tests.crash.harness import History, Seen, TopicSeen, observe, predict
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """How the process ended."""
+
+    name: str
+    is_power_loss: bool = False
+    is_clean: bool = False
+
+
+async def check_recovered(history: History, engine: Engine, clock: ManualClock, aftermath: Aftermath) -> Oracle:
+    """Check what was recovered against the history. Gives the oracle in the same state."""
+    seen = await observe(engine)
+    now = clock.now_ms()
+    number, oracle = moment_of(history, seen, now, aftermath)
+    acked_operations_survive(history, number, aftermath)
+    no_acked_seq_falls_out(history, oracle, seen)
+    every_loss_is_announced(oracle, seen)
+    instances_keep_their_epochs(history, oracle, seen)
+    totals_are_right(engine, seen)
+    return oracle
+
+
+def moment_of(history: History, seen: Seen, now: int, aftermath: Aftermath) -> tuple[int, Oracle]:
+    """G2, G8: the newest commit whose state this is, operations there as a whole or not at all."""
+    wrong: list[str] = []
+    for number in range(len(history.moments) - 1, -1, -1):
+        oracle = _after_restart(history, history.moments[number], seen, aftermath)
+        different = [
+            f"{name}: expected {expected}, is {found}"
+            for name in sorted({*seen, *oracle.names()})
+            if (expected := _expected(oracle, name, now)) != (found := _comparable(seen.get(name)))
+        ]
+        if not different:
+            return number, oracle
+        wrong.append(f"not commit {number}: " + "; ".join(different))
+    raise AssertionError("this is the state after no commit\n" + "\n".join(wrong[: len(history.moments)][:3]))
+
+
+def _expected(oracle: Oracle, name: str, now: int) -> TopicSeen | None:
+    return _comparable(predict(oracle, name, now)) if name in oracle.names() else None
+
+
+def _comparable(seen: TopicSeen | None) -> TopicSeen | None:
+    """Epochs are compared elsewhere; when an ephemeral topic was last written is not kept."""
+    if seen is None:
+        return None
+    is_ephemeral = seen.config.durability == "ephemeral"
+    return replace(seen, epoch=0, last_write_ts=None if is_ephemeral else seen.last_write_ts)
+
+
+def _after_restart(history: History, moment: Oracle, seen: Seen, aftermath: Aftermath) -> Oracle:
+    """What the restart does to a moment, as far as it may."""
+    oracle = moment.clone()
+    heads = {name: found.head for name, found in seen.items()}
+    checkpointed = history.checkpointed
+    oracle.restart(clean=aftermath.is_clean, power_loss=aftermath.is_power_loss, heads=heads)
+    for name in oracle.names():
+        topic, found = oracle._topics[name], seen.get(name)
+        if found is None:
+            continue
+        weak = history.weak.get((name, topic.epoch), 0)
+        if topic.config.durability == "ephemeral":
+            if not aftermath.is_clean:
+                head = moment._topics[name].head
+                assert found.head <= head, f"{name}: seqs were invented"
+                assert found.head >= min(head, checkpointed.get(name, 0)), f"{name}: the checkpointed head is lost (G3)"
+            continue
+        if topic.floor < found.floor <= weak + 1 and not aftermath.is_clean:  # its records from before were in memory only
+            for record in topic.live():
+                if record.seq <= weak:
+                    topic.take(record, "evicted")
+            topic.cap_hi = max(topic.cap_hi, found.floor - 1)
+        may_gap = aftermath.is_power_loss and topic.config.durability in ("disk", "memory")
+        if may_gap and found.head > topic.head:
+            oracle.open_gap(name, found.head - topic.head, "cap")
+    return oracle
+
+
+def acked_operations_survive(history: History, number: int, aftermath: Aftermath) -> None:
+    """G1, G9, G13: nothing that was acked, or seen by a reader, under a promise is undone."""
+    bound = len(history.commits) if aftermath.is_clean else history.lower_bound(aftermath.is_power_loss)
+    lost = [call for call in history.calls if number < call.number <= bound]
+    bound = max((n for n in range(bound + 1) if n == 0 or not history.commits[n - 1].is_failed), default=0)
+    assert number >= bound, f"the state is that after commit {number}; these were acked: {lost}"
+
+
+def no_acked_seq_falls_out(history: History, oracle: Oracle, seen: Seen) -> None:
+    """G3: the head is at or above every acked seq of its instance."""
+    for (name, epoch), head in history.acked_heads.items():
+        if name in oracle.names() and oracle._topics[name].epoch == epoch:
+            assert seen[name].head >= head, f"{name}: seq {head} was acked, the head is {seen[name].head}"
+
+
+def every_loss_is_announced(oracle: Oracle, seen: Seen) -> None:
+    """G10: a reader from 0 meets every seq as a record or in a tombstone, unless someone deleted it."""
+    for name, found in seen.items():
+        met = {record[0] for record in found.records}
+        for first, last in found.told:
+            met.update(range(first, last + 1))
+        deleted = {slot.seq for slot in oracle._topics[name].slots if slot.status == "deleted"}
+        silent = set(range(1, found.head + 1)) - met - deleted
+        assert not silent, f"{name}: seqs {sorted(silent)} are lost silently"
+
+
+def instances_keep_their_epochs(history: History, oracle: Oracle, seen: Seen) -> None:
+    """TP16: an instance keeps its epoch, a later one has a higher one."""
+    for name, found in seen.items():
+        epoch = oracle._topics[name].epoch
+        known = history.epochs.get((name, epoch))
+        assert known in (None, found.epoch), f"{name}: epoch {known} became {found.epoch}"
+        earlier = [theirs for (other, e), theirs in history.epochs.items() if other == name and e < epoch]
+        assert found.epoch > max(earlier, default=0), f"{name}: epoch {found.epoch} is not above {earlier}"
+
+
+def totals_are_right(engine: Engine, seen: Seen) -> None:
+    """TP15, TM2: counts and sizes are those of the records, the watermarks in order."""
+    assert engine.state.records == sum(found.count for found in seen.values())
+    assert engine.state.bytes == sum(found.bytes for found in seen.values())
+    for name, found in seen.items():
+        assert found.count == len(found.records), name
+        assert found.bytes == sum(len(record[4]) + len(record[5] or b"") for record in found.records), name
+        assert 1 <= found.floor <= found.earliest <= found.head + 1, name
+
+
+async def keys_and_seqs_go_on(history: History, oracle: Oracle, engine: Engine, clock: ManualClock) -> None:
+    """G12, G3: a repeated key gives the first seqs or appends once; new seqs are above all acked ones."""
+    oracle = oracle.clone()
+    now = clock.now_ms()
+    used = {(call.operation.topic, key) for call in history.calls if (key := getattr(call.operation, "key", None))}
+    probe = {"data": "probe"}
+    for name, key in sorted(used):
+        if name not in oracle.names():
+            continue
+        for _ in range(2):
+            expected = oracle.append(name, [Write(b'"probe"')], now, key=key)
+            done = await engine.append(name, [probe], key=key)
+            assert (done.first_seq, done.last_seq, done.deduped) == (expected.first, expected.last, expected.deduped)
+    for name in oracle.names():
+        expected = oracle.append(name, [Write(b'"probe"')], now)
+        done = await engine.append(name, [probe])
+        assert (done.first_seq, done.head_seq) == (expected.first, expected.head)
+        acked = history.acked_heads.get((name, oracle._topics[name].epoch), 0)
+        assert done.first_seq > acked, f"{name}: seq {done.first_seq} was acked before"
+
+
+def is_same_state(first: Seen, second: Seen) -> None:
+    """G4: recovering again changes nothing; only the epoch of an ephemeral topic rises with each crash (DU9)."""
+    for name in sorted({*first, *second}):
+        one, two = first.get(name), second.get(name)
+        if one is not None and two is not None and one.config.durability == "ephemeral":
+            assert two.epoch >= one.epoch
+            two = replace(two, epoch=one.epoch)
+        assert one == two, f"{name}: {one} became {two}"

@@ -1,0 +1,29 @@
+"""Bounds made small, so that short scripts reach what takes a busy server hours."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from topics import store
+from topics.core import decide, machine
+from topics.storage import snapshots, wal
+
+SMALL = [
+    (wal, "AHEAD_BYTES", 1500),  # the log asks for space every few writes
+    (snapshots, "DELTAS_MAX", 2),  # every third checkpoint folds the deltas into a new base
+    (snapshots, "DELTA_BYTES_MIN", 100_000),
+    (store, "SMALL_PIECES_MAX", 2),  # small pieces are merged early
+    (machine, "RESERVE", 8),  # reservations run out every few records
+    (decide, "RESERVE", 8),
+    (store, "RESERVE", 8),
+]
+
+
+@pytest.fixture(autouse=True, scope="package")
+def small_bounds() -> Iterator[None]:
+    before = [(module, name, getattr(module, name)) for module, name, _ in SMALL]
+    for module, name, value in SMALL:
+        setattr(module, name, value)
+    yield
+    for module, name, value in before:
+        setattr(module, name, value)

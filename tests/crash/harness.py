@@ -1,0 +1,403 @@
+"""Playing a script: the engine on a hostile disk, the oracle beside it, and a history of both.
+
+The engine commits within the turn of the loop in which it is called, so the oracle makes the
+same change just before, and the history of the oracle is that of the log. Each commit knows
+what its ack promises; `History.lower_bound` is the last one that a crash may not take.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from topics.engine import Engine
+from topics.errors import Refusal, StorageError
+from topics.model import Gap, TopicConfig
+from topics.settings import Settings
+from topics.testing.clock import ManualClock
+from topics.testing.disk import Hook, MemoryDisk
+from topics.testing.oracle import Oracle
+
+from tests.crash.script import Advance, Change, Checkpoint, Operation, Put, Read, Restart, Script, StepClock, Tick
+from tests.crash.script import Append as AppendOperation
+from tests.crash.script import Drop as DropOperation
+from tests.crash.script import Together as TogetherStep
+
+Promise = Literal["none", "written", "synced"]
+TURNS_MAX = 5_000  # no script takes this many turns of the loop
+
+
+class Hung(AssertionError):
+    """The engine neither answers nor fails (G15)."""
+
+
+@dataclass
+class Commit:
+    """One change of the state, and the operation that asked for it; None = expiry, which nobody asked for."""
+
+    change: Change
+    now: int
+    call: "Call | None"
+    is_failed: bool = False
+
+
+@dataclass
+class Call:
+    """An operation that was submitted, and what came of it."""
+
+    operation: Operation
+    number: int = 0  # of the last commit that its answer shows
+    promise: Promise = "none"
+    expected: Any = None  # the oracle's answer, or the kind of its refusal
+    status: Literal["pending", "acked", "refused", "failed"] = "pending"
+    answer: Any = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status != "pending"
+
+
+@dataclass
+class History:
+    """The commits since `base`, in the order of the log."""
+
+    base: Oracle = field(default_factory=Oracle)
+    commits: list[Commit] = field(default_factory=list)
+    moments: list[Oracle] = field(default_factory=list)  # after each commit; the first is `base`
+    calls: list[Call] = field(default_factory=list)
+    last_of: dict[str, int] = field(default_factory=dict)  # number of each topic's last commit
+    epochs: dict[tuple[str, int], int] = field(default_factory=dict)  # name and oracle's epoch → the engine's
+    acked_heads: dict[tuple[str, int], int] = field(default_factory=dict)  # highest seq acked, logged classes
+    checkpointed: dict[str, int] = field(default_factory=dict)  # heads that the last checkpoint has for sure
+    weak: dict[tuple[str, int], int] = field(default_factory=dict)  # highest seq written while ephemeral
+
+    def __post_init__(self) -> None:
+        self.moments = [self.base.clone()]
+
+    @property
+    def now(self) -> Oracle:
+        """The state at the end of the log."""
+        return self.moments[-1]
+
+    def adopt(self, oracle: Oracle) -> None:
+        """Start over from a recovered state: all of it is durable."""
+        self.base, self.commits, self.last_of = oracle, [], {}
+        self.moments = [oracle.clone()]
+
+    def submit(self, operation: Operation, now: int) -> Call:
+        call = Call(operation)
+        self.calls.append(call)
+        if isinstance(operation, Tick):
+            for name in self.now.names():
+                self._expire(name, now)
+        self._expire(operation.topic, now)
+        for change in operation.changes():
+            after = self.now.clone()
+            try:
+                call.expected = change(after, now)
+            except Refusal as refusal:
+                call.expected = type(refusal)
+                return call
+            self._add(Commit(change, now, call), operation.topic, after)
+        call.number = self.last_of.get(operation.topic, 0)
+        call.promise = self._promise(call)
+        return call
+
+    def _expire(self, name: str, now: int) -> None:
+        if name not in self.now.names():
+            return
+        after = self.now.clone()
+        after.expire(name, now)
+        if len(after._topics[name].live()) != len(self.now._topics[name].live()):
+            self._add(Commit(lambda oracle, at: oracle.expire(name, at), now, None), name, after)
+
+    def _add(self, commit: Commit, topic: str, after: Oracle) -> None:
+        self.commits.append(commit)
+        self.moments.append(after)
+        self.last_of[topic] = len(self.commits)
+        if topic in after.names():
+            view = after.state(topic, commit.now)
+            if view.config.durability == "ephemeral":
+                self.weak[topic, view.epoch] = view.head
+
+    def _promise(self, call: Call) -> Promise:
+        operation = call.operation
+        if isinstance(operation, Put | DropOperation):
+            return "synced"
+        if isinstance(operation, AppendOperation) and isinstance(call.expected, tuple) and call.expected[2]:
+            return "synced"
+        if operation.topic not in self.now.names():
+            return "none"
+        durability = self.now._topics[operation.topic].config.durability
+        return {"fsync": "synced", "disk": "written", "memory": "written", "ephemeral": "none"}[durability]  # type: ignore[return-value]
+
+    def acked(self, call: Call, answer: Any, engine: Engine) -> None:
+        call.status, call.answer = "acked", answer
+        name = call.operation.topic
+        topic = engine.state.topics.get(name)
+        if topic is None or name not in self.now.names():
+            return
+        epoch = self.now._topics[name].epoch
+        self.epochs[name, epoch] = topic.epoch
+        if isinstance(call.operation, AppendOperation) and topic.is_logged:
+            self.acked_heads[name, epoch] = max(self.acked_heads.get((name, epoch), 0), answer[1])
+
+    def failed(self, call: Call) -> None:
+        """A call that failed in storage has changed nothing: replay the others without it."""
+        call.status = "failed"
+        for commit in self.commits:
+            commit.is_failed |= commit.call is call
+        oracle = self.base.clone()
+        self.moments = [oracle.clone()]
+        for commit in self.commits:
+            if not commit.is_failed:
+                try:
+                    answer = commit.change(oracle, commit.now)
+                except Refusal as refusal:  # it depended on one that failed, and will fail, too
+                    answer = type(refusal)
+                if commit.call is not None:
+                    commit.call.expected = answer
+            self.moments.append(oracle.clone())
+
+    def lower_bound(self, is_power_loss: bool) -> int:
+        """Number of the last commit that must have survived."""
+        kept = ("synced",) if is_power_loss else ("synced", "written")
+        return max((call.number for call in self.calls if call.status == "acked" and call.promise in kept), default=0)
+
+    def check_answers(self) -> None:
+        """Every answer was the oracle's."""
+        for call in self.calls:
+            if call.status in ("acked", "refused") and call.operation.changes():
+                assert call.answer == call.expected, call
+
+
+@dataclass(frozen=True)
+class TopicSeen:
+    """What can be found out about a topic from outside, and its gaps."""
+
+    epoch: int
+    config: TopicConfig
+    head: int
+    earliest: int
+    floor: int
+    count: int
+    bytes: int
+    last_write_ts: int | None
+    gaps: tuple[tuple[int, int], ...]
+    records: tuple[tuple[Any, ...], ...]  # seq, ts, node, tag, data, meta
+    told: tuple[tuple[int, int], ...]  # ranges of the tombstones that a reader from 0 meets
+
+
+Seen = dict[str, TopicSeen]
+
+
+async def observe(engine: Engine) -> Seen:
+    """All that the engine shows."""
+    return {name: await _observe_topic(engine, name) for name in await engine.topic_names()}
+
+
+async def _observe_topic(engine: Engine, name: str) -> TopicSeen:
+    found: list[tuple[Any, ...]] = []
+    told: list[tuple[int, int]] = []
+    after, is_caught_up = 0, False
+    while not is_caught_up:
+        answer = await engine.read(name, after, include_tags=True, limit=4)
+        if answer.tombstone is not None:
+            told.append((answer.tombstone.gap_from, answer.tombstone.gap_to))
+        for record in answer.records:
+            meta = bytes(record.meta) or None
+            found.append((record.seq, record.ts, record.node, record.tag, bytes(record.data), meta))
+        after, is_caught_up = answer.next_from_seq, answer.caught_up
+    state = await engine.topic_state(name)
+    return TopicSeen(
+        state.epoch,
+        state.config,
+        state.head_seq,
+        state.earliest_seq,
+        state.evict_floor,
+        state.count,
+        state.bytes,
+        state.last_write_ts,
+        _ranges(engine.state.topics[name].log.gaps),
+        tuple(found),
+        tuple(told),
+    )
+
+
+def predict(oracle: Oracle, name: str, now: int) -> TopicSeen:
+    """What the engine must show of a topic. The epoch is the oracle's own."""
+    oracle = oracle.clone()
+    view = oracle.state(name, now)
+    found: list[tuple[Any, ...]] = []
+    told: list[tuple[int, int]] = []
+    after, is_caught_up = 0, False
+    while not is_caught_up:
+        answer = oracle.read(name, after, now, limit=4, bytes_max=1_000_000)
+        if answer.tombstone is not None:
+            told.append((answer.tombstone.gap_from, answer.tombstone.gap_to))
+        found.extend((r.seq, r.ts, r.node, r.tag, r.data, r.meta) for r in answer.records)
+        after, is_caught_up = answer.next, answer.caught_up
+    return TopicSeen(
+        view.epoch,
+        view.config,
+        view.head,
+        view.earliest,
+        view.floor,
+        view.count,
+        view.bytes,
+        view.last_write_ts,
+        _ranges(view.gaps),
+        tuple(found),
+        tuple(told),
+    )
+
+
+def _ranges(gaps: Iterable[Gap]) -> tuple[tuple[int, int], ...]:
+    """Gaps as ranges; reasons are hints, and after a restart maybe guesses (TM15)."""
+    merged: list[tuple[int, int]] = []
+    for gap in gaps:
+        if merged and merged[-1][1] + 1 == gap.first:
+            merged[-1] = (merged[-1][0], gap.last)
+        else:
+            merged.append((gap.first, gap.last))
+    return tuple(merged)
+
+
+class Run:
+    """One play of a script on one disk."""
+
+    def __init__(self, script: Script, hooks: Iterable[Hook] = ()) -> None:
+        self.script = script
+        self.disk = MemoryDisk(hooks=hooks)
+        self.clock = ManualClock()
+        self.history = History()
+        self.engine: Engine | None = None
+        self.is_up = False  # the engine runs
+        self.stop: Literal["", "gracefully", "kill"] | str = ""  # how it is being stopped, by the script
+        self.start_failure: BaseException | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(segment_max_events=self.script.segment_max_events)
+
+    def open(self, disk: MemoryDisk) -> Engine:
+        return Engine.open("x", self.settings, clock=self.clock, disk=disk, background=False)
+
+    async def play(self) -> None:
+        """Play to the end, or to the death of the disk."""
+        await finished(self._play(), lambda: self.disk.is_dead)
+
+    async def _play(self) -> None:
+        if not await self._start():
+            return
+        for step in self.script.steps:
+            if isinstance(step, Advance):
+                self.clock.advance(step.ms)
+            elif isinstance(step, StepClock):
+                self.clock.set(self.clock.now_ms() + step.ms)
+            elif isinstance(step, Restart):
+                if not await self._restart(step.how):
+                    return
+            elif isinstance(step, TogetherStep):
+                tasks = []
+                for operation in step.operations:
+                    tasks.append(asyncio.ensure_future(self._call(operation)))
+                    for _ in range(step.turns):
+                        await asyncio.sleep(0)
+                await asyncio.gather(*tasks)
+            else:
+                await self._call(step)
+
+    async def _start(self) -> bool:
+        self.engine = self.open(self.disk)
+        try:
+            await self.engine.start()
+        except OSError as error:
+            self.start_failure = error
+            return False
+        self.is_up = True
+        return True
+
+    async def _call(self, operation: Operation) -> None:
+        engine = self.engine
+        assert engine is not None
+        heads = {name: self.history.now._topics[name].head for name in self.history.now.names()}
+        call = self.history.submit(operation, self.clock.now_ms())
+        try:
+            answer = await operation.carry_out(engine)
+        except Refusal as refusal:
+            call.status, call.answer = "refused", type(refusal)
+        except (StorageError, OSError):
+            self.history.failed(call)
+        else:
+            self.history.acked(call, answer, engine)
+            if isinstance(operation, Checkpoint):
+                self.history.checkpointed = heads
+
+    async def _restart(self, how: str) -> bool:
+        from tests.crash.check import Aftermath, check_recovered
+
+        engine, hooks = self.engine, self.disk.hooks
+        assert engine is not None
+        self.stop = how
+        if how == "gracefully":
+            await engine.close()
+            after = self.disk.kill()
+        else:
+            after = self.disk.kill() if how == "kill" else self.disk.power_loss(how)  # type: ignore[arg-type]
+            self.disk.is_dead = True
+            await settled()
+        after.hooks = hooks
+        is_clean = how == "gracefully" and not engine.wal.is_read_only
+        before, self.disk, self.is_up = self.disk, after, False
+        if not await self._start():
+            return False
+        del before
+        self.stop = ""
+        aftermath = Aftermath(how, is_power_loss=how not in ("gracefully", "kill"), is_clean=is_clean)
+        adopted = await check_recovered(self.history, self.engine, self.clock, aftermath)  # type: ignore[arg-type]
+        self.history.adopt(adopted)
+        return True
+
+
+async def finished(work: Coroutine[Any, Any, Any], is_over: Any = lambda: False) -> Any:
+    """The result of `work`, or None once `is_over`; nothing of it runs any more then."""
+    task = asyncio.ensure_future(work)
+    for _ in range(TURNS_MAX):
+        if task.done() or is_over():
+            break
+        await asyncio.sleep(0)
+    else:
+        pending = [str(t.get_coro()) for t in asyncio.all_tasks()]
+        await settled()
+        raise Hung(f"nothing moves any more: {pending}")
+    if task.done():
+        if not task.cancelled() and (error := task.exception()) is not None and is_over():
+            from topics.testing.disk import Crashed
+
+            if isinstance(error, Crashed):
+                return None
+            raise error
+        return task.result()
+    await settled()
+    return None
+
+
+async def settled() -> None:
+    """End every task but the caller's own chain."""
+    mine = asyncio.current_task()
+    for _ in range(50):
+        others = [t for t in asyncio.all_tasks() if t is not mine and not t.done() and not _is_waiting_on(t)]
+        if not others:
+            return
+        for task in others:
+            task.cancel()
+        await asyncio.sleep(0)
+
+
+def _is_waiting_on(task: "asyncio.Task[Any]") -> bool:
+    """Whether it is one that drives the test itself."""
+    return getattr(task.get_coro(), "__name__", "") not in _ENDABLE
+
+
+_ENDABLE = {"_play", "_call", "turn", "checkpoint", "_sync", "carry_out", "start", "observe", "_recover"}
