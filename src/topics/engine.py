@@ -21,6 +21,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -36,11 +37,11 @@ from topics.core.log import Blocks, Plan, Query
 from topics.core.machine import State, Topic, apply
 from topics.core.parts import Cache, Chunk, ColdPage, Part, Projection
 from topics.core.records import NO_META, Batch, RecordIn, batch_of
-from topics.errors import CommitFailed, InvalidRequest, StorageError, TopicNotFound, TopicsError
+from topics.errors import CommitFailed, Damaged, InvalidRequest, StorageError, TopicNotFound, TopicsError
 from topics.model import Record, TagMatch, Tombstone, TopicConfig
 from topics.settings import Settings
 from topics.storage.files import Disk, RealDisk
-from topics.storage.wal import Callback, Wal
+from topics.storage.wal import Callback, Wal, settle
 from topics.store import SLICE_SECONDS, Store
 
 LIMIT_DEFAULT = 256
@@ -219,6 +220,7 @@ class Engine:
             await asyncio.wait([self._checkpoint])
         try:
             if not self.wal.is_read_only:
+                self.wal.refuse("the engine is closed")
                 await self._store.checkpoint(self.state, self._bury, is_last=True)
         except (StorageError, OSError) as error:
             logger.error("the last checkpoint failed: %s; the next start replays the log instead", error)
@@ -395,7 +397,11 @@ class Engine:
     async def load(self, cold: ColdPage) -> None:
         """Bring a page of a segment into the cache, off the loop."""
         start, stop = cold.rows()
-        self._cache.load(cold, await self._disk.run(lambda: cold.part.columns(start, stop)))
+        try:
+            self._cache.load(cold, await self._disk.run(lambda: cold.part.columns(start, stop)))
+        except Damaged:
+            if self._store.is_in_force(cold.part):
+                raise
 
     async def topic_state(self, name: str, *, touch: bool = True) -> TopicState:
         """The topic as it is now. `touch` counts as a read."""
@@ -442,7 +448,7 @@ class Engine:
         """Log and apply entries of one topic. CommitFailed: nothing has changed."""
         if topic.is_logged:
             is_synced = topic.config.durability == "fsync"
-            end = self.wal.append(entries.encode(decided), is_synced)
+            end = self.wal.append(entries.encode(decided), is_synced, self._depends_on(topic, decided))
             for entry in decided:
                 apply(self.state, entry)
             if is_synced:
@@ -462,6 +468,15 @@ class Engine:
             for entry in decided:
                 apply(self.state, entry)
             self._tell(topic.id)
+
+    def _depends_on(self, topic: Topic, decided: Sequence[AnyEntry]) -> int:
+        """What must be synced before a commit that need not be synced itself may be acked: see `_gate`, `_reserve`."""
+        first = decided[0]
+        if type(first) is not entries.Appended or first.last <= topic.reserved_durable or not topic.reserves:
+            return topic.synced_at
+        if self.wal.synced >= topic.reserved_at and first.last <= topic.reserved:
+            return topic.synced_at
+        return max(topic.synced_at, topic.reserved_at, self.wal.end + 1 if first.last > topic.reserved else 0)
 
     def _commit_created(self, decided: Sequence[AnyEntry]) -> None:
         """Commit a write that creates its topic; the log has no records of an ephemeral one."""
@@ -526,14 +541,12 @@ class Engine:
     async def _pass(self, gate: Gate, *, at_once: bool = False) -> None:
         """Wait for a gate. `at_once`: write what is buffered rather than wait for the end of the turn."""
         wal = self.wal
-        if gate.synced_at > wal.synced:
-            await wal.wait_synced(gate.synced_at)
-        if at_once and gate.written_at > wal.written:
+        if at_once and gate.written_at > wal.written and gate.synced_at <= wal.synced:
             wal.flush()
-        if gate.written_at > wal.written:
-            await wal.wait_written()
-        if gate.generation != wal.generation:
-            raise CommitFailed("the disk failed meanwhile")
+        if gate.synced_at > wal.synced or gate.written_at > wal.written or gate.generation != wal.generation:
+            opened = asyncio.get_running_loop().create_future()
+            self.when_open(gate, partial(settle, opened))
+            await opened
 
     def _publish(self) -> None:
         """The log has been written or synced further: tell those who wait."""
@@ -570,11 +583,12 @@ class Engine:
         while self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
         self._checkpoint = asyncio.create_task(self._store.checkpoint(self.state, self._bury))
-        try:
-            await asyncio.shield(self._checkpoint)
-        finally:
-            self._checkpoint = None
-            self._checkpointed_at = self.clock.monotonic()
+        self._checkpoint.add_done_callback(self._checkpoint_done)
+        await asyncio.shield(self._checkpoint)
+
+    def _checkpoint_done(self, _: "asyncio.Task[None]") -> None:
+        self._checkpoint = None
+        self._checkpointed_at = self.clock.monotonic()
 
     async def _run_background(self) -> None:
         while True:

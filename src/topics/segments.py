@@ -16,6 +16,7 @@ Invariant: of every seq that a reader passes, its record was yielded, or was
 deleted on purpose, or the seq is in `lost`.
 """
 
+import errno
 import os
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -107,6 +108,10 @@ def read_piece(
         if not 0 <= start <= start + count <= segment.ref.count:
             raise InvalidRequest(f"{file} has {segment.ref.count} rows, not {start} to {start + count}")
         return _live_rows(segment, start, count, after, last, columns)
+    except Damaged:
+        if file not in disk.names():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file) from None
+        raise
     finally:
         disk.close()
 
@@ -449,6 +454,8 @@ def _ref_in(disk: Disk, name: str) -> FileRef:
     file.close()
     try:
         with pa.ipc.open_file(image) as reader:
+            if reader.num_record_batches != 1:
+                raise Damaged(path, 0, f"it has {reader.num_record_batches} record batches, not one")
             found, batch = reader.schema, reader.get_batch(0)
     except (pa.ArrowException, OSError) as error:
         raise Damaged(path, 0, f"it cannot be read as an Arrow file: {error}") from None
@@ -460,7 +467,8 @@ def _ref_in(disk: Disk, name: str) -> FileRef:
 
 def _checksums(path: str, found: "pa.Schema") -> dict[str, str]:
     """The checksums by column, of a file whose schema is that of a segment."""
-    metadata = {key.decode(): value.decode() for key, value in (found.metadata or {}).items()}
+    pairs = (found.metadata or {}).items()
+    metadata = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in pairs}
     version = metadata.get("topics.format", "")
     if version.isdigit() and int(version) > int(segments.FORMAT_VERSION):
         raise UnusableDirectory(
@@ -477,11 +485,13 @@ def _column(array: "pa.Array", base: int, checksum: str) -> Column:
 
 
 def _check_sizes(path: str, columns: dict[str, Column], count: int) -> None:
-    """Columns of `count` rows, so that the checksums cover every row."""
+    """Refuse columns that do not have `count` rows: their checksums would not cover every row."""
+    import pyarrow as pa
+
     for field in segments.schema():
-        column = columns[field.name]
-        offset, size = column.offsets if column.offsets[1] else column.values
-        wanted = 4 * (count + 1) if column.offsets[1] else count * field.type.bit_width // 8
+        column, is_text = columns[field.name], pa.types.is_string(field.type)
+        offset, size = column.offsets if is_text else column.values
+        wanted = 4 * (count + 1) if is_text else field.type.byte_width * count
         if size != wanted:
             raise Damaged(path, offset, f"column {field.name} has {size} bytes where {count} rows have {wanted}")
 

@@ -26,9 +26,9 @@ from msgspec import Struct
 
 from topics.clock import Clock
 from topics.core import dump, entries
-from topics.core.entries import AnyEntry, GapOpened, Reincarnated, Reserved
+from topics.core.entries import AnyEntry, GapOpened, Reincarnated
 from topics.core.log import Log
-from topics.core.machine import RESERVE, State, Topic, apply, replay
+from topics.core.machine import State, Topic, apply, replay
 from topics.core.parts import PAGE_ROWS, Chunk, Columns, Part, Sealed
 from topics.errors import CommitFailed, UnusableDirectory
 from topics.settings import Settings
@@ -410,8 +410,13 @@ class Store:
             if sum(part.live_count for part in pieces) * SPARSE_FACTOR < self._files[number].ref.count:
                 self._sparse.add(number)
                 for part in pieces:
-                    topic = state.by_id[_ref_of(part).topic]
-                    state.dirty.setdefault(topic.id, topic)
+                    topic = state.by_id.get(_ref_of(part).topic)
+                    if topic is not None:
+                        state.dirty.setdefault(topic.id, topic)
+
+    def is_in_force(self, part: Sealed) -> bool:
+        """Whether `part` is what its topic's records are read from, not one that a checkpoint replaced."""
+        return part in self._pieces.get(self._file_of(part), ())
 
     def _file_of(self, part: Sealed) -> int:
         return _ref_of(part).file
@@ -425,8 +430,7 @@ def _losses(state: State, is_clean: bool, has_lost_power: bool) -> Iterator[AnyE
             yield Reincarnated(topic.id, next_id)
             next_id += 1
         elif topic.reserves and has_lost_power and topic.reserved > topic.log.head:
-            yield GapOpened(topic.id, topic.reserved, "cap")
-            yield Reserved(topic.id, topic.reserved + RESERVE)
+            yield GapOpened(topic.id, topic.reserved, "cap")  # the next write reserves anew
 
 
 def _attach_part(log: Log, part: Sealed) -> bool:

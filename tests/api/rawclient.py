@@ -62,8 +62,9 @@ class ScriptedApp:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        self.held: dict[bytes, Exchange] = {}
+        self.held: dict[bytes, Exchange] = {}  # the last one by path
         self.streams: dict[bytes, Stream] = {}
+        self.unfinished: list[Exchange | Stream] = []  # all of them
         self.events: list[tuple[str, bytes]] = []  # (what, path), in order
         self.upgraded: list[asyncio.Protocol] = []
         self.large = b"x" * 100_000
@@ -80,6 +81,7 @@ class ScriptedApp:
         path = request.path
         if path.startswith(b"/hold"):
             self.held[path] = exchange
+            self.unfinished.append(exchange)
             exchange.on_disconnect = lambda: self.events.append(("disconnect", path))
         elif path.startswith((b"/stream", b"/download")):
             stream = exchange.start_stream(
@@ -88,6 +90,7 @@ class ScriptedApp:
             stream.on_close = lambda: self.events.append(("close", path))
             stream.on_writable = lambda: self.events.append(("writable", path))
             self.streams[path] = stream
+            self.unfinished.append(stream)
         elif path == b"/upgrade":
             exchange.upgrade(EchoProtocol(self))
         elif path == b"/large":
@@ -114,14 +117,8 @@ class ScriptedApp:
 
 def echo(request: Request) -> bytes:
     """The answer of ScriptedApp to anything else."""
-    seen = [
-        request.method,
-        request.path.decode(),
-        request.query.decode(),
-        len(request.body),
-        request.body[:40].decode(),
-    ]
-    return json.dumps(seen, separators=(",", ":")).encode()
+    path, query, start = (text.decode("latin-1") for text in (request.path, request.query, request.body[:40]))
+    return json.dumps([request.method, path, query, len(request.body), start], separators=(",", ":")).encode()
 
 
 class EchoProtocol(asyncio.Protocol):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.api.rawclient import MemoryTransport, RawClient, ScriptedApp, chunked, get, on_loop, post, request, until
-from topics.server.exchange import Limits
+from topics.server.exchange import Exchange, Limits
 from topics.server.listener import serve
 
 LIMITS = Limits(
@@ -75,15 +75,13 @@ def cut(draw: st.DrawFn, data: bytes) -> list[bytes]:
 
 def release(app: ScriptedApp) -> None:
     """Answer what is held and end what is streamed, until nothing is left."""
-    while app.held or app.streams:
-        if app.held:
-            exchange = app.held.pop(next(iter(app.held)))
-            if not exchange.is_answered:
-                exchange.respond(200, b"{}")
+    while app.unfinished:
+        one = app.unfinished.pop(0)
+        if isinstance(one, Exchange):
+            one.respond(200, b"{}")
         else:
-            stream = app.streams.pop(next(iter(app.streams)))
-            stream.write(b"piece")
-            stream.end()
+            one.write(b"piece")
+            one.end()
 
 
 def end(peer: MemoryTransport, app: ScriptedApp) -> None:

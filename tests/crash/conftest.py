@@ -15,7 +15,6 @@ SMALL = [
     (store, "SMALL_PIECES_MAX", 2),  # small pieces are merged early
     (machine, "RESERVE", 8),  # reservations run out every few records
     (decide, "RESERVE", 8),
-    (store, "RESERVE", 8),
 ]
 
 

@@ -28,7 +28,7 @@ def config_of(name: str, given: Config, oracle: Oracle) -> TopicConfig:
 class Operation:
     """Something asked of the engine. `topic` is the one that it looks at, if any."""
 
-    topic: str = ""
+    topic: str
 
     def changes(self) -> list[Change]:
         return []
@@ -118,6 +118,8 @@ class Read(Operation):
 
 @dataclass
 class Checkpoint(Operation):
+    topic: str = ""
+
     async def carry_out(self, engine: Engine) -> None:
         await engine.checkpoint()
 
@@ -125,6 +127,8 @@ class Checkpoint(Operation):
 @dataclass
 class Tick(Operation):
     """What runs in the background: expiry, syncs, a checkpoint if it is due."""
+
+    topic: str = ""
 
     async def carry_out(self, engine: Engine) -> None:
         await engine.tick()

@@ -140,7 +140,7 @@ def delete(state: State, command: Delete) -> list[AnyEntry]:
         return [Deleted(topic.id, bound, [])] if bound > log.earliest else []
     blocks = []
     for number, selected in sorted(command.blocks.items()):
-        mask = selected & ((1 << max(0, bound - number * BLOCK)) - 1)
+        mask = selected & ((1 << max(0, min(BLOCK, bound - number * BLOCK))) - 1)
         if mask:
             blocks.append((number, mask.to_bytes((mask.bit_length() + 7) // 8, "little")))
     return [Deleted(topic.id, 0, blocks)] if blocks else []

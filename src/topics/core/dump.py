@@ -38,6 +38,7 @@ class TopicItem(Struct, array_like=True):
     ttl_hi: int
     gaps: list[Gap]
     last_ts: int
+    last_write_ts: int
     reserved: int
     live_hi: int  # highest live seq; what an ephemeral topic loses by a restart
     dead_lettered: int
@@ -89,6 +90,7 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
         log.ttl_hi,
         log.gaps,
         log.last_ts,
+        log.last_write_ts if topic.is_logged else 0,
         topic.reserved,
         0 if topic.is_logged else log.highest_live(log.head),
         queue.dead_lettered,
@@ -151,6 +153,7 @@ def _load_topic(state: State, item: TopicItem) -> None:
     topic.reserved = topic.reserved_durable = item.reserved
     log = topic.log
     log.head, log.cap_hi, log.ttl_hi, log.last_ts = item.head, item.cap_hi, item.ttl_hi, item.last_ts
+    log.last_write_ts = item.last_write_ts
     log.gaps = list(item.gaps)
     log.earliest = item.head + 1
     if not topic.is_logged:

@@ -75,6 +75,7 @@ class Log:
         "gaps",
         "head",
         "last_ts",
+        "last_write_ts",
         "parts",
         "ttl_hi",
     )
@@ -89,6 +90,7 @@ class Log:
         self.earliest = 1
         self.earliest_ts = 0  # ts of the earliest live record; meaningless if there is none
         self.last_ts = 0  # ts of the newest record ever
+        self.last_write_ts = 0  # the same, as durable as the records: 0 = none since a restart took them
         self.parts: list[Part] = []
         self.dropped: list[Part] = []  # parts that died, for the owner of memory and files to clear away
         self._dead: Blocks = {}
@@ -115,7 +117,7 @@ class Log:
         self.head += count
         self.count += count
         self.bytes += tail.live_bytes - before
-        self.last_ts = ts
+        self.last_ts = self.last_write_ts = ts
 
     def open_gap(self, last: int, reason: Literal["cap", "source_trim"]) -> None:
         """Hand out the seqs up to `last` to nobody (TM12)."""
@@ -223,7 +225,7 @@ class Log:
         mask = self._living(part, number, mask)
         if not mask:
             return
-        count, size = self._measured.pop((part, number, mask), None) or _measure(part, number, mask)
+        count, size = self._measured.get((part, number, mask)) or _measure(part, number, mask)
         self._dead[number] = self._dead.get(number, 0) | mask
         part.live_count -= count
         part.live_bytes -= size
@@ -339,11 +341,7 @@ class Log:
                 return
             if not part.has_tags:
                 continue
-            blocks: Blocks = {}
-            for row in part.matching(match):
-                seq = part.seq_at(row)
-                if seq < before:
-                    blocks[seq // BLOCK] = blocks.get(seq // BLOCK, 0) | 1 << seq % BLOCK
+            blocks = _blocks_of(seq for seq in map(part.seq_at, part.matching(match)) if seq < before)
             for number, mask in blocks.items():
                 mask = self._living(part, number, mask)
                 self._measured[part, number, mask] = _measure(part, number, mask)
@@ -474,6 +472,18 @@ def _wanted(page: Page, query: Query, start: int, stop: int) -> Iterator[tuple[i
             run = row + 1
     if run < stop:
         yield run, stop
+
+
+def _blocks_of(seqs: Iterable[int]) -> Blocks:
+    """The seqs as blocks."""
+    bits: dict[int, bytearray] = {}
+    for seq in seqs:
+        number, bit = divmod(seq, BLOCK)
+        block = bits.get(number)
+        if block is None:
+            block = bits[number] = bytearray(BLOCK // 8)
+        block[bit >> 3] |= 1 << (bit & 7)
+    return {number: int.from_bytes(block, "little") for number, block in bits.items()}
 
 
 def _measure(part: Part, number: int, mask: int) -> tuple[int, int]:

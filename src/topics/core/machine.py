@@ -148,7 +148,7 @@ class Topic:
 
     @property
     def last_write_ts(self) -> int | None:
-        return self.log.last_ts or None
+        return self.log.last_write_ts or None
 
 
 class Router:
@@ -292,6 +292,7 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     state.records -= topic.log.count
     state.bytes -= topic.log.bytes
     topic.log.evict(topic.log.head)
+    topic.log.last_write_ts = 0
     topic.epoch = entry.epoch
     topic.keys = Keys()
     state.next_id = max(state.next_id, entry.epoch + 1)

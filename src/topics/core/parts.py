@@ -143,7 +143,9 @@ def _extended(present: Texts, count: int, added: Texts, added_count: int) -> Tex
     """A column of `count` rows with `added_count` more; it stays None as long as no row has a value."""
     if present is None and added is None:
         return None
-    return (present if present is not None else [None] * count) + (added if added is not None else [None] * added_count)
+    column: list[str | None] = [None] * count if present is None else present
+    column += [None] * added_count if added is None else added
+    return column
 
 
 class Chunk:

@@ -70,7 +70,7 @@ class Request(msgspec.Struct):
     content_length: int  # as declared; 0 = no body, -1 = not known before its end
     http2: bool
     peer: tuple[str, int]
-    wants_upgrade: bool = False  # HTTP/1.1 with Connection: upgrade and something to upgrade to
+    wants_upgrade: bool = False  # HTTP/1.1 with Connection: upgrade, something to upgrade to, and no body
     body: bytes = b""
     context: Any = None  # the application's own, from headers_received to handle
 

@@ -47,7 +47,7 @@ class Sink(Protocol):
 
 
 class Refused(Exception):
-    """Raised inside a parser callback to stop the parser."""
+    """Raised inside a parser callback to stop the parser, which reports it as an error of its own."""
 
     def __init__(self, answer: Answer | None) -> None:
         self.answer = answer
@@ -65,6 +65,7 @@ class Reader:
         "_parser",
         "_parts",
         "_peer",
+        "_refused",
         "_repeated",
         "_shared",
         "_since",
@@ -92,6 +93,7 @@ class Reader:
         self._is_http10 = False
         self._is_upgrade = False  # llhttp takes the message for bodyless and stops after its head
         self._is_refused = False  # the message is answered, its body skipped
+        self._refused: Refused | None = None  # why a callback stopped the parser
 
     @property
     def is_midway(self) -> bool:
@@ -120,7 +122,7 @@ class Reader:
         except HttpParserUpgrade as error:
             upgrade_at = error.args[0]
         except HttpParserCallbackError as error:
-            self._stopped(error.__context__)
+            self._stopped(error)
             return
         except HttpParserError as error:
             self._break(malformed(f"malformed HTTP: {error}"))
@@ -130,12 +132,16 @@ class Reader:
         elif self.request is not None or self.target:
             self._bound(len(data))
 
-    def _stopped(self, reason: BaseException | None) -> None:
-        if isinstance(reason, Refused):
-            self._break(reason.answer)
+    def _stopped(self, error: HttpParserCallbackError) -> None:
+        if self._refused is not None:
+            self._break(self._refused.answer)
         else:
-            log.error("an HTTP/1 callback failed", exc_info=reason)
+            log.error("an HTTP/1 callback failed", exc_info=error)
             self._break(INTERNAL)
+
+    def _refuse_to_go_on(self, answer: Answer | None) -> Refused:
+        self._refused = Refused(answer)
+        return self._refused
 
     def _break(self, answer: Answer | None) -> None:
         self._sink.broken(None if self._is_refused else answer)
@@ -202,10 +208,10 @@ class Reader:
         if not self._keeps_alive or b"host" not in headers or repeated or not UNUSUAL.isdisjoint(headers):
             self._examine(request, parser)
         if target[0] != SLASH or b"#" in target:
-            _normalise_target(request)
+            self._normalise_target(request)
         limits = self._shared.limits
         if len(target) > limits.target_bytes_max or len(headers) + len(repeated) > limits.headers_max:
-            raise Refused(HEAD_TOO_LARGE)
+            raise self._refuse_to_go_on(HEAD_TOO_LARGE)
         answer = self._shared.refusal(request)
         if answer is not None:
             self._refuse(request, answer)
@@ -214,9 +220,9 @@ class Reader:
         self._body_bytes += len(data)
         if self._is_refused:
             if self._body_bytes > self._shared.limits.refused_body_bytes_max:
-                raise Refused(None)
+                raise self._refuse_to_go_on(None)
         elif self._body_bytes > self._shared.limits.body_bytes_max:
-            raise Refused(TOO_LARGE)
+            raise self._refuse_to_go_on(TOO_LARGE)
         else:
             self._parts.append(data)
 
@@ -231,6 +237,7 @@ class Reader:
         self.request = None
         self._body_bytes = 0
         self._fed_bytes = -1
+        self.is_continue_due = False
         if self._headers:  # trailers
             self._headers, self._repeated = {}, []
         if self._is_refused:
@@ -245,41 +252,41 @@ class Reader:
         headers = request.headers
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
-            raise Refused(malformed(f"HTTP/{version} is not spoken here"))
+            raise self._refuse_to_go_on(malformed(f"HTTP/{version} is not spoken here"))
         self._is_http10 = version == "1.0"
         if b"host" not in headers and not self._is_http10:
-            raise Refused(malformed("the Host header is missing"))
+            raise self._refuse_to_go_on(malformed("the Host header is missing"))
         for name, _ in request.repeated:
             if name in SINGLE_HEADERS:
-                raise Refused(malformed(f"more than one {name.decode('latin-1')} header"))
+                raise self._refuse_to_go_on(malformed(f"more than one {name.decode('latin-1')} header"))
         if b"transfer-encoding" in headers:
             if headers[b"transfer-encoding"].lower() != b"chunked" or self._is_http10:
-                raise Refused(malformed("the only transfer coding is chunked, in HTTP/1.1"))
+                raise self._refuse_to_go_on(malformed("the only transfer coding is chunked, in HTTP/1.1"))
             request.content_length = -1
         if b"expect" in headers:
             if headers[b"expect"].lower() != b"100-continue":
-                raise Refused(malformed("the only expectation is 100-continue"))
+                raise self._refuse_to_go_on(malformed("the only expectation is 100-continue"))
             self.is_continue_due = not self._is_http10 and request.content_length != 0
-        self._is_upgrade = request.wants_upgrade = parser.should_upgrade()
+        self._is_upgrade = parser.should_upgrade()
+        request.wants_upgrade = self._is_upgrade and request.content_length == 0
+
+    def _normalise_target(self, request: Request) -> None:
+        """Origin form is the rule; absolute form loses its authority; `*` is left for OPTIONS."""
+        if b"#" not in request.target:
+            if request.target == b"*" and request.method == "OPTIONS":
+                return
+            scheme, separator, rest = request.target.partition(b"://")
+            if separator and scheme.lower() in (b"http", b"https"):
+                authority, slash, tail = rest.partition(b"/")
+                if b"?" not in authority:
+                    request.path, _, request.query = (slash + tail or b"/").partition(b"?")
+                    return
+        raise self._refuse_to_go_on(malformed("the request target is not a path"))
 
     def _refuse(self, request: Request, answer: Answer) -> None:
         """Answer from the head alone. A short body is skipped and the connection kept."""
         is_waiting, self.is_continue_due = self.is_continue_due, False
         if is_waiting or request.content_length > self._shared.limits.refused_body_bytes_max:
-            raise Refused(answer)
+            raise self._refuse_to_go_on(answer)
         self._is_refused = True
         self._sink.received(request, self._keeps_alive, self._is_http10, answer)
-
-
-def _normalise_target(request: Request) -> None:
-    """Origin form is the rule; absolute form loses its authority; `*` is left for OPTIONS."""
-    if b"#" not in request.target:
-        if request.target == b"*" and request.method == "OPTIONS":
-            return
-        scheme, separator, rest = request.target.partition(b"://")
-        if separator and scheme.lower() in (b"http", b"https"):
-            authority, slash, tail = rest.partition(b"/")
-            if b"?" not in authority:
-                request.path, _, request.query = (slash + tail or b"/").partition(b"?")
-                return
-    raise Refused(malformed("the request target is not a path"))

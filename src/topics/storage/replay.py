@@ -35,8 +35,6 @@ class Replay:
 
     def read(self) -> Iterator[frames.Frame]:
         names = [name for name in self._disk.names() if name.startswith(PREFIX)]
-        for name in names:
-            self.next_number = max(self.next_number, number_in(name) + 1)
         old = [name for name in names if number_in(name) < frames.number_of(self._start)]
         self.orphans.extend(old)
         current = [name for name in names if name not in old]
@@ -48,6 +46,8 @@ class Replay:
                 continue
             started.insert(0, opened)
         self._check_complete(started)
+        if started:
+            self.next_number = started[-1][1].number + 1
         self.bytes_total = sum(self._disk.open(name, writable=False).size() for name, _, _ in started)
         for index, (name, header, offset) in enumerate(started):
             cut = min((later.cut for _, later, _ in started[index + 1 :] if later.cut), default=0)
@@ -120,6 +120,7 @@ class Replay:
                 file.truncate(self.torn[1])
             file.sync()
             file.close()
+        self._disk.sync_directory()  # the snapshot that makes files superfluous may have come without a sync
         for name in self.orphans:
             self._disk.remove(name)
         if self.orphans:

@@ -14,6 +14,7 @@ already acked are copied. If even that fails the log is read-only (ST4).
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -74,13 +75,15 @@ class Wal:
         self._ahead = 0  # offset up to which the file was filled with zeros
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
-        self._unsynced: deque[tuple[int, int, bool]] = deque()  # position, end, whether its ack waits for a sync
+        self._unsynced: deque[tuple[int, int, int]] = deque()  # position, end, what must be synced for its ack
         self._written_waiters: list[Callback] = []
         self._synced_waiters: deque[tuple[int, Callback]] = deque()
         self._is_flush_scheduled = False
         self._is_held = False
         self._sync_task: asyncio.Task[None] | None = None
         self.generation = 0  # of the file; a sync that ends for an earlier one is ignored
+        self._creating = threading.Lock()  # a file is created by a roll, off the loop, or after a failure, on it
+        self._refusal: str | None = None  # why no frame is taken any more
 
     # --- files
 
@@ -89,13 +92,19 @@ class Wal:
         self._start_file(number, 0, [payload])
 
     def _start_file(self, number: int, cut: int, payloads: list[bytes]) -> None:
+        """Create a file with these frames. The first one, by which it is in force, comes when the rest is safe."""
         file, start = self._create(number, cut)
-        data = b""
-        for payload in payloads:
-            data += frames.encode_frame(payload, start + len(data), self.synced)
-        file.write(frames.offset_of(start), data)
+        first = frames.encode_frame(payloads[0], start, self.synced)
+        rest, end = [], start + len(first)
+        for payload in payloads[1:]:
+            rest.append(frames.encode_frame(payload, end, self.synced))
+            end += len(rest[-1])
+        if rest:
+            file.write(frames.offset_of(start) + len(first), b"".join(rest))
+            file.sync()
+        file.write(frames.offset_of(start), first)
         file.sync()
-        self._append_to(file, number, start + len(data))
+        self._append_to(file, number, end)
         self.written = self.synced = self.end
 
     def _create(self, number: int, cut: int) -> tuple[File, int]:
@@ -119,23 +128,35 @@ class Wal:
     async def roll(self) -> int:
         """Go on in a new file. Gives the position at which it starts; everything below it is synced."""
         generation, number, old = self.generation, self._number + 1, self._file
-        assert old is not None
-        file, start = await self._disk.run(lambda: self._create(number, 0))
-        await self.wait_synced(self.end)
-        self._check_generation(generation)
-        self._write_buffer()
-        self._check_generation(generation)
+        if old is None or self.is_read_only:
+            raise CommitFailed("the log is read-only after a failure of the disk")
+
+        def create() -> tuple[File, int]:
+            with self._creating:
+                self._check_generation(generation)
+                return self._create(number, 0)
+
+        file, start = await self._disk.run(create)
+        try:
+            await self.wait_synced(self.end)
+            self._check_generation(generation)
+            self._write_buffer()
+            self._check_generation(generation)
+        except CommitFailed:
+            file.close()
+            raise
         self._is_held = True
         try:
             await self._start_rolled(old, file, number, start)
         except OSError as error:
-            self._fail(error)
+            if generation == self.generation:
+                self._fail(error)
         finally:
             self._is_held = False
+            old.close()
+            self._schedule_flush()
         self._check_generation(generation)
-        old.close()
         self.counters.rotations += 1
-        self._schedule_flush()
         return start
 
     async def _start_rolled(self, old: File, file: File, number: int, start: int) -> None:
@@ -179,10 +200,17 @@ class Wal:
         """Whether too much waits for the disk to take on more."""
         return self._buffered_bytes > QUEUE_BYTES_MAX
 
-    def append(self, payload: bytes, needs_sync: bool) -> int:
-        """Buffer one frame. Gives the position at its end. CommitFailed: nothing was taken."""
-        if self.is_read_only:
-            raise CommitFailed("the log is read-only after a failure of the disk")
+    def refuse(self, why: str) -> None:
+        """Take no frame any more."""
+        self._refusal = why
+
+    def append(self, payload: bytes, needs_sync: bool, depends_on: int = 0) -> int:
+        """Buffer one frame. Gives the position at its end. CommitFailed: nothing was taken.
+
+        Its ack waits until it is synced itself, or all below `depends_on` is; if the log fails before, it is void.
+        """
+        if self._refusal is not None:
+            raise CommitFailed(self._refusal)
         position = self.end
         frame = frames.encode_frame(payload, position, self.synced)
         end = position + len(frame)
@@ -190,7 +218,7 @@ class Wal:
             self._fill_ahead(frames.offset_of(end))
         self._buffer.append(frame)
         self._buffered_bytes += len(frame)
-        self._unsynced.append((position, end, needs_sync))
+        self._unsynced.append((position, end, end if needs_sync else depends_on))
         self.end = end
         self.bytes_since_roll += len(frame)
         self.counters.frames += 1
@@ -266,13 +294,13 @@ class Wal:
     async def wait_written(self) -> None:
         """Wait until everything appended so far is written."""
         waiter = asyncio.get_running_loop().create_future()
-        self.when_written(partial(_settle, waiter))
+        self.when_written(partial(settle, waiter))
         await waiter
 
     async def wait_synced(self, position: int) -> None:
         """Wait until everything below `position` is synced."""
         waiter = asyncio.get_running_loop().create_future()
-        self.when_synced(position, partial(_settle, waiter))
+        self.when_synced(position, partial(settle, waiter))
         await waiter
 
     def start_sync_soon(self) -> None:
@@ -321,17 +349,22 @@ class Wal:
         """Fail every commit that waits, and go on in a fresh file, or latch read-only (ST4)."""
         logger.error("the log failed: %s; what waited for it is refused", error)
         self.generation += 1
-        void = frozenset(position for position, end, needs_sync in self._unsynced if needs_sync or end > self.written)
+        void = frozenset(
+            position for position, end, needed in self._unsynced if needed > self.synced or end > self.written
+        )
         kept = [(position, end) for position, end, _ in self._unsynced if position not in void]
         self._buffer, self._buffered_bytes = [], 0
         self._unsynced.clear()
         failed = self._file
         try:
             payloads = [self._payload(position, end) for position, end in kept]
-            self._start_file(self._number + 1, self.synced, [b"", *payloads])
+            with self._creating:
+                self._start_file(frames.number_of(self.written) + 1, self.synced, [b"", *payloads])
         except OSError as second:
             logger.critical("the log cannot go on in a new file: %s; it is read-only from now on", second)
             self.is_read_only = True
+            self._refusal = "the log is read-only after a failure of the disk"
+            self.end = self.written
             self._mark_void(void)
         if failed is not None and failed is not self._file:
             failed.close()
@@ -352,6 +385,7 @@ class Wal:
             try:
                 file = self._disk.open(name_of(frames.number_of(position)))
                 file.write(frames.offset_of(position), frames.void_mark())
+                file.sync()
                 file.close()
             except OSError:
                 return
@@ -364,7 +398,7 @@ class Wal:
             waiter(refusal)
 
 
-def _settle(waiter: "asyncio.Future[None]", failure: CommitFailed | None) -> None:
+def settle(waiter: "asyncio.Future[None]", failure: CommitFailed | None) -> None:
     if waiter.done():
         return
     if failure is None:

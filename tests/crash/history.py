@@ -1,34 +1,22 @@
-"""Playing a script: the engine on a hostile disk, the oracle beside it, and a history of both.
+"""The history of a run, kept beside the engine: what was committed, what was acked, what can be seen.
 
 The engine commits within the turn of the loop in which it is called, so the oracle makes the
 same change just before, and the history of the oracle is that of the log. Each commit knows
 what its ack promises; `History.lower_bound` is the last one that a crash may not take.
 """
 
-import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from topics.engine import Engine
-from topics.errors import Refusal, StorageError
+from topics.errors import Refusal
 from topics.model import Gap, TopicConfig
-from topics.settings import Settings
-from topics.testing.clock import ManualClock
-from topics.testing.disk import Hook, MemoryDisk
 from topics.testing.oracle import Oracle
 
-from tests.crash.script import Advance, Change, Checkpoint, Operation, Put, Read, Restart, Script, StepClock, Tick
-from tests.crash.script import Append as AppendOperation
-from tests.crash.script import Drop as DropOperation
-from tests.crash.script import Together as TogetherStep
+from tests.crash.script import Append, Change, Drop, Operation, Put, Tick
 
 Promise = Literal["none", "written", "synced"]
-TURNS_MAX = 5_000  # no script takes this many turns of the loop
-
-
-class Hung(AssertionError):
-    """The engine neither answers nor fails (G15)."""
 
 
 @dataclass
@@ -83,6 +71,8 @@ class History:
         """Start over from a recovered state: all of it is durable."""
         self.base, self.commits, self.last_of = oracle, [], {}
         self.moments = [oracle.clone()]
+        for call in self.calls:
+            call.number = 0
 
     def submit(self, operation: Operation, now: int) -> Call:
         call = Call(operation)
@@ -122,9 +112,9 @@ class History:
 
     def _promise(self, call: Call) -> Promise:
         operation = call.operation
-        if isinstance(operation, Put | DropOperation):
+        if isinstance(operation, Put | Drop):
             return "synced"
-        if isinstance(operation, AppendOperation) and isinstance(call.expected, tuple) and call.expected[2]:
+        if isinstance(operation, Append) and isinstance(call.expected, tuple) and call.expected[2]:
             return "synced"
         if operation.topic not in self.now.names():
             return "none"
@@ -139,7 +129,7 @@ class History:
             return
         epoch = self.now._topics[name].epoch
         self.epochs[name, epoch] = topic.epoch
-        if isinstance(call.operation, AppendOperation) and topic.is_logged:
+        if isinstance(call.operation, Append) and topic.is_logged:
             self.acked_heads[name, epoch] = max(self.acked_heads.get((name, epoch), 0), answer[1])
 
     def failed(self, call: Call) -> None:
@@ -261,143 +251,3 @@ def _ranges(gaps: Iterable[Gap]) -> tuple[tuple[int, int], ...]:
         else:
             merged.append((gap.first, gap.last))
     return tuple(merged)
-
-
-class Run:
-    """One play of a script on one disk."""
-
-    def __init__(self, script: Script, hooks: Iterable[Hook] = ()) -> None:
-        self.script = script
-        self.disk = MemoryDisk(hooks=hooks)
-        self.clock = ManualClock()
-        self.history = History()
-        self.engine: Engine | None = None
-        self.is_up = False  # the engine runs
-        self.stop: Literal["", "gracefully", "kill"] | str = ""  # how it is being stopped, by the script
-        self.start_failure: BaseException | None = None
-
-    @property
-    def settings(self) -> Settings:
-        return Settings(segment_max_events=self.script.segment_max_events)
-
-    def open(self, disk: MemoryDisk) -> Engine:
-        return Engine.open("x", self.settings, clock=self.clock, disk=disk, background=False)
-
-    async def play(self) -> None:
-        """Play to the end, or to the death of the disk."""
-        await finished(self._play(), lambda: self.disk.is_dead)
-
-    async def _play(self) -> None:
-        if not await self._start():
-            return
-        for step in self.script.steps:
-            if isinstance(step, Advance):
-                self.clock.advance(step.ms)
-            elif isinstance(step, StepClock):
-                self.clock.set(self.clock.now_ms() + step.ms)
-            elif isinstance(step, Restart):
-                if not await self._restart(step.how):
-                    return
-            elif isinstance(step, TogetherStep):
-                tasks = []
-                for operation in step.operations:
-                    tasks.append(asyncio.ensure_future(self._call(operation)))
-                    for _ in range(step.turns):
-                        await asyncio.sleep(0)
-                await asyncio.gather(*tasks)
-            else:
-                await self._call(step)
-
-    async def _start(self) -> bool:
-        self.engine = self.open(self.disk)
-        try:
-            await self.engine.start()
-        except OSError as error:
-            self.start_failure = error
-            return False
-        self.is_up = True
-        return True
-
-    async def _call(self, operation: Operation) -> None:
-        engine = self.engine
-        assert engine is not None
-        heads = {name: self.history.now._topics[name].head for name in self.history.now.names()}
-        call = self.history.submit(operation, self.clock.now_ms())
-        try:
-            answer = await operation.carry_out(engine)
-        except Refusal as refusal:
-            call.status, call.answer = "refused", type(refusal)
-        except (StorageError, OSError):
-            self.history.failed(call)
-        else:
-            self.history.acked(call, answer, engine)
-            if isinstance(operation, Checkpoint):
-                self.history.checkpointed = heads
-
-    async def _restart(self, how: str) -> bool:
-        from tests.crash.check import Aftermath, check_recovered
-
-        engine, hooks = self.engine, self.disk.hooks
-        assert engine is not None
-        self.stop = how
-        if how == "gracefully":
-            await engine.close()
-            after = self.disk.kill()
-        else:
-            after = self.disk.kill() if how == "kill" else self.disk.power_loss(how)  # type: ignore[arg-type]
-            self.disk.is_dead = True
-            await settled()
-        after.hooks = hooks
-        is_clean = how == "gracefully" and not engine.wal.is_read_only
-        before, self.disk, self.is_up = self.disk, after, False
-        if not await self._start():
-            return False
-        del before
-        self.stop = ""
-        aftermath = Aftermath(how, is_power_loss=how not in ("gracefully", "kill"), is_clean=is_clean)
-        adopted = await check_recovered(self.history, self.engine, self.clock, aftermath)  # type: ignore[arg-type]
-        self.history.adopt(adopted)
-        return True
-
-
-async def finished(work: Coroutine[Any, Any, Any], is_over: Any = lambda: False) -> Any:
-    """The result of `work`, or None once `is_over`; nothing of it runs any more then."""
-    task = asyncio.ensure_future(work)
-    for _ in range(TURNS_MAX):
-        if task.done() or is_over():
-            break
-        await asyncio.sleep(0)
-    else:
-        pending = [str(t.get_coro()) for t in asyncio.all_tasks()]
-        await settled()
-        raise Hung(f"nothing moves any more: {pending}")
-    if task.done():
-        if not task.cancelled() and (error := task.exception()) is not None and is_over():
-            from topics.testing.disk import Crashed
-
-            if isinstance(error, Crashed):
-                return None
-            raise error
-        return task.result()
-    await settled()
-    return None
-
-
-async def settled() -> None:
-    """End every task but the caller's own chain."""
-    mine = asyncio.current_task()
-    for _ in range(50):
-        others = [t for t in asyncio.all_tasks() if t is not mine and not t.done() and not _is_waiting_on(t)]
-        if not others:
-            return
-        for task in others:
-            task.cancel()
-        await asyncio.sleep(0)
-
-
-def _is_waiting_on(task: "asyncio.Task[Any]") -> bool:
-    """Whether it is one that drives the test itself."""
-    return getattr(task.get_coro(), "__name__", "") not in _ENDABLE
-
-
-_ENDABLE = {"_play", "_call", "turn", "checkpoint", "_sync", "carry_out", "start", "observe", "_recover"}

@@ -1,0 +1,1 @@
+"""Benchmarks: medians of repeated runs against stated targets, written to RESULTS.md. Nothing here is a test."""

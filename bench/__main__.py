@@ -1,0 +1,79 @@
+"""`python -m bench [section …]`: run the benchmarks and write their results to bench/RESULTS.md.
+
+Every figure is the median of several runs, each in a process of its own, the
+runs of different figures interleaved, with the lowest and highest beside it.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.figures import SECTIONS, Figure
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("sections", nargs="*", help=f"which ones: {', '.join(SECTIONS)} (default: all)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of every figure (default 5)")
+    parser.add_argument("--no-write", action="store_true", help="print only, leave RESULTS.md alone")
+    options = parser.parse_args(arguments)
+    for section in options.sections or SECTIONS:
+        if section not in SECTIONS:
+            parser.error(f"there is no section {section!r}; use {', '.join(SECTIONS)}")
+        table = _table(SECTIONS[section], _measure(SECTIONS[section], options.runs))
+        print(table)
+        if not options.no_write:
+            _write(section, table, options.runs)
+    return 0
+
+
+def _measure(figures: Sequence[Figure], runs: int) -> dict[str, list[dict[str, float]]]:
+    """Run every figure `runs` times, round after round."""
+    samples: dict[str, list[dict[str, float]]] = {}
+    programs = list(dict.fromkeys(figure.program for figure in figures))
+    for number in range(runs):
+        for program in programs:
+            print(f"run {number + 1} of {runs}: {program}", file=sys.stderr, flush=True)
+            done = subprocess.run(
+                [sys.executable, "-m", *program.split()], check=True, stdout=subprocess.PIPE, text=True
+            )
+            samples.setdefault(program, []).append(json.loads(done.stdout.splitlines()[-1]))
+    return samples
+
+
+def _table(figures: Sequence[Figure], samples: dict[str, list[dict[str, float]]]) -> str:
+    lines = ["| figure | target | median | lowest … highest | met |", "|---|---|---|---|---|"]
+    for figure in figures:
+        values = [sample[figure.key] for sample in samples[figure.program] if figure.key in sample]
+        if not values:
+            continue
+        median = statistics.median(values)
+        spread = f"{figure.shown(min(values))} … {figure.shown(max(values))}"
+        met = "–" if figure.target is None else "yes" if figure.is_met(median) else "**no**"
+        lines.append(f"| {figure.name} | {figure.shown_target()} | {figure.shown(median)} | {spread} | {met} |")
+    return "\n".join(lines)
+
+
+def _write(section: str, table: str, runs: int) -> None:
+    """Replace the section in RESULTS.md, keep the others."""
+    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n\nMade by `make bench`; see CONTRIBUTING.md.\n"
+    marker = f"\n## {section}\n"
+    before, _, rest = text.partition(marker)
+    following = rest[rest.index("\n## ") :] if "\n## " in rest else ""
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    command = f"python -m bench {section} --runs {runs}"
+    RESULTS.write_text(f"{before}{marker}\n{now}, {machine}, `{command}`\n\n{table}\n{following}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

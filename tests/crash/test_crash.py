@@ -1,0 +1,135 @@
+"""The sweep: crash at every file operation of every script, in every way; recover, check, recover again."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from topics.engine import Engine
+from topics.testing.disk import (
+    CrashAt,
+    MemoryDisk,
+    Operation,
+    OrderMonitor,
+    crash_points,
+    installed_before_remove,
+    synced_before_rename,
+)
+
+from tests.crash.check import Aftermath, check_recovered, is_same_state, keys_and_seqs_go_on
+from tests.crash.history import Seen, observe
+from tests.crash.run import Run, finished
+from tests.crash.script import Script
+from tests.crash.scripts import SCRIPTS
+
+SAMPLE = 9  # one crash point in so many is part of the quick sweep
+
+
+def monitor() -> OrderMonitor:
+    return OrderMonitor([synced_before_rename(), installed_before_remove("snapshot-*[!p]"), entry_before_frames])
+
+
+def entry_before_frames(disk: MemoryDisk, operation: Operation) -> str | None:
+    """ST5: a log file gets its first frame only when its directory entry is synced."""
+    is_frame = operation.kind == "write" and operation.name.startswith("log-") and operation.offset > 0
+    return "its directory entry is not synced" if is_frame and not disk.is_entry_synced(operation.name) else None
+
+
+async def operations_of(script: Script) -> list[Operation]:
+    """The file operations of a run without a crash, over all restarts."""
+    made: list[Operation] = []
+
+    def note(disk: MemoryDisk, operation: Operation) -> None:
+        made.append(operation)
+
+    run = Run(script, [note])
+    await run.play()
+    run.history.check_answers()
+    assert run.engine is not None
+    await run.engine.close()
+    return made
+
+
+async def recovered(run: Run, disk: MemoryDisk) -> Engine:
+    engine = run.open(disk)
+    await finished(engine.start(), lambda: disk.is_dead)
+    return engine
+
+
+async def check_crash(script: Script, point: CrashAt, seeds: Iterable[int], depth: int) -> None:
+    """Crash there, and look at all that may come of it. `depth` is how often recovery itself crashes."""
+    run, order = Run(script, [point]), monitor()
+    run.disk.hooks.append(order)
+    await run.play()
+    if not run.disk.is_dead and run.engine is not None:
+        run.stop = "gracefully"
+        await finished(run.engine.close(), lambda: run.disk.is_dead)
+    order.check()
+    for name, after in run.disk.aftermaths(seeds):
+        is_power_loss = "power" in name or run.stop in ("lost", "kept", "torn")
+        aftermath = Aftermath(name, is_power_loss, may_be_clean=run.stop == "gracefully")
+        try:
+            await check_aftermath(run, after, aftermath, depth)
+        except BaseException as error:
+            error.add_note(f"script {script.name!r}, {point}, {name}")
+            raise
+
+
+async def check_aftermath(run: Run, disk: MemoryDisk, aftermath: Aftermath, depth: int) -> None:
+    crashed_before = disk.kill()
+    engine = await recovered(run, disk)
+    oracle = await check_recovered(run.history, engine, run.clock, aftermath)
+    seen = await observe(engine)
+    operations = len(disk.operations)
+    again = await recovered(run, disk.kill())
+    is_same_state(seen, await observe(again))
+    await keys_and_seqs_go_on(run.history, oracle, again, run.clock)
+    if depth:
+        await check_crashes_in_recovery(run, crashed_before, operations, seen, aftermath, depth)
+
+
+async def check_crashes_in_recovery(
+    run: Run, disk: MemoryDisk, operations: int, seen: Seen, aftermath: Aftermath, depth: int
+) -> None:
+    """G4: a crash inside recovery, and another recovery, give the same state."""
+    for n in range(0, operations, depth):
+        for mode in ("before", "torn", "after"):
+            dying = disk.kill()
+            dying.hooks.append(CrashAt(n, mode))
+            await recovered(run, dying)
+            for name, after in dying.aftermaths(seeds=[n]):
+                if name != "kill" and not aftermath.is_power_loss:
+                    engine = await recovered(run, after)
+                    later = Aftermath(f"{mode} {n} of recovery, {name}", is_power_loss=True)
+                    await check_recovered(run.history, engine, run.clock, later)
+                else:
+                    engine = await recovered(run, after)
+                    is_same_state(seen, await observe(engine))
+
+
+def quiet() -> None:
+    """Tasks of a dead process end in Crashed, and nobody hears of it."""
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+
+
+def ids(scripts: Sequence[Script]) -> list[str]:
+    return [script.name for script in scripts]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=ids(SCRIPTS))
+async def test_without_a_crash_every_answer_is_the_oracles(script: Script) -> None:
+    """WR5, DL5: the scripts themselves, with their restarts, do what the oracle does."""
+    quiet()
+    assert len(await operations_of(script)) > 20
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=ids(SCRIPTS))
+async def test_after_a_crash_at_some_operations_nothing_promised_is_lost(script: Script) -> None:
+    """A sample of the full sweep below."""
+    quiet()
+    points = list(crash_points(await operations_of(script)))
+    for point in points[::SAMPLE]:
+        await check_crash(script, point, seeds=[point.n], depth=0)
+    for point in points[5 :: SAMPLE * 10]:
+        await check_crash(script, point, seeds=[], depth=4)
