@@ -1,8 +1,9 @@
 """The documentation is executed: its Python runs, its links lead somewhere.
 
 A block opened as ```python is run as a script in an empty directory; one opened
-as ```python skip needs more than the package (a running server, Spark) and is
-only compiled.
+as ```python continued is run behind the blocks before it. What `# → text` says is
+the output, line by line. A block opened as ```python skip needs more than the
+package (a running server, Spark) and is only compiled.
 """
 
 import os
@@ -35,6 +36,10 @@ class Block:
     @property
     def is_run(self) -> bool:
         return "skip" not in self.info.split()
+
+    @property
+    def is_continued(self) -> bool:
+        return "continued" in self.info.split()
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -69,25 +74,41 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-PYTHON_BLOCKS = [
-    pytest.param(page, block, id=f"{name_of(page)}:{block.line}")
+def scripts(text: str) -> Iterator[list[Block]]:
+    """The Python of a page: blocks that are run together, a block and those that continue it."""
+    script: list[Block] = []
+    for block in blocks(text):
+        if block.is_python and not block.is_continued and script:
+            yield script
+            script = []
+        if block.is_python:
+            script.append(block)
+    if script:
+        yield script
+
+
+SCRIPTS = [
+    pytest.param(page, script, id=f"{name_of(page)}:{script[0].line}")
     for page in PAGES
-    for block in blocks(page.read_text())
-    if block.is_python
+    for script in scripts(page.read_text())
 ]
 
 
-@pytest.mark.parametrize(("page", "block"), PYTHON_BLOCKS)
-def test_a_python_block_does_what_the_page_says(page: Path, block: Block, tmp_path: Path) -> None:
-    compile("\n" * (block.line - 1) + block.code, name_of(page), "exec")
-    if block.is_run:
+@pytest.mark.parametrize(("page", "blocks"), SCRIPTS)
+def test_the_python_of_a_page_does_what_the_page_says(page: Path, blocks: list[Block], tmp_path: Path) -> None:
+    code = ""
+    for block in blocks:
+        code += "\n" * (block.line - 1 - code.count("\n")) + block.code
+    compile(code, name_of(page), "exec")
+    if blocks[0].is_run:
         script = tmp_path / "block.py"
-        script.write_text(block.code)
+        script.write_text(code)
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
         run = subprocess.run(
             [sys.executable, str(script)], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60
         )
         assert run.returncode == 0, run.stderr
+        assert run.stdout.splitlines() == re.findall(r"# → (.*)$", code, re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -102,6 +123,11 @@ def test_blocks_are_found_with_their_line_and_kind() -> None:
         (8, False, True, "$ y\n"),
         (12, True, False, "z\n"),
     ]
+
+
+def test_a_block_runs_with_those_that_continue_it() -> None:
+    text = "```python\na\n```\n```json\n{}\n```\n```python continued\nb\n```\n```python skip\nc\n```\n"
+    assert [[block.code for block in script] for script in scripts(text)] == [["a\n", "b\n"], ["c\n"]]
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:

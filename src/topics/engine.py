@@ -18,8 +18,9 @@ without what failed; held writes fail, held reads are made anew.
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -30,14 +31,23 @@ from msgspec import Raw, Struct
 
 from topics.clock import Clock, SystemClock
 from topics.core import decide, dump, entries
-from topics.core.config import ConfigIn
+from topics.core.config import ConfigIn, effective_priority
 from topics.core.decide import Append, Caps, Delete, DeleteTopic, PutTopic
 from topics.core.entries import AnyEntry
 from topics.core.log import Blocks, Plan, Query
 from topics.core.machine import State, Topic, apply
 from topics.core.parts import Cache, Chunk, ColdPage, Part, Projection
 from topics.core.records import NO_META, Batch, RecordIn, batch_of
-from topics.errors import CommitFailed, Damaged, InvalidRequest, StorageError, TopicNotFound, TopicsError
+from topics.errors import (
+    CommitFailed,
+    Damaged,
+    InvalidRequest,
+    Refusal,
+    StorageError,
+    TopicNotFound,
+    UnusableDirectory,
+)
+from topics.export import Export, capture
 from topics.model import Record, TagMatch, Tombstone, TopicConfig
 from topics.settings import Settings
 from topics.storage.files import Disk, RealDisk
@@ -51,6 +61,7 @@ WAIT_MS_MAX = 30_000
 CHECKPOINT_BYTES = 64 * 1024 * 1024
 CHECKPOINT_MS = 60_000
 BACKGROUND_MS = 200
+UNSEALED_FACTOR = 6  # writes wait when this many times the log of a checkpoint is not sealed yet
 FREED_PER_STEP = 8  # dead chunks whose memory is given back in one step
 
 logger = logging.getLogger("topics.engine")
@@ -115,6 +126,14 @@ class DeleteResult(Struct, frozen=True):
     bytes: int
 
 
+class QueueCounts(Struct, frozen=True):
+    """The jobs of a queue: live ones without lease and delay, those under a lease, those moved away."""
+
+    ready: int
+    in_flight: int
+    dead_lettered: int
+
+
 class TopicState(Struct, frozen=True):
     """A topic as it is now."""
 
@@ -128,6 +147,8 @@ class TopicState(Struct, frozen=True):
     config: TopicConfig
     last_write_ts: int | None
     last_read_ts: int | None
+    effective_priority: int  # the priority in use now (PR1)
+    queue: QueueCounts | None  # queues only
 
 
 RouterEntry = entries.RouterSet | entries.RouterRemoved
@@ -147,6 +168,7 @@ class Engine:
         self._store = Store(disk, clock, settings)
         self._caps = Caps(settings.max_topics, settings.max_total_bytes)
         self._cache = Cache(settings.cache_bytes // 2)
+        self._checkpoint_bytes = min(CHECKPOINT_BYTES, settings.cache_bytes // 2)
         self._has_background = background
         self._background: asyncio.Task[None] | None = None
         self._checkpoint: asyncio.Task[None] | None = None
@@ -156,6 +178,8 @@ class Engine:
         self._unwritten: deque[tuple[int, int]] = deque()  # position, topic: to be told when it is written
         self._unsynced: deque[tuple[int, int]] = deque()  # the same for synced
         self._graveyard: list[Part] = []
+        self._names: list[str] = []  # sorted, as of `_names_version`
+        self._names_version: tuple[State, int, int] | None = None
         self._is_open = False
 
     @classmethod
@@ -198,6 +222,10 @@ class Engine:
         try:
             self._disk.lock()
             self.state = await self._store.recover()
+        except OSError as error:
+            self._disk.unlock()
+            self._disk.close()
+            raise UnusableDirectory(f"{self._disk.path} cannot be used: {error}") from error
         except BaseException:
             self._disk.unlock()
             self._disk.close()
@@ -238,7 +266,11 @@ class Engine:
         command = PutTopic(name, _config_in(config))
         self._expire(name)
         is_new = name not in self.state.topics
-        decided, resolved = decide.put_topic(self.state, command, self.clock.now_ms(), self._caps)
+        try:
+            decided, resolved = decide.put_topic(self.state, command, self.clock.now_ms(), self._caps)
+        except Refusal:
+            await self._pass_refusal(name)
+            raise
         if decided:
             self._commit_config(decided, decided)
         await self._pass(self._gate(self.state.topics.get(name)))
@@ -247,7 +279,11 @@ class Engine:
     async def delete_topic(self, name: str, *, if_empty: bool = False) -> bool:
         """Delete a topic with all it owns. False: there was none."""
         self._expire(name)
-        decided = decide.delete_topic(self.state, DeleteTopic(name, if_empty))
+        try:
+            decided = decide.delete_topic(self.state, DeleteTopic(name, if_empty))
+        except Refusal:
+            await self._pass_refusal(name)
+            raise
         if decided:
             self._commit_config(decided, decided)
         await self._pass(self._gate(None))
@@ -268,15 +304,43 @@ class Engine:
         given = None if config is None else _config_in(config)
         return await self.append_batch(Append(name, batch, key, create, given))
 
+    @property
+    def fill(self) -> float:
+        """How full the way to the disk is: at 1.0 and above writes should wait."""
+        return max(self.wal.fill, self._store.unsealed_bytes / (UNSEALED_FACTOR * self._checkpoint_bytes))
+
     async def append_batch(self, command: Append) -> WriteResult:
         """Append a batch that was checked already. Returns when it is as durable as the topic's class asks."""
-        result, gate = self.submit(command)
+        if self._has_background and self.fill >= 1.0:
+            await self._wait_for_room()
+        try:
+            result, gate = self.submit(command)
+        except Refusal:
+            await self._pass_refusal(command.topic)
+            raise
         await self._pass(gate)
         return result
+
+    async def _wait_for_room(self) -> None:
+        """Let writers wait while sealing is behind: memory is bounded, and the disk sets the pace."""
+        self.wal.counters.submit_full += 1
+        while self.fill >= 1.0 and self._is_open:
+            checkpoint = self._checkpoint
+            if checkpoint is None:
+                self._wake_background()
+                await asyncio.sleep(0)
+                continue
+            await asyncio.wait([checkpoint])
+            if checkpoint.cancelled() or checkpoint.exception() is not None:
+                return  # sealing fails; the write itself will say why
 
     def submit(self, command: Append) -> tuple[WriteResult, Gate]:
         """Append a batch. The result holds, and may be shown, once the gate is open (see `when_open`)."""
         self._expire(command.topic)
+        bytes_max = self._caps.max_total_bytes
+        if bytes_max and self.state.bytes + sum(command.batch.sizes) > bytes_max:
+            for expiring in list(self.state.expiring.values()):
+                self._expire(expiring.name)
         decided, done = decide.append(self.state, command, self.clock.now_ms(), self._caps)
         if done.created:
             self._commit_created(decided)
@@ -293,10 +357,13 @@ class Engine:
         """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later."""
         if before_seq is None and match is None:
             raise InvalidRequest("a delete needs before_seq or match")
-        self._expire(name)
-        topic = decide.require(self.state, name)
-        blocks = await self._select(topic, match, before_seq) if match is not None else None
-        if self.state.topics.get(name) is not topic:
+        topic = self._expire(name)
+        generation = self.wal.generation
+        blocks = await self._select(topic, match, before_seq) if match is not None and topic is not None else None
+        if generation != self.wal.generation:
+            raise CommitFailed("the disk failed meanwhile")
+        if topic is None or self.state.topics.get(name) is not topic:
+            await self._pass_refusal(name)
             raise TopicNotFound(name)
         before = topic.log.count
         decided = decide.delete(self.state, Delete(name, before_seq, blocks))
@@ -338,17 +405,29 @@ class Engine:
         include_data: bool = True,
     ) -> ReadResult:
         """Records above `after`, at most `limit`; with `wait_ms` wait for one if there is none."""
+        if min(after, limit, bytes_max, wait_ms) < 0:
+            raise InvalidRequest("after, limit, bytes_max and wait_ms must not be negative")
         limit = min(limit or LIMIT_DEFAULT, self.settings.max_limit)
         budget = min(bytes_max or BYTES_MAX_DEFAULT, BYTES_MAX_MAX)
         projection = Projection(include_tags, include_meta, include_data)
         query = Query(after, limit, budget, frozenset(nodes), match, epoch, projection)
+        return await self.read_query(name, query, wait_ms)
+
+    async def read_query(
+        self, name: str, query: Query, wait_ms: int = 0, stop: "asyncio.Future[None] | None" = None
+    ) -> ReadResult:
+        """Answer a query. With `wait_ms` wait for news if there are none; when `stop` is done, wait no longer."""
         if not wait_ms:
             return await self._read(name, query)
-        return await self._read_waiting(name, query, min(wait_ms, WAIT_MS_MAX))
+        return await self._read_waiting(name, query, min(wait_ms, WAIT_MS_MAX), stop)
 
-    async def _read_waiting(self, name: str, query: Query, wait_ms: int) -> ReadResult:
+    async def _read_waiting(
+        self, name: str, query: Query, wait_ms: int, stop: "asyncio.Future[None] | None"
+    ) -> ReadResult:
         deadline = self.clock.monotonic() + wait_ms / 1000
-        topic = decide.require(self.state, name)
+        topic = self.state.topics.get(name)
+        if topic is None:
+            return await self._read(name, query)
         news = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
@@ -356,12 +435,16 @@ class Engine:
                 news.set_result(None)
 
         self.listen(topic.id, wake)
+        if stop is not None:
+            stop.add_done_callback(lambda _: wake())
         try:
             while True:
                 news = asyncio.get_running_loop().create_future()
                 answer = await self._read(name, query)
                 left_ms = (deadline - self.clock.monotonic()) * 1000
                 if answer.count or answer.tombstone or not answer.caught_up or left_ms <= 0:
+                    return answer
+                if stop is not None and stop.done():
                     return answer
                 query = msgspec.structs.replace(query, after=answer.next_from_seq, epoch=answer.epoch)
                 await self.clock.wait(news, left_ms)
@@ -405,21 +488,102 @@ class Engine:
 
     async def topic_state(self, name: str, *, touch: bool = True) -> TopicState:
         """The topic as it is now. `touch` counts as a read."""
+        while True:
+            topic = self._expire(name)
+            if topic is not None and touch:
+                topic.last_read_ms = self.clock.now_ms()
+            state = None if topic is None else _topic_state(topic, self.clock.now_ms())
+            try:
+                await self._pass(self._gate(topic), at_once=True)
+            except CommitFailed:
+                continue
+            if state is None:
+                raise TopicNotFound(name)
+            return state
+
+    async def topics_after(
+        self, after: str, count: int, wanted: Callable[[str], bool], *, touch: bool = False
+    ) -> tuple[list[TopicState], bool]:
+        """Up to `count` topics whose names are above `after` and wanted, sorted; and whether there are more."""
+        while True:
+            states, gate, has_more = self._list(after, count, wanted, touch)
+            try:
+                await self._pass(gate, at_once=True)
+                return states, has_more
+            except CommitFailed:
+                continue
+
+    def _list(
+        self, after: str, count: int, wanted: Callable[[str], bool], touch: bool
+    ) -> tuple[list[TopicState], Gate, bool]:
+        now = self.clock.now_ms()
+        states: list[TopicState] = []
+        synced_at, written_at = self.state.names_at, 0
+        for name in self._sorted_names(after):
+            if not wanted(name):
+                continue
+            if len(states) == count:
+                return states, Gate(synced_at, written_at, self.wal.generation), True
+            topic = self._expire(name)
+            assert topic is not None
+            if touch:
+                topic.last_read_ms = now
+            synced_at, written_at = max(synced_at, topic.synced_at), max(written_at, topic.written_at)
+            states.append(_topic_state(topic, now))
+        return states, Gate(synced_at, written_at, self.wal.generation), False
+
+    def _sorted_names(self, after: str) -> Iterator[str]:
+        """The names of topics above `after`, sorted; the order is kept until a topic comes or goes."""
+        topics = self.state.topics
+        version = (self.state, self.state.next_id, len(topics))
+        if self._names_version != version:
+            self._names, self._names_version = sorted(topics), version
+        return iter(self._names[bisect_right(self._names, after) :])
+
+    def routers_of(self, name: str) -> list[tuple[str, str, str]]:
+        """Routers into or out of a topic, sorted: name, source, dest."""
+        topic, by_id = self.state.topics.get(name), self.state.by_id
+        if topic is None:
+            return []
+        touching = [one for one in self.state.routers.values() if topic.id in (one.source, one.dest)]
+        return sorted((one.name, by_id[one.source].name, by_id[one.dest].name) for one in touching)
+
+    def cursor_before(self, name: str, ts: int) -> int:
+        """The cursor from which a reader gets the records that are not older than `ts`."""
         topic = self._expire(name)
         if topic is None:
-            await self._pass(self._gate(None), at_once=True)
             raise TopicNotFound(name)
-        if touch:
-            topic.last_read_ms = self.clock.now_ms()
-        state = _topic_state(topic)
-        await self._pass(self._gate(topic), at_once=True)
-        return state
+        return topic.log.cursor_before(ts)
 
     async def topic_names(self) -> list[str]:
         """All topics, sorted."""
-        names = sorted(self.state.topics)
-        await self._pass(self._gate(None), at_once=True)
-        return names
+        while True:
+            names = sorted(self.state.topics)
+            try:
+                await self._pass(self._gate(None), at_once=True)
+                return names
+            except CommitFailed:
+                continue
+
+    async def export(
+        self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None
+    ) -> tuple[Export, AsyncIterator[bytes]]:
+        """The live records above `after` and up to `last`, as of now, and their Arrow stream in parts."""
+        while True:
+            try:
+                topic = self._expire(name)
+                if topic is None:
+                    raise TopicNotFound(name)
+                topic.last_read_ms = self.clock.now_ms()
+                export = capture(topic, after, last, epoch)
+                await self._pass(self._gate(topic), at_once=True)
+                await self._disk.run(export.pin)
+                return export, export.stream(self._disk.run)
+            except CommitFailed:
+                continue
+            except TopicNotFound:
+                await self._pass(self._gate(None), at_once=True)
+                raise
 
     def listen(self, topic_id: int, listener: Listener) -> None:
         """Call `listener` whenever something new can be read of a topic, or it is gone."""
@@ -462,7 +626,7 @@ class Engine:
                     self.wal.start_sync_soon()
             if topic.id in self._listeners:
                 queue.append((end, topic.id))
-            if self.wal.bytes_since_roll > CHECKPOINT_BYTES:
+            if self.wal.bytes_since_roll > self._checkpoint_bytes:
                 self._wake_background()
         else:
             for entry in decided:
@@ -521,6 +685,9 @@ class Engine:
     def when_open(self, gate: Gate, callback: Callback) -> None:
         """Call back when the gate is open, or with what keeps it from opening."""
         wal = self.wal
+        if gate.synced_at <= wal.synced and gate.written_at > wal.written and gate.generation == wal.generation:
+            wal.when_written(callback)
+            return
 
         def synced(failure: CommitFailed | None) -> None:
             if failure is None and gate.written_at > wal.written:
@@ -548,6 +715,10 @@ class Engine:
             self.when_open(gate, partial(settle, opened))
             await opened
 
+    async def _pass_refusal(self, name: str) -> None:
+        """Wait until the state for which something was refused may be shown."""
+        await self._pass(self._gate(self.state.topics.get(name)))
+
     def _publish(self) -> None:
         """The log has been written or synced further: tell those who wait."""
         for queue, reached in ((self._unwritten, self.wal.written), (self._unsynced, self.wal.synced)):
@@ -566,7 +737,7 @@ class Engine:
             before = old.by_id.get(topic.id)
             if before is not None:
                 topic.last_read_ms = before.last_read_ms
-                if not topic.is_logged and not before.is_logged:
+                if not topic.is_logged:
                     topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
                     topic.queue = before.queue
         self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
@@ -582,41 +753,59 @@ class Engine:
         """Seal records, take a snapshot, trim the log. Waits for one that is under way."""
         while self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
+        await asyncio.shield(self._start_checkpoint())
+
+    def _start_checkpoint(self) -> "asyncio.Task[None]":
         self._checkpoint = asyncio.create_task(self._store.checkpoint(self.state, self._bury))
         self._checkpoint.add_done_callback(self._checkpoint_done)
-        await asyncio.shield(self._checkpoint)
+        return self._checkpoint
 
-    def _checkpoint_done(self, _: "asyncio.Task[None]") -> None:
+    def _checkpoint_done(self, task: "asyncio.Task[None]") -> None:
         self._checkpoint = None
         self._checkpointed_at = self.clock.monotonic()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a checkpoint failed and will be tried again: %s", error)
 
     async def _run_background(self) -> None:
         while True:
             self._wake = asyncio.get_running_loop().create_future()
-            await self.clock.wait(self._wake, BACKGROUND_MS if not self._graveyard else 1)
-            try:
-                await self.tick()
-            except (TopicsError, OSError) as error:
-                logger.error("a checkpoint failed and will be tried again: %s", error)
+            await self.clock.wait(self._wake, 1 if self._graveyard or self.state.shrunk else BACKGROUND_MS)
+            self._upkeep()
 
     def _wake_background(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     async def tick(self) -> None:
-        """What is due in the background: sync, expiry, memory, checkpoint."""
+        """Do what is due in the background, and wait for the checkpoint if that is; for an engine without one."""
+        self._upkeep()
+        if self._checkpoint is not None:
+            await asyncio.shield(self._checkpoint)
+
+    def _upkeep(self) -> None:
+        """What is due now: a sync, expiry, memory to give back, a checkpoint."""
         self.wal.start_sync()
-        for name in [name for name, topic in self.state.topics.items() if topic.config.ttl_ms]:
-            self._expire(name)
+        self._expire_some()
         self._free()
-        if self._is_checkpoint_due():
-            await self.checkpoint()
+        if self._checkpoint is None and self._is_checkpoint_due():
+            self._start_checkpoint()
+
+    def _expire_some(self) -> None:
+        """Expire in as many topics as fit into a turn of the loop, each in its turn."""
+        expiring = self.state.expiring
+        slice_end = self.clock.monotonic() + SLICE_SECONDS
+        for _ in range(len(expiring)):
+            topic_id = next(iter(expiring))
+            topic = expiring[topic_id] = expiring.pop(topic_id)
+            self._expire(topic.name)
+            if self.clock.monotonic() > slice_end:
+                return
 
     def _is_checkpoint_due(self) -> bool:
         if self.wal.is_read_only or not (self.state.dirty or self.state.dirty_routers):
             return False
         age_ms = (self.clock.monotonic() - self._checkpointed_at) * 1000
-        return self.wal.bytes_since_roll > CHECKPOINT_BYTES or age_ms >= min(
+        return self.wal.bytes_since_roll > self._checkpoint_bytes or age_ms >= min(
             CHECKPOINT_MS, self.settings.segment_max_age_ms
         )
 
@@ -626,11 +815,11 @@ class Engine:
 
     def _free(self) -> None:
         """Give back the memory of some parts that are dead or sealed."""
-        for topic in self.state.dirty.values():
-            chunks = [part for part in topic.log.dropped if isinstance(part, Chunk)]
-            if chunks:
-                self._graveyard.extend(chunks)
-                topic.log.dropped = [part for part in topic.log.dropped if not isinstance(part, Chunk)]
+        shrunk = self.state.shrunk
+        while shrunk and len(self._graveyard) < FREED_PER_STEP:
+            _, topic = shrunk.popitem()
+            self._graveyard.extend(part for part in topic.log.dropped if isinstance(part, Chunk))
+            topic.log.dropped = [part for part in topic.log.dropped if not isinstance(part, Chunk)]
         for part in self._graveyard[-FREED_PER_STEP:]:
             self._cache.forget(part)
         del self._graveyard[-FREED_PER_STEP:]
@@ -650,7 +839,7 @@ def _result(topic: Topic, plan: Plan) -> ReadResult:
     )
 
 
-def _topic_state(topic: Topic) -> TopicState:
+def _topic_state(topic: Topic, now: int) -> TopicState:
     log = topic.log
     return TopicState(
         topic.name,
@@ -663,7 +852,16 @@ def _topic_state(topic: Topic) -> TopicState:
         topic.config,
         topic.last_write_ts,
         topic.last_read_ms,
+        effective_priority(topic.config, topic.last_read_ms, now),
+        _queue_counts(topic, now) if topic.config.type == "queue" else None,
     )
+
+
+def _queue_counts(topic: Topic, now: int) -> QueueCounts:
+    queue, is_live = topic.queue, topic.log.is_live
+    leased = [seq for seq, (_, _, deadline) in queue.leases.items() if now <= deadline and is_live(seq)]
+    delayed = [seq for seq, start in queue.delayed.items() if now < start and is_live(seq)]
+    return QueueCounts(topic.log.count - len(leased) - len(delayed), len(leased), queue.dead_lettered)
 
 
 def _config_in(config: ConfigIn | Mapping[str, Any] | None) -> ConfigIn:
@@ -683,12 +881,13 @@ def _record_in(record: Mapping[str, Any] | RecordIn) -> RecordIn:
     if "data" not in record:
         raise InvalidRequest("a record needs data")
     meta = record.get("meta")
-    return RecordIn(
-        Raw(_encode_json(record["data"])),
-        record.get("tag"),
-        record.get("node"),
-        NO_META if meta is None else Raw(_encode_json(meta)),
-    )
+    try:
+        data = Raw(_encode_json(record["data"]))
+        return RecordIn(
+            data, record.get("tag"), record.get("node"), NO_META if meta is None else Raw(_encode_json(meta))
+        )
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"a record is not JSON: {error}") from None
 
 
 __all__ = ["Batch", "DeleteResult", "Engine", "ReadResult", "TopicState", "WriteResult"]

@@ -7,7 +7,7 @@ says where each value comes from. Secrets are left out of the repr.
 
 import os
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Final
 
 from topics.errors import ConfigurationError
@@ -82,6 +82,17 @@ class Settings:
     def load(cls, environ: Mapping[str, str] | None = None) -> "Settings":
         """Read the environment. A malformed variable raises, naming it."""
         return cls(**_read(os.environ if environ is None else environ))
+
+    def without_secrets(self) -> "Settings":
+        """A copy in which secrets are empty."""
+        return replace(self, api_keys="")
+
+    @staticmethod
+    def forget_secrets() -> None:
+        """Take secrets out of this process's environment, so that no child inherits them."""
+        for setting in fields(Settings):
+            if setting.metadata["secret"]:
+                os.environ.pop(_variable(setting), None)
 
     @staticmethod
     def sources(environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -7,8 +7,9 @@ are in force, from where the log counts. The steps of a checkpoint:
 2. Every topic that changed since the last checkpoint is *captured*, one after
    the other, while the loop goes on: its item at the log's end as of then, the
    records it has in memory, the delete flags its segments lack.
-3. The records are written to segments, the flags set, all of it synced, and so
-   is the log up to the last capture.
+3. The records are written to segments and synced, and so is the log up to the
+   last capture. Only then are the flags set: a delete that the log can still
+   lose must not be done.
 4. The snapshot is installed: from now on recovery starts at P, and skips for
    each topic the entries below its own capture.
 5. Parts in memory give way to sealed ones; files no longer in force go.
@@ -18,8 +19,10 @@ Recovery is the way back: snapshot, segments, then `replay` over the log.
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -30,7 +33,7 @@ from topics.core.entries import AnyEntry, GapOpened, Reincarnated
 from topics.core.log import Log
 from topics.core.machine import State, Topic, apply, replay
 from topics.core.parts import PAGE_ROWS, Chunk, Columns, Part, Sealed
-from topics.errors import CommitFailed, UnusableDirectory
+from topics.errors import CommitFailed, Damaged, UnusableDirectory
 from topics.settings import Settings
 from topics.storage import frames, segments
 from topics.storage.files import Disk
@@ -42,6 +45,7 @@ from topics.storage.snapshots import Snapshots
 from topics.storage.wal import Wal
 
 SLICE_SECONDS = 0.002  # work done on the loop before others get their turn
+REPLAY_SLICE_BYTES = 256 * 1024  # of the log replayed before others get their turn
 SMALL_PIECES_MAX = 8  # a topic's small pieces are merged beyond this number
 SPARSE_FACTOR = 4  # a file this much larger than what is in force of it is rewritten
 
@@ -83,9 +87,11 @@ class Store:
         self._clock = clock
         self._settings = settings
         self._snapshots = Snapshots(disk)
+        self._installing = threading.Lock()  # a snapshot is installed off the loop, and loaded after a failure on it
         self.wal = Wal(disk, clock)
         self.progress = 0.0  # of replay, 0.0 to 1.0
         self.replayed_frames = 0
+        self._sealed_bytes = 0  # of the log, at the last checkpoint
         self._start = frames.position_of(1, 0)
         self._next_segment = 1
         self._files: dict[int, SegmentFile] = {}  # that the snapshot names
@@ -101,13 +107,16 @@ class Store:
         await self._disk.run(segments.warm_up)
         state, log, meta = self._load(frozenset())
         is_clean = meta is None or meta.is_clean
-        slice_end = self._clock.monotonic() + SLICE_SECONDS
+        replayed_bytes = 0
         for frame in log.read():
             self._replay_frame(state, frame)
-            self.progress = log.bytes_done / max(1, log.bytes_total)
-            if self._clock.monotonic() > slice_end:
+            replayed_bytes += len(frame.payload)
+            if replayed_bytes > REPLAY_SLICE_BYTES:
+                replayed_bytes = 0
+                self.progress = log.bytes_done / max(1, log.bytes_total)
                 await asyncio.sleep(0)
-                slice_end = self._clock.monotonic() + SLICE_SECONDS
+        if not is_clean and not log.files:
+            raise Damaged(f"{self._disk.path}/{log_name(frames.number_of(self._start))}", 0, "this log file is missing")
         is_clean = is_clean and log.boot_id is None
         is_same_boot = bool(self._disk.boot_id) and log.boot_id == self._disk.boot_id
         closing = list(_losses(state, is_clean, has_lost_power=not is_clean and not is_same_boot))
@@ -121,9 +130,11 @@ class Store:
 
     def rebuild(self, void: frozenset[int]) -> State:
         """The state without the frames in `void`, after the log failed. Blocking."""
-        self._files.clear()
-        self._pieces.clear()
-        state, log, _ = self._load(void)
+        with self._installing:
+            self._files.clear()
+            self._pieces.clear()
+            self._obsolete.clear()
+            state, log, _ = self._load(void)
         for frame in log.read():
             self._replay_frame(state, frame)
         return state
@@ -173,7 +184,7 @@ class Store:
 
     def _begin(self, log: Replay, payload: bytes) -> None:
         log.repair()
-        self.wal.begin(log.next_number, payload)
+        self.wal.begin(log.next_number, payload, log.end)
         orphans = [*self._snapshots.obsolete(), *self._orphan_segments()]
         for name in orphans:
             self._disk.remove(name)
@@ -187,28 +198,46 @@ class Store:
 
     # --- checkpoint
 
+    @property
+    def unsealed_bytes(self) -> int:
+        """Log that was appended in this run and lies behind no checkpoint: its records are in memory."""
+        return self.wal.bytes_appended - self._sealed_bytes
+
     async def checkpoint(self, state: State, on_sealed: Callable[[Part], None], is_last: bool = False) -> None:
         """Make recovery start here. `on_sealed` is told of parts that a sealed one replaces."""
         start = await self.wal.roll()
-        generation = self.wal.generation
+        generation, appended, number = self.wal.generation, self.wal.bytes_appended, self._snapshots.number
         files: list[FileRef] = []
+        captures: list[Capture] = []
+        groups: list[Group] = []
+        obsolete: list[PieceRef] = []
         try:
-            captures = [capture async for capture in self._captures(state)]
+            async for capture in self._captures(state):
+                captures.append(capture)
             items, groups = await self._write(captures, files)
             await self.wal.wait_synced(self.wal.end)
+            self._check(generation)
+            await self._write_flags(captures)
             if is_last:
                 start = frames.position_of(frames.number_of(start) + 1, 0)
             items[dump.META] = msgspec.msgpack.encode(Meta(start, state.next_id, self._next_segment, is_last))
             obsolete = self._end_pieces(captures, items)
+            await self._disk.run(lambda: self._put_in_force(items, generation))
+        finally:
+            if self._snapshots.number == number:
+                self._abandon(state, generation, files, captures)
+            elif generation == self.wal.generation:
+                self._start = start
+                self._sealed_bytes = appended
+                self._install(state, groups, obsolete, on_sealed)
+        self._check(generation)
+        await self._disk.run(lambda: self._remove_obsolete(generation, is_last))
+
+    def _put_in_force(self, items: dump.Items, generation: int) -> None:
+        """Install the snapshot, unless the log has failed: then the state was rebuilt without it. Blocking."""
+        with self._installing:
             self._check(generation)
-            await self._disk.run(lambda: self._snapshots.install(items))
-            self._check(generation)
-        except BaseException:
-            self._abandon(state, generation, files)
-            raise
-        self._start = start
-        self._install(state, groups, obsolete, on_sealed)
-        await self._disk.run(self._remove_obsolete)
+            self._snapshots.install(items)
 
     def _check(self, generation: int) -> None:
         if generation != self.wal.generation:
@@ -269,7 +298,7 @@ class Store:
         return Group(topic, list(parts), live, [])
 
     async def _write(self, captures: list[Capture], files: list[FileRef]) -> tuple[dump.Items, list[Group]]:
-        """Write segments and delete flags; all are durable at the end."""
+        """Write segments; they are durable at the end."""
         items: dump.Items = {}
         groups = [group for capture in captures for group in capture.groups]
         pieces: list[tuple[Group, Piece]] = []
@@ -284,8 +313,6 @@ class Store:
             await self._write_file(pieces, items, files)
         for capture in captures:
             items.update(capture.items)
-            for part, runs in capture.flags:
-                await self._write_flags(part, runs)
         if files:
             await self._disk.run(self._disk.sync_directory)
         return items, groups
@@ -335,11 +362,13 @@ class Store:
             group.new.append(self._sealed(ref))
             items[_piece_key(ref)] = segments.encode_ref(ref)
 
-    async def _write_flags(self, part: Sealed, runs: list[tuple[int, int]]) -> None:
-        rows = part.sealed
-        assert isinstance(rows, SegmentRows)
-        await self._disk.run(lambda: rows.set_deleted(runs))
-        part.flagged = sum(stop - start for start, stop in runs)
+    async def _write_flags(self, captures: list[Capture]) -> None:
+        """Set the delete flags that segments lack; they are durable at the end."""
+        for part, runs in (flag for capture in captures for flag in capture.flags):
+            rows = part.sealed
+            assert isinstance(rows, SegmentRows)
+            await self._disk.run(partial(rows.set_deleted, runs))
+            part.flagged = sum(stop - start for start, stop in runs)
 
     def _end_pieces(self, captures: list[Capture], items: dump.Items) -> list[PieceRef]:
         """End the items of pieces, and of files, that nothing refers to any more. Gives the pieces."""
@@ -381,9 +410,10 @@ class Store:
             self._pieces.pop(ref.file, None)
             self._files.pop(ref.file, None)
 
-    def _abandon(self, state: State, generation: int, files: list[FileRef]) -> None:
+    def _abandon(self, state: State, generation: int, files: list[FileRef], captures: list[Capture]) -> None:
         """Undo what a failed checkpoint left behind: its topics are dirty again, its segments go."""
         if generation == self.wal.generation:
+            self._obsolete.extend(_ref_of(part) for capture in captures for part in capture.dropped)
             for topic in self._captured:
                 state.dirty.setdefault(topic.id, topic)
                 topic.sealed_dirty = True
@@ -394,12 +424,17 @@ class Store:
             with suppress(OSError):
                 self._disk.remove(segments.name_of(file.number))
 
-    def _remove_obsolete(self) -> None:
-        """Remove the files that the installed snapshot no longer needs. Blocking."""
-        first = frames.number_of(self._start)
-        old_logs = [name for name in self._disk.names() if name.startswith("log-") and log_number(name) < first]
-        for name in [*old_logs, *self._orphan_segments()]:
-            self._disk.remove(name)
+    def _remove_obsolete(self, generation: int, is_last: bool) -> None:
+        """Remove the files that the installed snapshot no longer needs. Blocking.
+
+        A graceful stop leaves the last log file, empty as it is: should the snapshot get lost, it shows that.
+        """
+        with self._installing:
+            self._check(generation)
+            first = frames.number_of(self._start) - is_last
+            old_logs = [name for name in self._disk.names() if name.startswith("log-") and log_number(name) < first]
+            for name in [*old_logs, *self._orphan_segments()]:
+                self._disk.remove(name)
 
     # --- sparse files
 
@@ -440,7 +475,7 @@ def _attach_part(log: Log, part: Sealed) -> bool:
     if part.last < log.floor:
         return False
     flagged = rows.flagged_rows()
-    part.flagged = len(flagged)
+    part.flagged = -1 if flagged else 0  # not known to be synced: set again with the next one that is set
     below = part.row_from(log.floor)
     if flagged or below:
         dead = sorted({*flagged, *range(below)})

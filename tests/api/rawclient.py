@@ -57,6 +57,11 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
+def speaks(listener: Listener, kind: type) -> bool:
+    """Is there one connection, and has it turned out to be of this kind?"""
+    return [type(one) for one in listener.connections.open] == [kind]
+
+
 class ScriptedApp:
     """Answers by path: /hold is kept in `held`, /stream opens a stream, the rest is echoed."""
 
@@ -259,6 +264,7 @@ class MemoryTransport(asyncio.Transport):
         self.written = b""
         self.is_ended = False  # the client has seen EOF or a reset
         self.is_lost = False
+        self.is_blocked = False
         self.reads = True
         self._protocol: asyncio.Protocol = Sniffer(self.connections)
         self._protocol.connection_made(self)
@@ -274,6 +280,17 @@ class MemoryTransport(asyncio.Transport):
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(int(seconds * 1000))
         self.connections.sweep()
+
+    def block(self) -> None:
+        """The client stops reading; what is written from now on still arrives, later."""
+        if not self.is_lost and not self.is_blocked:
+            self.is_blocked = True
+            self._protocol.pause_writing()
+
+    def unblock(self) -> None:
+        if not self.is_lost and self.is_blocked:
+            self.is_blocked = False
+            self._protocol.resume_writing()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = cast(asyncio.Protocol, protocol)

@@ -98,13 +98,16 @@ def end(peer: MemoryTransport, app: ScriptedApp) -> None:
 
 
 def replay(pieces: list[bytes], seed: int = 0) -> MemoryTransport:
-    """Feed the pieces; at moments drawn from `seed`, held exchanges are answered."""
+    """Feed the pieces; at moments drawn from `seed`, held exchanges are answered and the client stops reading."""
     app, chance = ScriptedApp(), random.Random(seed)
     peer = MemoryTransport(app, LIMITS)
     for piece in pieces:
+        if seed:
+            chance.choice([peer.block, peer.unblock])()
         peer.feed(piece)
         if chance.random() < 0.3:
             release(app)
+    peer.unblock()
     end(peer, app)
     return peer
 

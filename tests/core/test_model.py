@@ -178,7 +178,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def tick(self) -> None:
-        self.adapter.do(self.engine.tick())
+        async def go() -> None:
+            self.engine.tick()
+            if self.engine._checkpoint is not None:
+                await asyncio.wait([self.engine._checkpoint])
+
+        self.adapter.do(go())
 
     @rule(meanwhile=st.lists(st.tuples(st.integers(0, 12), commands), min_size=1, max_size=4))
     def checkpoint_meanwhile(self, meanwhile: list[tuple[int, Command]]) -> None:

@@ -6,7 +6,7 @@ the commits: `moment_of` finds which. What is then left to check is that it is n
 topics, which come back empty (DU9).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from topics.engine import Engine
 from topics.testing.clock import ManualClock
@@ -44,11 +44,13 @@ def moment_of(history: History, seen: Seen, now: int, aftermath: Aftermath) -> t
         for is_clean in {aftermath.is_clean, aftermath.is_clean or aftermath.may_be_clean}:
             oracle = _after_restart(history, history.moments[number], seen, replace(aftermath, is_clean=is_clean))
             different = [
-                f"{name}:\n    expected {expected}\n    is       {found}"
+                f"{name}: {_difference(expected, found)}"
                 for name in sorted({*seen, *oracle.names()})
                 if (expected := _expected(oracle, name, now)) != (found := _comparable(seen.get(name)))
             ]
             different += instances_keep_their_epochs(history, oracle, seen)
+            if not is_clean:
+                different += ephemeral_heads_are_those_of_a_checkpoint(history, history.moments[number], seen)
             if not different:
                 return number, oracle
             wrong.append(f"not commit {number}: " + "; ".join(different))
@@ -57,6 +59,14 @@ def moment_of(history: History, seen: Seen, now: int, aftermath: Aftermath) -> t
 
 def _expected(oracle: Oracle, name: str, now: int) -> TopicSeen | None:
     return _comparable(predict(oracle, name, now)) if name in oracle.names() else None
+
+
+def _difference(expected: TopicSeen | None, found: TopicSeen | None) -> str:
+    """Where the two differ."""
+    if expected is None or found is None:
+        return "should not be there" if expected is None else "is missing"
+    names = [field.name for field in fields(TopicSeen) if getattr(expected, field.name) != getattr(found, field.name)]
+    return ", ".join(f"{name} is {getattr(found, name)}, not {getattr(expected, name)}" for name in names)
 
 
 def _comparable(seen: TopicSeen | None) -> TopicSeen | None:
@@ -71,7 +81,6 @@ def _after_restart(history: History, moment: Oracle, seen: Seen, aftermath: Afte
     """What the restart does to a moment, as far as it may."""
     oracle = moment.clone()
     heads = {name: found.head for name, found in seen.items()}
-    checkpointed = history.checkpointed
     oracle.restart(clean=aftermath.is_clean, power_loss=aftermath.is_power_loss and not aftermath.is_clean, heads=heads)
     for name in oracle.names():
         topic, found = oracle._topics[name], seen.get(name)
@@ -79,16 +88,13 @@ def _after_restart(history: History, moment: Oracle, seen: Seen, aftermath: Afte
             continue
         weak = history.weak.get((name, topic.epoch), 0)
         if topic.config.durability == "ephemeral":
-            if not aftermath.is_clean:
-                head = moment._topics[name].head
-                assert found.head <= head, f"{name}: seqs were invented"
-                assert found.head >= min(head, checkpointed.get(name, 0)), f"{name}: the checkpointed head is lost (G3)"
             continue
         if topic.floor < found.floor <= weak + 1 and not aftermath.is_clean:  # its records from before were in memory only
             for record in topic.live():
                 if record.seq <= weak:
                     topic.take(record, "evicted")
             topic.cap_hi = max(topic.cap_hi, found.floor - 1)
+            topic.keys = {key: kept for key, kept in topic.keys.items() if kept[1].first > weak}
             if topic.head <= weak:
                 topic.last_write_ts = found.last_write_ts
         may_gap = aftermath.is_power_loss and topic.config.durability in ("disk", "memory")
@@ -134,6 +140,17 @@ def instances_keep_their_epochs(history: History, oracle: Oracle, seen: Seen) ->
         earlier = [theirs for (other, e), theirs in history.epochs.items() if other == name and e < epoch]
         if found.epoch <= max(earlier, default=0):
             wrong.append(f"{name}: epoch {found.epoch} is not above {earlier}")
+    return wrong
+
+
+def ephemeral_heads_are_those_of_a_checkpoint(history: History, moment: Oracle, seen: Seen) -> list[str]:
+    """G3, DU1: an ephemeral topic's head is one it had, not below that of the last checkpoint. Gives what is wrong."""
+    wrong = []
+    for name, topic in moment._topics.items():
+        if topic.config.durability == "ephemeral" and name in seen:
+            least = min(topic.head, history.checkpointed.get((name, topic.epoch), 0))
+            if not least <= seen[name].head <= topic.head:
+                wrong.append(f"{name}: the head is {seen[name].head}, not between {least} and {topic.head}")
     return wrong
 
 

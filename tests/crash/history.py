@@ -56,7 +56,7 @@ class History:
     last_of: dict[str, int] = field(default_factory=dict)  # number of each topic's last commit
     epochs: dict[tuple[str, int], int] = field(default_factory=dict)  # name and oracle's epoch → the engine's
     acked_heads: dict[tuple[str, int], int] = field(default_factory=dict)  # highest seq acked, logged classes
-    checkpointed: dict[str, int] = field(default_factory=dict)  # heads that the last checkpoint has for sure
+    checkpointed: dict[tuple[str, int], int] = field(default_factory=dict)  # heads that the last checkpoint has
     weak: dict[tuple[str, int], int] = field(default_factory=dict)  # highest seq written while ephemeral
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ class Hung(AssertionError):
 class Run:
     """One play of a script on one disk."""
 
-    def __init__(self, script: Script, hooks: Iterable[Hook] = ()) -> None:
+    def __init__(self, script: Script, hooks: Iterable[Hook] = (), *, is_faulty: bool = False) -> None:
         self.script = script
         self.disk = MemoryDisk(hooks=hooks)
         self.clock = ManualClock()
@@ -33,6 +33,7 @@ class Run:
         self.is_up = False  # the engine runs
         self.stop = ""  # how the script stops it just now
         self.start_failure: BaseException | None = None
+        self.is_faulty = is_faulty  # the disk may fail without dying
 
     @property
     def settings(self) -> Settings:
@@ -70,7 +71,9 @@ class Run:
         self.engine = self.open(self.disk)
         try:
             await self.engine.start()
-        except OSError as error:
+        except (OSError, StorageError) as error:
+            if not self.is_faulty:
+                raise
             self.start_failure = error
             return False
         self.is_up = True
@@ -79,7 +82,7 @@ class Run:
     async def _call(self, operation: Operation) -> None:
         engine = self.engine
         assert engine is not None
-        heads = {name: self.history.now._topics[name].head for name in self.history.now.names()}
+        heads = {(name, topic.epoch): topic.head for name, topic in self.history.now._topics.items()}
         call = self.history.submit(operation, self.clock.now_ms())
         try:
             answer = await operation.carry_out(engine)
@@ -103,12 +106,17 @@ class Run:
             after = self.disk.kill() if how == "kill" else self.disk.power_loss(how)  # type: ignore[arg-type]
             self.disk.is_dead = True
         after.hooks = hooks
-        is_clean = how == "gracefully" and not engine.wal.is_read_only
         self.disk, self.is_up = after, False
         if not await self._start():
             return False
         self.stop = ""
-        aftermath = Aftermath(how, is_power_loss=how not in ("gracefully", "kill"), is_clean=is_clean)
+        is_graceful = how == "gracefully"
+        aftermath = Aftermath(
+            how,
+            is_power_loss=how not in ("gracefully", "kill"),
+            is_clean=is_graceful and not self.is_faulty,
+            may_be_clean=is_graceful,
+        )
         adopted = await check_recovered(self.history, self.engine, self.clock, aftermath)  # type: ignore[arg-type]
         self.history.adopt(adopted)
         return True

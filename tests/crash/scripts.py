@@ -123,7 +123,6 @@ LOSSES = Script(
         Read("ttl"),
         Append("cap", records("5", "6@t")),
         Append("ttl", records("4")),
-        StepClock(-100),
         Put("ttl", {**FSYNC, "ttl_ms": 10_000}),
         Read("ttl"),
         Delete("cap", match=eq("t")),
@@ -244,4 +243,24 @@ SPARSE = Script(
     segment_max_events=100,
 )
 
-SCRIPTS = [CLASSES, CHECKPOINTS, RESTARTS, LOSSES, RESERVATIONS, TOGETHER, CHANGES, SPARSE]
+FINAL = Script(
+    "what has expired stays gone, whatever the clock and the config do",
+    [
+        Append("f", records("1", "2", "3"), config={**FSYNC, "ttl_ms": 100}),
+        Append("d", records("1", "2"), config={**DISK, "ttl_ms": 100}),
+        Advance(150),
+        Read("f"),
+        Read("d"),
+        StepClock(-100),
+        Put("f", {**FSYNC, "ttl_ms": 10_000}),
+        Append("f", records("4")),
+        Read("f"),
+        Checkpoint(),
+        StepClock(-1000),
+        Append("d", records("3")),
+        Restart("kill"),
+        Read("d"),
+    ],
+)
+
+SCRIPTS = [CLASSES, CHECKPOINTS, RESTARTS, LOSSES, RESERVATIONS, TOGETHER, CHANGES, SPARSE, FINAL]

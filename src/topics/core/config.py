@@ -17,6 +17,7 @@ T = TypeVar("T")
 LEASE_MS_MIN, LEASE_MS_MAX = 100, 86_400_000
 CLAIM_JITTER_MS_MAX = 5_000
 PRIORITY_MAX = 1_000
+RECENT_PRIORITY, PRIORITY_HALF_LIFE_MS, PRIORITY_IDLE_MS_MAX = 500, 30_000, 300_000
 
 
 class ConfigIn(Struct, frozen=True, kw_only=True):
@@ -75,6 +76,16 @@ def resolve(name: str, given: ConfigIn, current: TopicConfig | None = None) -> T
         dead_letter=_dead_letter(name, _or(given.dead_letter, None)),
         leases_durable=_or(given.leases_durable, DEFAULT.leases_durable),
     )
+
+
+def effective_priority(config: TopicConfig, last_read_ms: int | None, now: int) -> int:
+    """The priority in use at `now` (PR1): the topic's own, or one that halves with every 30 s without a read."""
+    if config.priority is not None:
+        return config.priority
+    if not config.auto_priority or last_read_ms is None:
+        return 0
+    idle_ms = max(0, now - last_read_ms)
+    return round(RECENT_PRIORITY * 2 ** (-idle_ms / PRIORITY_HALF_LIFE_MS)) if idle_ms < PRIORITY_IDLE_MS_MAX else 0
 
 
 def _or(value: T | UnsetType, default: T) -> T:

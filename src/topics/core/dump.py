@@ -115,7 +115,7 @@ def dump_router(router: Router) -> bytes:
 
 
 def _dump_keys(topic: Topic, position: int, now: int) -> Items:
-    """Keys not dumped yet, as a new block; blocks whose keys are all forgotten go."""
+    """Keys not dumped yet, as a new block; blocks whose keys are all forgotten go, as those of an ephemeral topic."""
     items: Items = {}
     fresh = topic.keys.take_fresh()
     if fresh and topic.is_logged:
@@ -124,7 +124,7 @@ def _dump_keys(topic: Topic, position: int, now: int) -> Items:
         topic.key_blocks.append((position, newest_ts))
     window_ms = topic.config.idempotency_window_ms
     for number, newest_ts in list(topic.key_blocks):
-        if now - newest_ts > window_ms:
+        if now - newest_ts > window_ms or not topic.is_logged:
             items[_keys_key(topic.id, number)] = None
             topic.key_blocks.remove((number, newest_ts))
     return items
@@ -149,6 +149,7 @@ def load(items: Mapping[bytes, bytes]) -> State:
 def _load_topic(state: State, item: TopicItem) -> None:
     topic = Topic(item.id, item.name, item.epoch, item.config)
     state.topics[item.name] = state.by_id[item.id] = topic
+    state.index_expiry(topic)
     topic.position = item.position
     topic.reserved = topic.reserved_durable = item.reserved
     log = topic.log

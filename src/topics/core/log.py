@@ -199,6 +199,12 @@ class Log:
         self._measured.clear()
         self._settle()
 
+    def drop_all(self) -> None:
+        """Let go of all parts: the topic is gone."""
+        self.dropped.extend(self.parts)
+        self.parts = []
+        self.count = self.bytes = 0
+
     def _lose(self, last: int) -> None:
         self._drop_through(last)
         if self.gaps and self.gaps[0].last < self.floor:
@@ -305,6 +311,16 @@ class Log:
         part = self.parts[index]
         return self.highest_live(part.seq_at(part.row_after_ts(before_ts - 1)) - 1)
 
+    def cursor_before(self, ts: int) -> int:
+        """The cursor behind which all records not older than `ts` lie; 0 if lost ones may be among them."""
+        if ts <= (self.earliest_ts if self.count else self.last_ts):
+            return 0
+        index = bisect_left(self.parts, ts, key=lambda part: part.ts_at(part.count - 1))
+        if index == len(self.parts):
+            return self.head
+        part = self.parts[index]
+        return part.seq_at(part.row_after_ts(ts - 1)) - 1
+
     def overflow(self, cap_records: int, cap_bytes: int, incoming: "array[int] | None" = None) -> int:
         """The last seq that must go so that the rest, with `incoming` sizes added, fits the caps; 0 if all fits."""
         added = sum(incoming) if incoming is not None else 0
@@ -359,6 +375,13 @@ class Log:
         self._walk(query, plan, stop, cache)
         plan.scanned = plan.next - cursor
         return plan
+
+    def losses(self, query: Query, epoch: int, last: int) -> tuple[list[Tombstone], int]:
+        """All that a reader of everything up to `last` has missed, and the cursor behind what it opens with."""
+        opening, cursor = self._opening(query, epoch)
+        gaps = [gap for gap in self.gaps if gap.first > cursor and gap.first <= last]
+        lost = [Tombstone(g.first, g.last, g.reason, g.last - g.first + 1, g.last + 1, self.head) for g in gaps]
+        return ([] if opening is None else [opening]) + lost, cursor
 
     def _opening(self, query: Query, epoch: int) -> tuple[Tombstone | None, int]:
         """The tombstone that a read opens with, if any, and the cursor behind it (TM3-TM6, TM11, TM16)."""

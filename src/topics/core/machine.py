@@ -178,9 +178,18 @@ class State:
         self.names_at = 0  # of the gate: the position at which a topic last came or went
         self.dirty: dict[int, Topic] = {}  # topics changed, or gone, since they were last dumped
         self.dirty_routers: dict[str, None] = {}
+        self.expiring: dict[int, Topic] = {}  # topics whose records have a lifetime
+        self.shrunk: dict[int, Topic] = {}  # topics that may have dropped parts whose memory can be given back
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
+
+    def index_expiry(self, topic: Topic) -> None:
+        """Note whether the records of a topic that came or changed have a lifetime."""
+        if topic.config.ttl_ms:
+            self.expiring[topic.id] = topic
+        else:
+            self.expiring.pop(topic.id, None)
 
 
 def apply(state: State, entry: AnyEntry) -> None:
@@ -190,18 +199,18 @@ def apply(state: State, entry: AnyEntry) -> None:
 
 def replay(state: State, entry: AnyEntry, position: int) -> None:
     """Carry out one entry of the log, unless the snapshot has it already or its topic is gone."""
-    if isinstance(entry, TopicCreated):
-        if entry.topic not in state.by_id:
+    kind = type(entry)
+    if kind is TopicCreated:
+        if entry.topic not in state.by_id:  # type: ignore[union-attr]
             apply(state, entry)
-        return
-    if isinstance(entry, RouterSet | RouterRemoved):
+    elif kind is RouterSet or kind is RouterRemoved:
         apply(state, entry)
-        return
-    topic = state.by_id.get(entry.topic)
-    if topic is not None and position >= topic.position:
-        apply(state, entry)
-        if isinstance(entry, TopicConfigured) and not topic.is_logged:
-            _reincarnated(state, Reincarnated(topic.id, topic.epoch))
+    else:
+        topic = state.by_id.get(entry.topic)  # type: ignore[union-attr]
+        if topic is not None and position >= topic.position:
+            apply(state, entry)
+            if kind is TopicConfigured and not topic.is_logged:
+                _reincarnated(state, Reincarnated(topic.id, topic.epoch))
 
 
 def _appended(state: State, entry: Appended) -> None:
@@ -220,21 +229,28 @@ def _appended(state: State, entry: Appended) -> None:
 def _topic_created(state: State, entry: TopicCreated) -> None:
     topic = Topic(entry.topic, entry.name, entry.epoch, entry.config)
     state.topics[entry.name] = state.by_id[entry.topic] = topic
+    state.index_expiry(topic)
     state.next_id = max(state.next_id, entry.topic + 1, entry.epoch + 1)
     state.dirty[entry.topic] = topic
 
 
 def _topic_configured(state: State, entry: TopicConfigured) -> None:
     topic = state.by_id[entry.topic]
+    if not topic.is_logged and entry.config.durability != "ephemeral":
+        topic.keys.redump()
     topic.config = entry.config
+    state.index_expiry(topic)
     state.dirty[entry.topic] = topic
 
 
 def _topic_deleted(state: State, entry: TopicDeleted) -> None:
     topic = state.by_id.pop(entry.topic)
     del state.topics[topic.name]
+    state.expiring.pop(topic.id, None)
     state.records -= topic.log.count
     state.bytes -= topic.log.bytes
+    topic.log.drop_all()
+    state.shrunk[topic.id] = topic
     state.dirty[entry.topic] = topic
     for name, router in list(state.routers.items()):
         if entry.topic in (router.source, router.dest):
@@ -254,6 +270,8 @@ def _shrinking(change: Callable[[Log, Any], None]) -> Callable[[State, Any], Non
         state.bytes += log.bytes - size
         state.dirty[entry.topic] = topic
         topic.sealed_dirty = True
+        if log.dropped:
+            state.shrunk[entry.topic] = topic
 
     return carry_out
 

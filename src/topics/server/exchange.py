@@ -28,6 +28,7 @@ Callback = Callable[[], None]
 KIB: Final = 1024
 NEVER: Final = float("inf")
 JSON: Final = b"application/json"
+BODYLESS: Final = frozenset((204, 304))  # an answer without body and without a length
 
 # Set by the transports alone; from the application they would contradict the framing.
 FRAMING_HEADERS: Final = frozenset(
@@ -249,7 +250,7 @@ class Connections:
         self.is_draining = False
         self.accepted_total = 0
         self.http2_total = 0
-        self.malformed_total = 0
+        self.broken_total = 0  # ended because their input was not followed any further
         self.expired_total = 0
         self.heads: dict[tuple[int, bytes], bytes] = {}  # HTTP/1.1 heads by status and type, with the date
         self._clock = clock

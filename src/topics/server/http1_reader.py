@@ -7,7 +7,7 @@ Invariants
 - A message is under way while `target` (its head) or `request` (its body) is set.
 - llhttp runs in its strict mode: it refuses bare LF, folded or malformed headers, and a Content-Length that is
   doubled, malformed or beside Transfer-Encoding. `_examine` refuses what llhttp lets through.
-- After `Sink.broken` nothing may be fed any more.
+- After `Sink.broken` nothing may be fed any more; while `has_stopped`, nothing before `go_on`.
 """
 
 from typing import Final, Protocol
@@ -42,7 +42,7 @@ class Sink(Protocol):
         ...
 
     def push_back(self, data: bytes) -> None:
-        """Input that follows a head which asks for an upgrade."""
+        """Input after which the reader has stopped; it goes on with `Reader.go_on`."""
         ...
 
 
@@ -54,27 +54,6 @@ class Refused(Exception):
 
 
 class Reader:
-    __slots__ = (
-        "_body_bytes",
-        "_fed_bytes",
-        "_headers",
-        "_is_http10",
-        "_is_refused",
-        "_is_upgrade",
-        "_keeps_alive",
-        "_parser",
-        "_parts",
-        "_peer",
-        "_refused",
-        "_repeated",
-        "_shared",
-        "_since",
-        "_sink",
-        "is_continue_due",
-        "request",
-        "target",
-    )
-
     def __init__(self, sink: Sink, shared: Connections, peer: tuple[str, int]) -> None:
         self._sink = sink
         self._shared = shared
@@ -83,6 +62,7 @@ class Reader:
         self.target = b""
         self.request: Request | None = None
         self.is_continue_due = False  # the client waits for 100 Continue
+        self.has_stopped = False  # behind a head that asks for an upgrade: what follows may not be HTTP
         self._headers: dict[bytes, bytes] = {}
         self._repeated: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
@@ -112,7 +92,9 @@ class Reader:
         self._since = self._shared.now
 
     def close(self) -> None:
-        self._parser = None  # it refers to this object
+        """Let go of all that refers back to this object."""
+        self._parser = None
+        del self._sink
 
     def feed(self, data: bytes | memoryview) -> None:
         assert self._parser is not None
@@ -125,25 +107,27 @@ class Reader:
             self._stopped(error)
             return
         except HttpParserError as error:
-            self._break(malformed(f"malformed HTTP: {error}"))
+            self.break_off(malformed(f"malformed HTTP: {error}"))
             return
         if upgrade_at >= 0:
-            self._pass_over_upgrade(bytes(data[upgrade_at:]))
+            self.has_stopped = True
+            self._sink.push_back(bytes(data[upgrade_at:]))
         elif self.request is not None or self.target:
             self._bound(len(data))
 
     def _stopped(self, error: HttpParserCallbackError) -> None:
         if self._refused is not None:
-            self._break(self._refused.answer)
+            self.break_off(self._refused.answer)
         else:
             log.error("an HTTP/1 callback failed", exc_info=error)
-            self._break(INTERNAL)
+            self.break_off(INTERNAL)
 
     def _refuse_to_go_on(self, answer: Answer | None) -> Refused:
         self._refused = Refused(answer)
         return self._refused
 
-    def _break(self, answer: Answer | None) -> None:
+    def break_off(self, answer: Answer | None) -> None:
+        """End the connection with this answer, unless the message under way has had one."""
         self._sink.broken(None if self._is_refused else answer)
 
     def _bound(self, fed_bytes: int) -> None:
@@ -156,22 +140,21 @@ class Reader:
         head_bytes_max = self._shared.limits.head_bytes_max
         if self.request is None:
             if self._fed_bytes > head_bytes_max:
-                self._break(HEAD_TOO_LARGE)
+                self.break_off(HEAD_TOO_LARGE)
         elif self._fed_bytes > 2 * head_bytes_max + 8 * self._body_bytes:
             # Chunk headers, extensions and trailers may be a multiple of the data, but not an unbounded one.
-            self._break(malformed("the framing of the body is larger than its content"))
+            self.break_off(malformed("the framing of the body is larger than its content"))
 
-    def _pass_over_upgrade(self, rest: bytes) -> None:
-        """llhttp stopped after a head that asks for an upgrade, and took it for bodyless.
+    def go_on(self) -> None:
+        """After a head that asks for an upgrade: llhttp took it for bodyless and stopped.
 
         A client may ask in passing and send a body (`Upgrade: h2c`): a fresh parser is shown the framing of this
         message and reads on, whatever comes of the upgrade.
         """
         request = self.request
         assert request is not None
-        self._is_upgrade = False
+        self.has_stopped = self._is_upgrade = False
         self._parser = HttpRequestParser(self)
-        self._sink.push_back(rest)
         if request.content_length == 0:
             self.on_message_complete()
         elif request.content_length < 0:
@@ -192,10 +175,10 @@ class Reader:
             self._headers[name] = value.rstrip()
 
     def on_headers_complete(self) -> None:
-        parser, target, headers, repeated = self._parser, self.target, self._headers, self._repeated
+        parser, target, headers, repeated = self._parser, self.target, self._headers, self._repeated or ()
         assert parser is not None
         self.target, self._headers = b"", {}
-        if self.request is not None:  # the stand-in head of _pass_over_upgrade
+        if self.request is not None:  # the stand-in head of go_on
             return
         path, _, query = target.partition(b"?")
         length = int(headers.get(b"content-length", 0))

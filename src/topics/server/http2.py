@@ -31,6 +31,7 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 
 from topics.server.exchange import (
+    BODYLESS,
     JSON,
     KIB,
     NEVER,
@@ -84,7 +85,8 @@ class Http2Exchange(Exchange):
     def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
         self.must_be_unanswered()
         lines = self._head(status, headers, content_type)
-        lines.append((b"content-length", b"%d" % len(body)))
+        if body or status not in BODYLESS:
+            lines.append((b"content-length", b"%d" % len(body)))
         self.is_answered = True
         has_body = bool(body) and self.request.method != "HEAD"
         self._connection.send_head(self, lines, is_end=not has_body)
@@ -130,8 +132,10 @@ class Http2Exchange(Exchange):
         self.is_gone = True
         self.pending.clear()
         self.pending_bytes = 0
+        self.on_disconnect = None
         if self.stream is not None:
             self.stream.closed()
+            self.stream = None
 
 
 class Http2Stream(Stream):
@@ -222,6 +226,7 @@ class Http2(asyncio.Protocol):
         self.shared.forget(self)
         for exchange in list(self._exchanges.values()):
             self._lost(exchange)
+        vars(self._h2).clear()  # it refers to itself
 
     # --- what the listener calls
 
@@ -306,9 +311,11 @@ class Http2(asyncio.Protocol):
 
     def _on_end(self, event: StreamEnded) -> None:
         exchange = self._exchanges.get(event.stream_id)
-        if exchange is None or exchange.is_answered:
+        if exchange is None:
             return
         exchange.is_complete = True
+        if exchange.is_answered:
+            return
         exchange.request.body = b"".join(exchange.parts)
         exchange.parts = []
         self._refill()
@@ -446,6 +453,8 @@ class Http2(asyncio.Protocol):
     def _close(self, code: ErrorCodes | None) -> None:
         """Say goodbye (None: h2 has), then read on until the peer closes: it shall hear why."""
         limits = self.shared.limits
+        if self._stage >= CLOSING:
+            return
         if code is not None:
             self._try(self._h2.close_connection, code)
         self._flush()
@@ -456,7 +465,7 @@ class Http2(asyncio.Protocol):
         if code is ErrorCodes.NO_ERROR:
             self.transport.close()
         else:
-            self.shared.malformed_total += 1
+            self.shared.broken_total += 1
             self.transport.write_eof()
 
 

@@ -52,6 +52,7 @@ class Frame(NamedTuple):
     position: int
     payload: memoryview
     synced: int
+    is_void: bool  # its commit failed; it does not count
 
 
 class End(NamedTuple):
@@ -104,15 +105,11 @@ def void_mark() -> bytes:
 
 def scan(data: memoryview, number: int, offset: int) -> Iterator[Frame | End]:
     """The valid frames of a file from `offset` on, then the End of them."""
-    size = len(data)
-    while True:
-        frame = _frame_at(data, number, offset)
-        if frame is None:
-            break
-        if data[offset : offset + 4] == _FRAME_MAGIC:
+    while (frame := _frame_at(data, number, offset)) is not None:
+        if not frame.is_void:
             yield frame
         offset += FRAME_OVERHEAD_BYTES + len(frame.payload)
-    yield End(offset, is_clean=offset >= size or not bytes(data[offset:]).strip(b"\0"))
+    yield End(offset, is_clean=not bytes(data[offset:]).strip(b"\0"))
 
 
 def frames_beyond(data: memoryview, number: int, offset: int) -> Iterator[Frame]:
@@ -139,8 +136,10 @@ def _frame_at(data: memoryview, number: int, offset: int) -> Frame | None:
     if magic not in (_FRAME_MAGIC, _VOID_MAGIC) or start + size > len(data):
         return None
     payload = data[start : start + size]
-    position = position_of(number, offset)
-    return Frame(position, payload, synced) if _checksum(payload, position, synced) == checksum else None
+    position = number << OFFSET_BITS | offset
+    if _checksum(payload, position, synced) != checksum:
+        return None
+    return Frame(position, payload, synced, magic == _VOID_MAGIC)
 
 
 def _checksum(payload: bytes | memoryview, position: int, synced: int) -> int:

@@ -2,7 +2,7 @@
 
 A log file is *started* once its first frame is valid; before that moment it
 is not in force and may be removed. When a file was started, all earlier ones
-were complete and synced. So in an earlier file anything but valid frames
+were complete and synced, and its first frame says where they end. So in an earlier file anything but valid frames
 followed by zeros is damage (ST12), and in the newest file a bad frame is a
 torn tail, to be cut off (ST8), unless a later frame proves that the place had
 been synced before.
@@ -29,7 +29,7 @@ class Replay:
         self.boot_id: str | None = None  # under which the last frames were written; None = there are none
         self.next_number = frames.number_of(start)
         self.torn: tuple[str, int] | None = None  # file and offset at which the newest one must be cut
-        self.last = start  # end of the last frame
+        self.end = 0  # of the frames in the last file; 0 = there is none
         self.bytes_total = 0
         self.bytes_done = 0
 
@@ -85,19 +85,30 @@ class Replay:
     ) -> Iterator[frames.Frame]:
         data = self._data(name)
         done = self.bytes_done
+        self._check_end(next(iter(frames.scan(data, header.number, offset))))
         for found in frames.scan(data, header.number, offset):
             if isinstance(found, frames.Frame):
                 if cut and found.position >= cut:
+                    self.end = found.position
                     break
                 self.bytes_done = done + frames.offset_of(found.position)
                 if found.position not in self._skipped:
-                    self.last = found.position + frames.FRAME_OVERHEAD_BYTES + len(found.payload)
                     yield found
-            elif not found.is_clean and not (cut and frames.position_of(header.number, found.offset) >= cut):
+                continue
+            self.end = frames.position_of(header.number, found.offset)
+            if not found.is_clean and not (cut and self.end >= cut):
                 if not is_newest or self._is_damage(data, header, found.offset):
                     raise Damaged(f"{self._disk.path}/{name}", found.offset, "a frame is not valid")
                 self.torn = (name, found.offset)
         self.bytes_done = done + len(data)
+
+    def _check_end(self, first: frames.Frame | frames.End) -> None:
+        """Check that the file before the one that starts with `first` has all its frames."""
+        if isinstance(first, frames.Frame) and self.end and first.synced > self.end:
+            name = name_of(frames.number_of(self.end))
+            raise Damaged(
+                f"{self._disk.path}/{name}", frames.offset_of(self.end), "the frames from here on are missing"
+            )
 
     def _is_damage(self, data: memoryview, header: frames.FileHeader, offset: int) -> bool:
         """Whether the bad frame at `offset` of the newest file cannot be a torn tail."""

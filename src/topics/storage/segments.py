@@ -189,22 +189,22 @@ def _arrays(pieces: Sequence[Piece]) -> list[Any]:
         order.extend(piece.tag_order())
     flags = bytes([LIVE]) * len(seqs)
     return [
-        _number_array(pa.uint32(), topics),
-        _number_array(pa.uint64(), seqs),
-        _number_array(pa.timestamp("ms", "UTC"), timestamps),
-        *(_text_array([text for piece in pieces for text in piece.texts[name]]) for name in _TEXTS),
-        _number_array(pa.uint8(), flags),
-        _number_array(pa.uint32(), order),
+        number_array(pa.uint32(), topics),
+        number_array(pa.uint64(), seqs),
+        number_array(pa.timestamp("ms", "UTC"), timestamps),
+        *(text_array([text for piece in pieces for text in piece.texts[name]]) for name in _TEXTS),
+        number_array(pa.uint8(), flags),
+        number_array(pa.uint32(), order),
     ]
 
 
-def _number_array(kind: Any, values: "array[int] | bytes") -> Any:
+def number_array(kind: Any, values: "array[int] | bytes") -> Any:
     import pyarrow as pa
 
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _text_array(values: list[Any]) -> Any:
+def text_array(values: list[Any]) -> Any:
     """A column of strings from str, JSON text or None."""
     import pyarrow as pa
 

@@ -15,6 +15,7 @@ caller runs it off the event loop.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from struct import Struct as Layout
 
 import msgspec
@@ -64,8 +65,16 @@ class Snapshots:
             _merge(items, _decode(content))
         return items
 
+    @property
+    def number(self) -> int:
+        """Of the newest file in force; it rises when a snapshot is installed."""
+        return self._number
+
     def install(self, changed: Mapping[bytes, bytes | None]) -> None:
-        """Put a snapshot in force that differs from the last one by `changed`."""
+        """Put a snapshot in force that differs from the last one by `changed`.
+
+        If it fails and `number` has risen all the same, the snapshot is in force, but a power loss may undo that.
+        """
         content = _encode(list(changed.items()))
         deltas_bytes = len(content) + sum(size for _, size in self._chain[1:])
         if not self._chain or len(self._chain) > DELTAS_MAX or deltas_bytes > max(DELTA_BYTES_MIN, self._chain[0][1]):
@@ -87,10 +96,11 @@ class Snapshots:
         try:
             self._write(BASE, _encode(list(items.items())))
         except OSError:
-            self._chain = old
+            self._chain = self._chain or old
             raise
         for name, _ in old:
-            self._disk.remove(name)
+            with suppress(OSError):  # it is not in force any more, and the next start tries again
+                self._disk.remove(name)
 
     def _write(self, suffix: str, content: bytes) -> None:
         name = f"{PREFIX}{self._number + 1:010d}{suffix}"
@@ -104,9 +114,9 @@ class Snapshots:
         finally:
             file.close()
         self._disk.rename(temporary, name)
-        self._disk.sync_directory()
         self._number += 1
         self._chain.append((name, len(content)))
+        self._disk.sync_directory()
 
     def _read(self, name: str) -> bytes:
         path = f"{self._disk.path}/{name}"

@@ -17,6 +17,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from topics.clock import Clock
@@ -37,6 +38,8 @@ Callback = Callable[[CommitFailed | None], None]
 
 class Counters:
     """What the metrics show of the log."""
+
+    bounds_us = FSYNC_BUCKETS_US  # upper bounds of the buckets
 
     def __init__(self) -> None:
         self.frames = 0
@@ -68,6 +71,7 @@ class Wal:
         self.synced = 0
         self.end = 0  # position of the next frame
         self.bytes_since_roll = 0
+        self.bytes_appended = 0  # since the start
         self.on_progress: Callable[[], None] = lambda: None  # `written` or `synced` has moved
         self.on_failure: Callable[[frozenset[int]], None] = lambda void: None  # these frames do not count
         self._file: File | None = None
@@ -87,8 +91,12 @@ class Wal:
 
     # --- files
 
-    def begin(self, number: int, payload: bytes) -> None:
-        """Start the first file of this run; its first frame holds `payload`. Blocking; earlier files are synced."""
+    def begin(self, number: int, payload: bytes, synced: int) -> None:
+        """Start the first file of this run; its first frame holds `payload`. Blocking.
+
+        Earlier files are synced, and end at `synced`.
+        """
+        self.synced = synced
         self._start_file(number, 0, [payload])
 
     def _start_file(self, number: int, cut: int, payloads: list[bytes]) -> None:
@@ -196,9 +204,9 @@ class Wal:
         return len(self._written_waiters) + len(self._synced_waiters)
 
     @property
-    def is_full(self) -> bool:
-        """Whether too much waits for the disk to take on more."""
-        return self._buffered_bytes > QUEUE_BYTES_MAX
+    def fill(self) -> float:
+        """How much waits to be written, as a part of what may wait."""
+        return self._buffered_bytes / QUEUE_BYTES_MAX
 
     def refuse(self, why: str) -> None:
         """Take no frame any more."""
@@ -221,6 +229,7 @@ class Wal:
         self._unsynced.append((position, end, end if needs_sync else depends_on))
         self.end = end
         self.bytes_since_roll += len(frame)
+        self.bytes_appended += len(frame)
         self.counters.frames += 1
         if not self._is_flush_scheduled:
             self._schedule_flush()
@@ -310,11 +319,12 @@ class Wal:
     def start_sync(self) -> None:
         """Sync what is written, now or as soon as the sync that runs is over."""
         if self._sync_task is None and self.written > self.synced and not self.is_read_only and not self._is_held:
-            self._sync_task = asyncio.get_running_loop().create_task(self._sync())
+            assert self._file is not None
+            self._sync_task = asyncio.get_running_loop().create_task(self._sync(self._file, self.generation))
 
-    async def _sync(self) -> None:
-        generation, target, file = self.generation, self.written, self._file
-        assert file is not None
+    async def _sync(self, file: File, generation: int) -> None:
+        """Sync `file`, in which all that is written lies; a roll may go on in another one meanwhile."""
+        target = self.written
         started = self._clock.monotonic()
         try:
             await self._disk.sync(file)
@@ -322,12 +332,11 @@ class Wal:
             self._sync_task = None
             if generation == self.generation:
                 self._fail(error)
-            return
-        self._sync_task = None
-        if generation != self.generation:
-            return
-        self.counters.add_fsync(round((self._clock.monotonic() - started) * 1e6))
-        self._synced_to(target)
+        else:
+            self._sync_task = None
+            if generation == self.generation:
+                self.counters.add_fsync(round((self._clock.monotonic() - started) * 1e6))
+                self._synced_to(target)
         if self._synced_waiters:
             self.start_sync()
 
@@ -381,14 +390,14 @@ class Wal:
 
     def _mark_void(self, void: frozenset[int]) -> None:
         """Try to keep frames whose commit failed from ever being replayed."""
-        for position in void:
-            try:
-                file = self._disk.open(name_of(frames.number_of(position)))
-                file.write(frames.offset_of(position), frames.void_mark())
+        for number in {frames.number_of(position) for position in void}:
+            with suppress(OSError):
+                file = self._disk.open(name_of(number))
+                for position in void:
+                    if frames.number_of(position) == number:
+                        file.write(frames.offset_of(position), frames.void_mark())
                 file.sync()
                 file.close()
-            except OSError:
-                return
 
     def _refuse_waiters(self, refusal: CommitFailed) -> None:
         waiters = [*self._written_waiters, *(waiter for _, waiter in self._synced_waiters)]

@@ -374,7 +374,13 @@ class Oracle:
     # Crashes
 
     def clone(self) -> "Oracle":
-        return copy.deepcopy(self)
+        clone = copy.copy(self)
+        clone._epochs = dict(self._epochs)
+        clone._topics = {
+            name: replace(topic, slots=[copy.copy(slot) for slot in topic.slots], keys=dict(topic.keys))
+            for name, topic in self._topics.items()
+        }
+        return clone
 
     def restart(self, *, clean: bool, power_loss: bool, heads: Mapping[str, int] | None = None) -> None:
         """What a restart does to ephemeral topics (DU1, DU9); after a crash `heads` has their checkpointed heads.

@@ -11,18 +11,27 @@ variable counts only if it is given.
 """
 
 import asyncio
-import json
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+import uvloop
+
 from topics.clock import SystemClock
+from topics.engine import Engine
+from topics.server.main import Server
+from topics.settings import Settings
+from topics.storage.files import Disk
+from topics.testing.clock import ManualClock
+from topics.testing.disk import MemoryDisk
 
 T = TypeVar("T")
 
@@ -138,6 +147,103 @@ class ServerProcess:
     ) -> None:
         if self.process is not None:
             self.kill()
+
+
+class ServerThread:
+    """A server on an event loop in a thread of this process. Time stands still until `advance`.
+
+    With `starts=False` the port is bound and the engine not yet started, until `recover`. `pressure` stands in for
+    the measured one.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        disk: Disk | None = None,
+        clock: ManualClock | None = None,
+        starts: bool = True,
+    ) -> None:
+        self._settings = replace(settings or Settings(), host="127.0.0.1", port=0)
+        self.disk = disk or MemoryDisk()
+        self.clock = clock or ManualClock()
+        self.pressure = 0.0
+        self.address = ("", 0)
+        self._starts = starts
+        self._closing: Future[None] | None = None
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="topics-server", daemon=True)
+
+    def start(self) -> Self:
+        self._thread.start()
+        try:
+            self.server = self.do(self._start())
+        except BaseException:
+            self._end_loop()
+            raise
+        self.address = self.server.listener.address
+        return self
+
+    async def _start(self) -> Server:
+        settings, self._settings = self._settings, self._settings.without_secrets()
+        engine = Engine.open("memory", self._settings, disk=self.disk, clock=self.clock, background=False)
+        server = Server.open(settings, engine=engine, source=lambda: self.pressure)
+        await server.bind()
+        if self._starts:
+            await server.recover()
+        return server
+
+    def recover(self) -> None:
+        self.do(self.server.recover())
+
+    def close(self) -> None:
+        """Drain and stop, as at a SIGTERM; nothing if that was done."""
+        if not self._loop.is_closed():
+            self.start_closing().result(PATIENCE_S)
+            self._end_loop()
+
+    def start_closing(self) -> Future[None]:
+        """Begin to drain; `close` then does nothing but wait for the end."""
+        self._closing = self._closing or asyncio.run_coroutine_threadsafe(self.server.close(), self._loop)
+        return self._closing
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await something on the server's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Call something on the server's loop, between two of its steps."""
+
+        async def calling() -> T:
+            return call()
+
+        return self.do(calling())
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something is true there."""
+
+        async def waiting() -> None:
+            while not condition():  # noqa: ASYNC110 - what is waited for sets no event
+                await asyncio.sleep(0.001)
+
+        self.do(waiting())
+
+    def advance(self, ms: int) -> None:
+        self.run(lambda: self.clock.advance(ms))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def ask_status(address: tuple[str, int], path: str) -> int:

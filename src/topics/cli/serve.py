@@ -1,0 +1,32 @@
+"""`topics serve`: the server as a process, set by the environment."""
+
+import os
+import sys
+
+from topics.cli.environment import REFUSED
+from topics.errors import TopicsError
+from topics.server.main import serve
+from topics.settings import Settings
+
+
+def run() -> None:
+    try:
+        settings = Settings.load()
+        Settings.forget_secrets()
+        serve(settings, lambda address: write_port_file(settings.port_file, address))
+    except TopicsError as error:
+        print(f"topics: {error.message}", file=sys.stderr)
+        raise SystemExit(REFUSED) from None
+    except OSError as error:
+        print(f"topics: {error}", file=sys.stderr)
+        raise SystemExit(REFUSED) from None
+
+
+def write_port_file(path: str, address: str) -> None:
+    """Write `address` to `path`, so that a reader sees all of it or nothing."""
+    if not path:
+        return
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "w") as file:
+        file.write(address)
+    os.replace(temporary, path)

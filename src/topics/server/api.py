@@ -1,0 +1,50 @@
+"""The rows of the route table: every endpoint of /v0, with its scopes (Appendix A.1). To add one, add a row."""
+
+from typing import Any, Final
+
+from topics.server.auth import ADMIN, DELETE, READ, WRITE
+from topics.server.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
+from topics.server.handlers import diff, export, metrics, probes, records, topics
+from topics.server.openapi import show_openapi
+from topics.server.routes import NO_SCOPES, Route, json_body
+
+READS: Final = frozenset((READ,))
+WRITES: Final = frozenset((WRITE,))
+DELETES: Final = frozenset((DELETE,))
+ADMINS: Final = frozenset((ADMIN,))
+CLAIMS: Final = frozenset((READ, WRITE))
+
+TOPIC: Final = "/v0/topics/:topic"
+ROUTER: Final = "/v0/routers/:router"
+WRITE_TYPES: Final = (JSON_TYPE, NDJSON_TYPE, ARROW_TYPE)
+PROBE: Final[dict[str, Any]] = {"is_probe": True, "is_always_on": True}
+
+ROUTES: Final = [
+    Route("PUT", TOPIC, topics.put_topic, ADMINS, "Create or configure a topic", **json_body(may_be_empty=True)),
+    Route("GET", TOPIC, topics.show_topic, READS, "State of a topic"),
+    Route("GET", "/v0/topics", topics.list_topics, READS, "List topics, in pages"),
+    Route("DELETE", TOPIC, topics.delete_topic, DELETES, "Delete a topic and the routers that touch it"),
+    Route("POST", TOPIC, records.append, WRITES, "Append records", media=WRITE_TYPES),
+    Route("POST", f"{TOPIC}/diff", diff.diff, READS, "Read above a cursor", **json_body(may_be_empty=True)),
+    Route("GET", f"{TOPIC}/diff", diff.get_diff, READS, "Read above a cursor, with a query string"),
+    Route("GET", f"{TOPIC}/export", export.export, READS, "Download records as an Arrow stream"),
+    Route("POST", f"{TOPIC}/delete", records.delete_records, DELETES, "Delete records", **json_body()),
+    Route("PUT", ROUTER, None, ADMINS, "Create or configure a router", **json_body()),
+    Route("GET", ROUTER, None, READS, "One router"),
+    Route("GET", "/v0/routers", None, READS, "List routers, in pages"),
+    Route("DELETE", ROUTER, None, DELETES, "Delete a router"),
+    Route("POST", "/v0/watch", None, READS, "Create a watch session", **json_body()),
+    Route("GET", "/v0/watch/:wid", None, NO_SCOPES, "Stream of a session", is_stream=True, takes_token=True),
+    Route("GET", "/v0/ws", None, NO_SCOPES, "Open a WebSocket", is_stream=True),
+    Route("POST", f"{TOPIC}/claim", None, CLAIMS, "Lease jobs", **json_body()),
+    Route("POST", f"{TOPIC}/ack", None, WRITES, "Complete jobs", **json_body()),
+    Route("POST", f"{TOPIC}/nack", None, WRITES, "Give jobs back", **json_body()),
+    Route("POST", f"{TOPIC}/extend", None, WRITES, "Move lease deadlines", **json_body()),
+    Route("GET", f"{TOPIC}/work", None, CLAIMS, "Stream of jobs", is_stream=True, takes_token=True),
+    Route("GET", "/v0/health", probes.health, NO_SCOPES, "Is the process alive", **PROBE),
+    Route("GET", "/healthz", probes.health, NO_SCOPES, "Is the process alive", **PROBE),
+    Route("GET", "/v0/ready", probes.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
+    Route("GET", "/readyz", probes.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
+    Route("GET", "/v0/metrics", metrics.metrics, READS, "Metrics", is_always_on=True),
+    Route("GET", "/v0/openapi.json", show_openapi, NO_SCOPES, "This document", is_always_on=True),
+]

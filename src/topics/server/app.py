@@ -1,0 +1,267 @@
+"""The application behind the transports: routes, the checks that all of them share, errors as answers.
+
+Owns the order of checks (AU13): 401 → 404 or 405 → 503 → 429 in-flight → 403 scope → 403 name in the path → 415, and
+then the handler. Everything up to 415 is decided from the headers, before a body is read. Must not know: what any
+route does beyond its row, HTTP framing.
+
+Invariants: a call that began is answered exactly once; a task is kept until it is done; an error of the contract
+becomes its answer, anything else a 500 and a log line.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from topics.engine import Engine
+from topics.errors import (
+    MethodNotAllowed,
+    NotFound,
+    NotReady,
+    Refusal,
+    ShuttingDown,
+    TopicsError,
+    Unauthorized,
+    UnsupportedMedia,
+)
+from topics.server.answers import refusal
+from topics.server.auth import ANYONE, Key, Keyring, bearer_token, query_token
+from topics.server.call import PACKED, Call, wants_gzip
+from topics.server.cors import Cors
+from topics.server.encoding import GZIP_BYTES_MIN, compress, inflate, is_gzip, media_type
+from topics.server.exchange import Answer, Exchange, Request
+from topics.server.limits import Slots
+from topics.server.pressure import Pressure
+from topics.server.routes import Route, Routes
+
+access_log = logging.getLogger("topics.access")
+
+REPLAYING, SERVING, DRAINING = "replaying", "serving", "draining"
+INFLATED_INLINE_BYTES_MAX: Final = 4096  # gzip packs a thousandfold at most; more is inflated off the loop
+NO_KEY: Final = Unauthorized("a key is needed: Authorization: Bearer <key>")
+UNKNOWN_KEY: Final = Unauthorized("the key is not known")
+
+
+class App:
+    """`engine` need not be started yet; until `ready` is called only the probes and metrics answer."""
+
+    def __init__(self, engine: Engine, routes: Iterable[Route], keyring: Keyring, pressure: Pressure) -> None:
+        self.engine = engine
+        self.settings = engine.settings
+        self.clock = engine.clock
+        self.keyring = keyring
+        self.pressure = pressure
+        self.routes = Routes(routes)
+        self.slots = Slots(engine.settings)
+        self.cors = Cors.parse(engine.settings.cors_origins)
+        self.state = REPLAYING
+        self.started_at = engine.clock.monotonic()
+        self.waiting: set[Callable[[], None]] = set()  # ends the waits of calls, for the drain
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._logs_access = engine.settings.access_log
+        self._idle: asyncio.Future[None] | None = None
+
+    # --- life
+
+    @property
+    def is_serving(self) -> bool:
+        return self.state is SERVING
+
+    @property
+    def is_draining(self) -> bool:
+        return self.state == DRAINING
+
+    def ready(self) -> None:
+        """The engine has recovered."""
+        if self.state == REPLAYING:
+            self.state = SERVING
+
+    def drain(self) -> None:
+        """Take no new requests, and let those that wait for something answer now."""
+        self.state = DRAINING
+        for end in list(self.waiting):
+            end()
+
+    async def wait_until_idle(self) -> None:
+        """Wait until no request is running."""
+        while self.slots.running:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
+    def finished(self, call: Call, status: int) -> None:
+        """For Call: one request less is running."""
+        self.slots.running -= 1
+        if self._idle is not None and not self.slots.running and not self._idle.done():
+            self._idle.set_result(None)
+        if self._logs_access:
+            self._log_access(call.request, status, call.total_ms)
+
+    # --- what the transports call
+
+    def headers_received(self, request: Request) -> Answer | None:
+        try:
+            if request.method == "OPTIONS" and self.cors is not None and self.cors.is_preflight(request):
+                return self.cors.preflight(request, self.routes)
+            call = self._admitted(request)
+        except Refusal as error:
+            return self._refusal(request, error)
+        request.context = call
+        return None
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        call: Call = request.context
+        call.begin(exchange)
+        try:
+            if self.keyring:
+                self._check_slot(call)
+            if (
+                b"content-encoding" in request.headers
+                and request.body
+                and is_gzip(request.headers[b"content-encoding"])
+            ):
+                if len(request.body) > INFLATED_INLINE_BYTES_MAX:
+                    self.spawn(self._handle_inflated(call), call)
+                    return
+                request.body = inflate(request.body, self.settings.max_body_bytes)
+            self._dispatch(call)
+        except TopicsError as error:
+            call.refuse(error)
+        except Exception as error:
+            call.fail(error)
+
+    def _dispatch(self, call: Call) -> None:
+        if call.route.may_be_empty and call.request.body and not call.media:
+            self._check_media(call.route, call.request)  # its length was not known before
+        if call.route.handle is None:
+            raise NotFound("this endpoint is not built yet")
+        work = call.route.handle(call)
+        if work is not None:
+            self.spawn(work, call)
+
+    async def _handle_inflated(self, call: Call) -> None:
+        loop, request = asyncio.get_running_loop(), call.request
+        request.body = await loop.run_in_executor(None, inflate, request.body, self.settings.max_body_bytes)
+        self._dispatch(call)
+
+    def spawn(self, work: Coroutine[Any, Any, None], call: Call) -> None:
+        """Go on with a call in a task."""
+        task = asyncio.get_running_loop().create_task(self._run(work, call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, work: Coroutine[Any, Any, None], call: Call) -> None:
+        try:
+            await work
+        except TopicsError as error:
+            if call.exchange.is_answered:
+                call.fail(error)
+            else:
+                call.refuse(error)
+        except Exception as error:
+            call.fail(error)
+        except asyncio.CancelledError:
+            call.fail(ShuttingDown("the server stopped"))
+            raise
+
+    async def cancel_tasks(self) -> None:
+        """End what still runs."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # --- the checks, in order
+
+    def _admitted(self, request: Request) -> Call:
+        key = self._key(request) if self.keyring else ANYONE
+        route, name = self.routes.find(request.method, request.path)
+        call = Call(self, request, route, name, key)
+        if route.checks_itself:
+            return call
+        if self.state is not SERVING and not route.is_always_on:
+            raise self.unavailable()
+        if key is not ANYONE:
+            self.slots.check_request(key)
+            key.check_scopes(route.scopes)
+            if name and not key.may_name(name):
+                key.check_names((name,))
+        if route.media:
+            call.media = self._media(route, request)
+        return call
+
+    def _key(self, request: Request) -> Key:
+        """The caller's key. 401 comes before 404; only the probes' paths may need none (AU11)."""
+        header = request.headers.get(b"authorization")
+        if header is not None:
+            token = bearer_token(header)
+        else:
+            token = query_token(request.query) if request.query and self._takes_token(request) else None
+        if token is not None:
+            key = self.keyring.find(token)
+            if key is not None:
+                return key
+        if self.settings.probe_auth or not self.routes.is_probe(request.path):
+            raise NO_KEY if token is None else UNKNOWN_KEY
+        return ANYONE
+
+    def _takes_token(self, request: Request) -> bool:
+        try:
+            return self.routes.find(request.method, request.path)[0].takes_token
+        except Refusal:
+            return False
+
+    def unavailable(self) -> Refusal:
+        """Why nothing is served right now."""
+        if self.state is DRAINING:
+            return ShuttingDown("the server is shutting down")
+        progress = round(min(1.0, self.engine.replay_progress), 4)
+        return NotReady(f"the log is being replayed, {progress:.0%} done", replay_progress=progress)
+
+    def _check_slot(self, call: Call) -> None:
+        """Between headers and body others may have taken the last slot; this call has one already."""
+        call.key.inflight -= 1
+        try:
+            self.slots.check_request(call.key)
+        finally:
+            call.key.inflight += 1
+
+    def _media(self, route: Route, request: Request) -> str:
+        """Check the headers of a body. Empty: there is none, or none is known of yet."""
+        if b"content-encoding" in request.headers:
+            is_gzip(request.headers[b"content-encoding"])
+        if route.may_be_empty and request.content_length <= 0:
+            return ""
+        return self._check_media(route, request)
+
+    def _check_media(self, route: Route, request: Request) -> str:
+        header = request.headers.get(b"content-type")
+        if header is None:
+            raise UnsupportedMedia(f"the body has no content type; use {route.media[0]}")
+        kind = media_type(header)
+        if kind not in route.media:
+            raise UnsupportedMedia(f"the content type is {kind or 'empty'}; use {' or '.join(route.media)}")
+        return kind
+
+    # --- refusals before a call began
+
+    def _refusal(self, request: Request, error: Refusal) -> Answer:
+        answer = refusal(error)
+        headers = list(answer.headers)
+        body = answer.body
+        if isinstance(error, MethodNotAllowed):
+            headers.append((b"allow", self.routes.methods(request.path).encode()))
+        if isinstance(error, Unauthorized):
+            headers.append((b"www-authenticate", b"Bearer"))
+        if len(body) >= GZIP_BYTES_MIN and wants_gzip(request):
+            body = compress(body)
+            headers += PACKED
+        if self.cors is not None:
+            headers += self.cors.headers(request)
+        if self._logs_access:
+            self._log_access(request, error.status, 0.0)
+        return Answer(error.status, body, headers)
+
+    def _log_access(self, request: Request, status: int, total_ms: float) -> None:
+        """The query is left out: it may hold a token."""
+        path = request.path.decode("latin-1")
+        access_log.info("%s %s %d %.3f ms", request.method, path, status, total_ms)

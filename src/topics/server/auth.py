@@ -1,0 +1,131 @@
+"""Who is calling, and what the key allows.
+
+Owns the grammar of TOPICS_API_KEYS and the keys made from it: digests, scopes, prefixes. Must not know: routes,
+requests. After `Keyring.parse` no plaintext is kept, and no message here holds a secret. Rules: AU1-AU10.
+"""
+
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from topics.errors import ConfigurationError, Forbidden
+
+READ, WRITE, DELETE, ADMIN = "read", "write", "delete", "admin"
+SCOPES: Final = frozenset((READ, WRITE, DELETE, ADMIN))
+SCOPE_WORDS: Final = {
+    **{word: frozenset((word,)) for word in SCOPES},
+    "r": frozenset((READ,)),
+    "w": frozenset((WRITE,)),
+    "d": frozenset((DELETE,)),
+    "del": frozenset((DELETE,)),
+    "a": frozenset((ADMIN,)),
+    "rw": frozenset((READ, WRITE)),
+}
+VARIABLE: Final = "TOPICS_API_KEYS"
+
+
+class Key:
+    """A key as the server knows it. Compared by identity: there is one object per key."""
+
+    __slots__ = ("digest", "inflight", "prefixes", "scopes", "streams")
+
+    def __init__(self, digest: bytes, scopes: frozenset[str], prefixes: tuple[str, ...]) -> None:
+        self.digest = digest
+        self.scopes = scopes
+        self.prefixes = prefixes  # none = any name
+        self.inflight = 0  # running requests
+        self.streams = 0  # open streams and sockets
+
+    def may_name(self, name: str) -> bool:
+        return not self.prefixes or name.startswith(self.prefixes)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        for name in names:
+            if not self.may_name(name):
+                raise Forbidden(f'this key may not name "{name}"')
+
+    def check_scopes(self, scopes: frozenset[str]) -> None:
+        if not scopes <= self.scopes:
+            missing = " and ".join(sorted(scopes - self.scopes))
+            raise Forbidden(f"this key does not have the scope {missing}")
+
+
+ANYONE: Final = Key(b"", SCOPES, ())  # while auth is off
+
+
+class Keyring:
+    """All keys. An empty one means that auth is off."""
+
+    def __init__(self, keys: Iterable[Key] = ()) -> None:
+        self._keys = tuple(keys)
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def find(self, token: bytes) -> Key | None:
+        """The key that a token stands for; takes the same time whichever it is."""
+        digest = sha256(token).digest()
+        found = None
+        for key in self._keys:
+            if compare_digest(digest, key.digest):
+                found = key
+        return found
+
+    @classmethod
+    def parse(cls, text: str) -> "Keyring":
+        """Read the variable's text. What is wrong is named by the place of the entry, never by its secret."""
+        entries = [(n, entry.strip()) for n, entry in enumerate(text.split(","), 1) if entry.strip()]
+        if text.strip() and not entries:
+            raise ConfigurationError(f"{VARIABLE} is set and holds no key")
+        keys = [_key(entry, f"{VARIABLE}, entry {n}") for n, entry in entries]
+        if len({key.digest for key in keys}) < len(keys):
+            raise ConfigurationError(f"{VARIABLE} holds the same secret twice")
+        return cls(keys)
+
+
+def bearer_token(header: bytes) -> bytes | None:
+    """The token of an Authorization header; None if the header is of another kind."""
+    scheme, _, token = header.strip().partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" and token.strip() else None
+
+
+def query_token(query: bytes) -> bytes | None:
+    """The token in a query string; the first one counts."""
+    for pair in query.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        if unquote_to_bytes(name.replace(b"+", b" ")) == b"token":
+            return unquote_to_bytes(value.replace(b"+", b" ")).strip()
+    return None
+
+
+def _key(entry: str, place: str) -> Key:
+    secret, has_scopes, rest = entry.partition(":")
+    scopes, _, prefixes = rest.partition(":")
+    if not secret.strip():
+        raise ConfigurationError(f"{place}: the secret before the colon is empty")
+    digest = sha256(secret.strip().encode("utf-8", "surrogateescape")).digest()
+    return Key(digest, _scopes(scopes, place) if has_scopes and scopes else SCOPES, _prefixes(prefixes, place))
+
+
+def _scopes(text: str, place: str) -> frozenset[str]:
+    words = [word.strip().lower() for word in text.split("+")]
+    for word in words:
+        if not word:
+            raise ConfigurationError(f"{place}: a scope is empty; leave the whole field empty for all scopes")
+        if word not in SCOPE_WORDS:
+            raise ConfigurationError(f"{place}: a scope is none of {', '.join(SCOPE_WORDS)}")
+    return frozenset().union(*(SCOPE_WORDS[word] for word in words))
+
+
+def _prefixes(text: str, place: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    prefixes = tuple(text.split("|"))
+    if not all(prefix.strip() for prefix in prefixes):
+        raise ConfigurationError(f"{place}: a prefix is empty, which would allow every name; leave all out for that")
+    return prefixes
+
+
+NamePredicate = Callable[[str], bool]

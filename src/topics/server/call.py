@@ -1,0 +1,144 @@
+"""One request being served: who asks, what for, and how it is answered.
+
+A Call exists from the request's headers on (`App.headers_received`), holds a slot from `begin` to `finish`, and is
+answered exactly once, through `answer`, `refuse` or `fail`. Must not know: what any route does.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from topics.errors import StorageError, TopicsError
+from topics.server.answers import Performance, encode, refusal
+from topics.server.auth import Key
+from topics.server.encoding import GZIP_BYTES_MIN, admits_gzip, compress
+from topics.server.exchange import JSON, Exchange, Headers, Request, Stream, log
+from topics.server.routes import Route
+from topics.server.wire import Parameters
+
+if TYPE_CHECKING:
+    from topics.server.app import App
+
+INLINE_BYTES_MAX = 64 * 1024  # more than this is packed and unpacked off the loop
+
+
+class Call:
+    __slots__ = ("_stop", "app", "exchange", "is_finished", "key", "media", "name", "request", "route", "started")
+
+    exchange: Exchange
+
+    def __init__(self, app: "App", request: Request, route: Route, name: str, key: Key) -> None:
+        self.app = app
+        self.request = request
+        self.route = route
+        self.name = name  # of the topic or router in the path, decoded; empty if there is none
+        self.key = key
+        self.media = ""  # type of the body, where the route takes several
+        self.started = 0.0
+        self.is_finished = True
+        self._stop: asyncio.Future[None] | None = None
+
+    # --- life
+
+    def begin(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.started = self.app.clock.monotonic()
+        self.is_finished = False
+        self.app.slots.running += 1
+        self.key.inflight += 1
+
+    def finish(self, status: int) -> None:
+        """Give the slot back."""
+        if self.is_finished:
+            return
+        self.is_finished = True
+        self.key.inflight -= 1
+        self.app.finished(self, status)
+
+    @property
+    def stop(self) -> "asyncio.Future[None]":
+        """Done when nobody waits for the answer any more, or the server is about to stop."""
+        if self._stop is None:
+            self._stop = stop = asyncio.get_running_loop().create_future()
+
+            def end() -> None:
+                if not stop.done():
+                    stop.set_result(None)
+
+            self.app.waiting.add(end)
+            stop.add_done_callback(lambda _: self.app.waiting.discard(end))
+            self.exchange.on_disconnect = end
+            if self.exchange.is_disconnected or self.app.is_draining:
+                end()
+        return self._stop
+
+    # --- asking
+
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(self.request.query)
+
+    @property
+    def total_ms(self) -> float:
+        return (self.app.clock.monotonic() - self.started) * 1000
+
+    def performance(self) -> Performance:
+        return Performance(round(self.total_ms, 3))
+
+    # --- answering
+
+    def answer(self, status: int, answer: Any) -> None:
+        self.respond(status, encode(answer))
+
+    def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
+        if len(body) >= GZIP_BYTES_MIN and content_type is JSON and wants_gzip(self.request):
+            if len(body) > INLINE_BYTES_MAX:
+                self.app.spawn(self._respond_packed(status, body, headers), self)
+                return
+            body, headers = compress(body), (*headers, *PACKED)
+        self._send(status, body, headers, content_type)
+
+    async def _respond_packed(self, status: int, body: bytes, headers: Headers) -> None:
+        packed = await asyncio.get_running_loop().run_in_executor(None, compress, body)
+        self._send(status, packed, (*headers, *PACKED), JSON)
+
+    def _send(self, status: int, body: bytes, headers: Headers, content_type: bytes) -> None:
+        if self.app.cors is not None:
+            headers = (*headers, *self.app.cors.headers(self.request))
+        try:
+            self.exchange.respond(status, body, headers, content_type)
+        finally:
+            if self._stop is not None and not self._stop.done():
+                self._stop.set_result(None)
+            self.finish(status)
+
+    def start_stream(self, content_type: bytes, headers: Headers = (), *, survives_eof: bool = False) -> Stream:
+        """Answer 200, piece by piece. A stream without end gives its slot back at once, with `finish`."""
+        if self.app.cors is not None:
+            headers = (*headers, *self.app.cors.headers(self.request))
+        return self.exchange.start_stream(200, headers, content_type, survives_eof=survives_eof)
+
+    def refuse(self, error: TopicsError) -> None:
+        """Answer with an error of the contract."""
+        if isinstance(error, StorageError):
+            log.error("%s %s: %s", self.request.method, self.request.path.decode("latin-1"), error)
+        answer = refusal(error)
+        self.respond(answer.status, answer.body, answer.headers)
+
+    def fail(self, error: BaseException) -> None:
+        """A fault of the server itself."""
+        try:
+            self.exchange.fail(error)
+        finally:
+            self.finish(500)
+
+
+PACKED: Headers = ((b"content-encoding", b"gzip"), (b"vary", b"accept-encoding"))
+
+
+def wants_gzip(request: Request) -> bool:
+    header = request.headers.get(b"accept-encoding")
+    if header is None:
+        return False
+    if request.repeated:
+        header = b",".join(request.header_values(b"accept-encoding"))
+    return admits_gzip(header)

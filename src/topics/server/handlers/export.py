@@ -1,0 +1,39 @@
+"""Export: a topic's live records as one Arrow stream (additive). What was lost is in the stream's schema metadata."""
+
+import asyncio
+
+from topics.server.call import Call
+from topics.server.encoding import ARROW_TYPE
+from topics.server.exchange import Stream
+from topics.server.wire import seq
+
+
+async def export(call: Call) -> None:
+    parameters = call.parameters
+    after, last, epoch = (parameters.natural(name) for name in ("after", "last", "epoch"))
+    for name, number in (("after", after), ("last", last), ("epoch", epoch)):
+        if number is not None:
+            seq(name, number)
+    _, parts = await call.app.engine.export(call.name, after or 0, last, epoch)
+    stream = call.start_stream(ARROW_TYPE.encode(), survives_eof=True)
+    if call.request.method != "HEAD":
+        async for part in parts:
+            if not await _send(stream, part):
+                break
+    stream.end()
+    call.finish(200)
+
+
+async def _send(stream: Stream, part: bytes) -> bool:
+    """Send a part and wait until the next one is wanted. False: the client is gone."""
+    stream.write(part)
+    while stream.is_blocked and not stream.is_closed:
+        writable = asyncio.get_running_loop().create_future()
+
+        def wake(future: "asyncio.Future[None]" = writable) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        stream.on_writable = stream.on_close = wake
+        await writable
+    return not stream.is_closed

@@ -1,0 +1,189 @@
+"""Metrics, as Prometheus text or JSON (HM3-HM5). The names are contract.
+
+What is shown of topics is held at the gate like any read, and a key sees only the topics it may name (AU14).
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from topics.engine import TopicState
+from topics.server.call import Call
+
+TOPICS_MAX: Final = 1000  # topics with series of their own
+TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
+CLASSES: Final = ("ephemeral", "memory", "disk", "fsync")
+
+
+class WalMetrics(Struct):
+    """The log since the start."""
+
+    fsyncs: int
+    frames: int
+    batches: int
+    bytes_written: int
+    rotations: int
+    queue_depth: int
+    queue_depth_peak: int
+    submit_full_total: int
+    read_only: bool
+    fsync_count: int
+    fsync_micros_total: int
+
+
+class Metrics(Struct):
+    """The JSON form."""
+
+    topics: int
+    topics_ephemeral: int
+    topics_memory: int
+    topics_disk: int
+    topics_fsync: int
+    routers: int
+    records_live: int
+    bytes_live: int
+    queue_topics: int
+    queue_leases_in_flight: int
+    sse_connections: int
+    watch_sessions: int
+    ready: bool
+    replay_progress: float
+    uptime_ms: int
+    wal: WalMetrics
+
+
+class Series(NamedTuple):
+    name: str
+    kind: str
+    meaning: str
+    samples: Sequence[tuple[str, int | float]]  # labels with their braces or nothing, value
+
+
+async def metrics(call: Call) -> None:
+    if _wants_json(call):
+        call.answer(200, _collect(call))
+        return
+    states, has_more = await call.app.engine.topics_after("", TOPICS_MAX, call.key.may_name)
+    whole = _whole(_collect(call), call)
+    text = "".join(line for series in (*whole, *_of_topics(states, has_more)) for line in _lines(series))
+    call.respond(200, text.encode(), (), TEXT)
+
+
+def _wants_json(call: Call) -> bool:
+    accepted = b",".join(call.request.header_values(b"accept")).lower()
+    return any(choice.partition(b";")[0].strip() == b"application/json" for choice in accepted.split(b","))
+
+
+def _collect(call: Call) -> Metrics:
+    app, state, wal = call.app, call.app.engine.state, call.app.engine.wal
+    now = app.clock.now_ms()
+    classes = dict.fromkeys(CLASSES, 0)
+    queues = leases = 0
+    for topic in state.topics.values():
+        classes[topic.config.durability] += 1
+        if topic.config.type == "queue":
+            queues += 1
+            leases += sum(1 for _, _, deadline in topic.queue.leases.values() if now <= deadline)
+    return Metrics(
+        topics=len(state.topics),
+        topics_ephemeral=classes["ephemeral"],
+        topics_memory=classes["memory"],
+        topics_disk=classes["disk"],
+        topics_fsync=classes["fsync"],
+        routers=len(state.routers),
+        records_live=state.records,
+        bytes_live=state.bytes,
+        queue_topics=queues,
+        queue_leases_in_flight=leases,
+        sse_connections=app.slots.streams,
+        watch_sessions=app.slots.sessions,
+        ready=app.is_serving,
+        replay_progress=round(min(1.0, app.engine.replay_progress), 4),
+        uptime_ms=int((app.clock.monotonic() - app.started_at) * 1000),
+        wal=_wal(wal),
+    )
+
+
+def _wal(wal: Any) -> WalMetrics:
+    counters = wal.counters
+    return WalMetrics(
+        fsyncs=counters.fsyncs,
+        frames=counters.frames,
+        batches=counters.batches,
+        bytes_written=counters.bytes_written,
+        rotations=counters.rotations,
+        queue_depth=wal.queue_depth,
+        queue_depth_peak=counters.queue_depth_peak,
+        submit_full_total=counters.submit_full,
+        read_only=wal.is_read_only,
+        fsync_count=counters.fsyncs,
+        fsync_micros_total=counters.fsync_micros,
+    )
+
+
+def _whole(m: Metrics, call: Call) -> Iterator[Series]:
+    """The series of the whole instance."""
+    wal, counters = m.wal, call.app.engine.wal.counters
+    classes = (m.topics_ephemeral, m.topics_memory, m.topics_disk, m.topics_fsync)
+    by_class = [(f'{{class="{name}"}}', count) for name, count in zip(CLASSES, classes, strict=True)]
+    yield _gauge("topics_topics", "topics", m.topics)
+    yield Series("topics_topics_by_class", "gauge", "topics per durability class", by_class)
+    yield _gauge("topics_routers", "routers", m.routers)
+    yield _gauge("topics_records_live", "live records", m.records_live)
+    yield _gauge("topics_bytes_live", "sizes of the live records", m.bytes_live)
+    yield _gauge("topics_queue_topics", "queues", m.queue_topics)
+    yield _gauge("topics_queue_leases_in_flight", "active leases", m.queue_leases_in_flight)
+    yield _gauge("topics_sse_connections", "open streams and sockets", m.sse_connections)
+    yield _gauge("topics_watch_sessions", "watch sessions", m.watch_sessions)
+    yield _gauge("topics_ready", "1 if ready", int(m.ready))
+    yield _gauge("topics_recovery_progress", "0.0 to 1.0", m.replay_progress)
+    yield _gauge("topics_uptime_ms", "time since the start", m.uptime_ms)
+    yield _counter("topics_wal_frames_total", "frames written", wal.frames)
+    yield _counter("topics_wal_batches_total", "group commits", wal.batches)
+    yield _counter("topics_wal_fsyncs_total", "fsyncs", wal.fsyncs)
+    yield _counter("topics_wal_bytes_written_total", "bytes written", wal.bytes_written)
+    yield _counter("topics_wal_rotations_total", "log files begun after the first", wal.rotations)
+    yield _gauge("topics_wal_queue_depth", "frames waiting", wal.queue_depth)
+    yield _gauge("topics_wal_queue_depth_peak", "most frames that ever waited", wal.queue_depth_peak)
+    yield _counter("topics_wal_submit_full_total", "times the ingest queue was full", wal.submit_full_total)
+    yield _gauge("topics_wal_read_only", "1 if the log takes no more writes", int(wal.read_only))
+    bounds = [*map(str, counters.bounds_us), "+Inf"]
+    counts = accumulate(counters.fsync_buckets)
+    buckets = [(f'_bucket{{le="{bound}"}}', count) for bound, count in zip(bounds, counts, strict=True)]
+    totals = [("_sum", counters.fsync_micros), ("_count", counters.fsyncs)]
+    yield Series("topics_wal_fsync_latency_us", "histogram", "time of an fsync in microseconds", buckets + totals)
+
+
+def _of_topics(states: list[TopicState], has_more: bool) -> Iterator[Series]:
+    """The series of single topics. A topic's name is a label that needs no escaping; it is escaped all the same."""
+    labels = [(f'{{topic="{_escaped(state.topic)}"}}', state) for state in states]
+    yield Series("topics_topic_head_seq", "gauge", "highest seq handed out", [(at, s.head_seq) for at, s in labels])
+    yield Series("topics_topic_earliest_seq", "gauge", "lowest live seq", [(at, s.earliest_seq) for at, s in labels])
+    yield Series("topics_topic_records_live", "gauge", "live records", [(at, s.count) for at, s in labels])
+    yield Series("topics_topic_bytes_live", "gauge", "sizes of the live records", [(at, s.bytes) for at, s in labels])
+    queues = [(at, state.queue) for at, state in labels if state.queue is not None]
+    yield Series("topics_topic_queue_ready", "gauge", "jobs to be claimed", [(at, q.ready) for at, q in queues])
+    yield Series("topics_topic_queue_in_flight", "gauge", "jobs under a lease", [(at, q.in_flight) for at, q in queues])
+    yield _gauge("topics_topic_metrics_truncated", "1 if topics were left out", int(has_more))
+
+
+def _gauge(name: str, meaning: str, value: int | float) -> Series:
+    return Series(name, "gauge", meaning, [("", value)])
+
+
+def _counter(name: str, meaning: str, value: int) -> Series:
+    return Series(name, "counter", meaning, [("", value)])
+
+
+def _lines(series: Series) -> Iterator[str]:
+    if not series.samples:
+        return
+    yield f"# HELP {series.name} {series.meaning}\n# TYPE {series.name} {series.kind}\n"
+    for labels, value in series.samples:
+        yield f"{series.name}{labels} {value}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,136 @@
+"""Records: append and delete (WR, ID, DL).
+
+Appending is the hottest path of the server. A write that meets nothing unusual runs to its end without a task: decode,
+check, submit, and answer from the log's callback. Whatever is unusual (a refusal, pressure) goes on in a task.
+"""
+
+from functools import partial
+
+from msgspec import UNSET
+
+from topics.core.config import resolve
+from topics.core.decide import Append
+from topics.core.records import WriteIn, check_batch
+from topics.engine import WriteResult
+from topics.errors import CommitFailed, InvalidRequest, Refusal, TopicNotFound
+from topics.model import is_topic_name
+from topics.server.answers import RecordsDeleted, SyncPerformance, write_answer
+from topics.server.auth import ADMIN
+from topics.server.bulk import arrow_in, ndjson_in
+from topics.server.call import Call
+from topics.server.encoding import ARROW_TYPE, NDJSON_TYPE
+from topics.server.handlers.topics import check_dead_letter
+from topics.server.wire import delete_in, write_in
+
+ADMIN_SCOPE = frozenset((ADMIN,))
+
+
+def append(call: Call) -> None:
+    request, app = call.request, call.app
+    is_json = call.media not in (NDJSON_TYPE, ARROW_TYPE)
+    write = write_in(request.body) if is_json else _bulk_in(call)
+    if write.config is not None:
+        _check_config(call, write)
+    key = write.idempotency_key
+    if key is None and b"idempotency-key" in request.headers:
+        key = _header_key(call)
+    batch = check_batch(write.records, write.node, key, app.settings, request.body if is_json else None)
+    command = Append(call.name, batch, key, write.create, write.config)
+    if app.pressure.is_refusing:
+        app.spawn(_append_parked(call, command, write), call)
+        return
+    try:
+        result, gate = app.engine.submit(command)
+    except Refusal:
+        app.spawn(_append_again(call, command, 0.0), call)
+        return
+    app.engine.when_open(gate, partial(_appended, call, result, call.total_ms, 0.0))
+
+
+def _appended(
+    call: Call, result: WriteResult, submitted_ms: float, throttle_ms: float, failure: CommitFailed | None
+) -> None:
+    """The log has the write, as durable as its class asks."""
+    if failure is not None:
+        call.refuse(failure)
+        return
+    total_ms = call.total_ms
+    if is_synced(call):
+        append_ms, fsync_ms = submitted_ms, total_ms - submitted_ms
+    else:
+        append_ms, fsync_ms = total_ms - throttle_ms, 0.0
+    with_seqs = not call.request.query or call.parameters.flag("return_seqs", True)
+    body = write_answer(result, with_seqs, total_ms, append_ms, fsync_ms, throttle_ms)
+    call.respond(201 if result.created else 200, body)
+
+
+async def _append_again(call: Call, command: Append, throttle_ms: float) -> None:
+    """What was refused is decided once more, and told when what it depends on may be shown."""
+    submitted_ms = call.total_ms
+    result = await call.app.engine.append_batch(command)
+    _appended(call, result, submitted_ms, throttle_ms, None)
+
+
+async def _append_parked(call: Call, command: Append, write: WriteIn) -> None:
+    _check_target(call, write)
+    call.app.engine.wal.counters.submit_full += 1
+    throttle_ms = await call.app.pressure.park(call.stop, for_ever=write.disable_backpressure)
+    await _append_again(call, command, throttle_ms)
+
+
+def _check_target(call: Call, write: WriteIn) -> None:
+    """What comes before pressure in the order of refusals: 404, or 400 for a bad name (WR14)."""
+    if call.name in call.app.engine.state.topics:
+        return
+    auto_create = write.config.auto_create if write.config is not None else UNSET
+    if not (write.create if write.create is not None else auto_create is not False):
+        raise TopicNotFound(call.name)
+    if not is_topic_name(call.name):
+        raise InvalidRequest(f'"{call.name}" is not a valid topic name')
+
+
+def _check_config(call: Call, write: WriteIn) -> None:
+    """An inline config is checked before the records, and needs more than write if it will count (AU7, AU8)."""
+    assert write.config is not None
+    resolve(call.name, write.config)
+    if call.name not in call.app.engine.state.topics:
+        call.key.check_scopes(ADMIN_SCOPE)
+    check_dead_letter(call.key, write.config)
+
+
+def is_synced(call: Call) -> bool:
+    topic = call.app.engine.state.topics.get(call.name)
+    return topic is not None and topic.config.durability == "fsync"
+
+
+def _header_key(call: Call) -> str:
+    try:
+        return call.request.headers[b"idempotency-key"].decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("the header Idempotency-Key is not UTF-8") from None
+
+
+def _bulk_in(call: Call) -> WriteIn:
+    """A write whose body is only records; the rest comes as query."""
+    parameters, body = call.parameters, call.request.body
+    return WriteIn(
+        ndjson_in(body) if call.media == NDJSON_TYPE else arrow_in(body, call.app.settings.max_batch_records),
+        parameters.text("node"),
+        parameters.text("idempotency_key"),
+        parameters.flag("create", True) if parameters.text("create") is not None else None,
+        None,
+        parameters.flag("disable_backpressure", False),
+    )
+
+
+async def delete_records(call: Call) -> None:
+    before_seq, match = delete_in(call.request.body)
+    selected_ms = call.total_ms
+    done = await call.app.engine.delete(call.name, before_seq=before_seq, match=match)
+    total_ms = call.total_ms
+    fsync_ms = total_ms - selected_ms if done.deleted and is_synced(call) else 0.0
+    performance = SyncPerformance(round(total_ms, 3), round(fsync_ms, 3))
+    call.answer(
+        200,
+        RecordsDeleted(done.topic, done.deleted, done.earliest_seq, done.head_seq, done.count, done.bytes, performance),
+    )

@@ -1,0 +1,50 @@
+"""Topics: create and configure, show, list, delete (TP)."""
+
+from msgspec import UNSET
+
+from topics.core.config import ConfigIn
+from topics.server.answers import TopicGone, TopicList, TopicPut, topic_listed, topic_shown
+from topics.server.auth import Key
+from topics.server.call import Call
+from topics.server.wire import config_in, encode_cursor
+
+
+async def put_topic(call: Call) -> None:
+    config = config_in(call.request.body)
+    check_dead_letter(call.key, config)
+    created, resolved = await call.app.engine.put_topic(call.name, config)
+    call.answer(201 if created else 200, TopicPut(call.name, created, resolved, call.performance()))
+
+
+def check_dead_letter(key: Key, config: ConfigIn) -> None:
+    """A config may not name a topic that its key may not name (AU8)."""
+    if isinstance(config.dead_letter, str):
+        key.check_names((config.dead_letter,))
+
+
+async def show_topic(call: Call) -> None:
+    touch = call.parameters.flag("touch", True)
+    state = await call.app.engine.topic_state(call.name, touch=touch)
+    call.answer(200, topic_shown(state, call.performance()))
+
+
+async def list_topics(call: Call) -> None:
+    parameters = call.parameters
+    prefix, may_name = parameters.text("prefix") or "", call.key.may_name
+
+    def is_wanted(name: str) -> bool:
+        return name.startswith(prefix) and may_name(name)
+
+    touch, after = parameters.flag("touch", False), parameters.cursor()
+    states, has_more = await call.app.engine.topics_after(after, parameters.page_size(), is_wanted, touch=touch)
+    cursor = encode_cursor(states[-1].topic) if has_more else UNSET
+    listed = [topic_listed(state) for state in states]
+    call.answer(200, TopicList(topics=listed, next_cursor=cursor, performance=call.performance()))
+
+
+async def delete_topic(call: Call) -> None:
+    engine, may_name = call.app.engine, call.key.may_name
+    if_empty = call.parameters.flag("if_empty", False)
+    routers = [names[0] for names in engine.routers_of(call.name) if all(map(may_name, names))]
+    deleted = await engine.delete_topic(call.name, if_empty=if_empty)
+    call.answer(200, TopicGone(call.name, deleted, routers if deleted else [], call.performance()))

@@ -1,0 +1,184 @@
+"""The server as a process: bind, recover, serve, drain.
+
+`Server` is one engine behind one listener; `serve` runs it until a signal. The port is bound before the log is
+replayed (HM2). Start-up refusals are errors of the package or of the system, raised before anything is served.
+"""
+
+import asyncio
+import gc
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+import uvloop
+
+from topics import __version__
+from topics.clock import Clock
+from topics.engine import Engine
+from topics.errors import ConfigurationError
+from topics.server.api import ROUTES
+from topics.server.app import App
+from topics.server.auth import Keyring
+from topics.server.exchange import Limits
+from topics.server.listener import Listener
+from topics.server.logs import set_up_logging
+from topics.server.pressure import Pressure
+from topics.settings import Settings
+from topics.tuning import tune_process
+
+log = logging.getLogger("topics.server")
+
+DRAIN_S: Final = 10.0  # for running requests, at a stop
+CLOSE_S: Final = 1.0  # for connections after that
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+Bound = Callable[[str], None]
+
+
+class Server:
+    """An engine on the network. Use as an async context manager: entered it is ready, left it has drained."""
+
+    def __init__(
+        self, settings: Settings, engine: Engine, keyring: Keyring, source: Callable[[], float] | None = None
+    ) -> None:
+        self.engine = engine
+        self._settings = settings
+        self.pressure = Pressure(engine.clock, lambda: engine.fill, source)
+        self.app = App(engine, ROUTES, keyring, self.pressure)
+        self.listener = Listener(self.app, Limits(body_bytes_max=settings.max_body_bytes))
+
+    @classmethod
+    def open(
+        cls,
+        settings: Settings,
+        *,
+        engine: Engine | None = None,
+        clock: Clock | None = None,
+        source: Callable[[], float] | None = None,
+    ) -> "Server":
+        """A server for these settings. Keys are taken out of them: only their digests stay."""
+        keyring = Keyring.parse(settings.api_keys)
+        check_bind(settings, keyring)
+        settings = settings.without_secrets()
+        engine = engine or Engine.open(settings.data_dir, settings, clock=clock)
+        return cls(settings, engine, keyring, source)
+
+    async def __aenter__(self) -> "Server":
+        await self.bind()
+        await self.recover()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def address(self) -> str:
+        """host:port as bound."""
+        host, port = self.listener.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def bind(self) -> None:
+        """Accept connections; until `recover` is done only probes and metrics are answered."""
+        try:
+            await self.listener.start(self._settings.host, self._settings.port)
+        except (OSError, UnicodeError) as error:
+            raise ConfigurationError(
+                f"cannot bind {self._settings.host}:{self._settings.port}: {getattr(error, 'strerror', None) or error}"
+            ) from None
+        self.pressure.start()
+
+    async def recover(self) -> None:
+        try:
+            await self.engine.start()
+        except BaseException:
+            await self.listener.close()
+            self.pressure.stop()
+            raise
+        self.app.ready()
+
+    async def close(self) -> None:
+        """Drain (SC3): new requests get 503, running ones end or are cut off; then the last checkpoint."""
+        self.app.drain()
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self.app.wait_until_idle()
+        except TimeoutError:
+            log.warning("%d requests were still running after %d s", self.app.slots.running, DRAIN_S)
+        await self.listener.drain(CLOSE_S)
+        await self.app.cancel_tasks()
+        self.pressure.stop()
+        await self.engine.close()
+
+
+def check_bind(settings: Settings, keyring: Keyring) -> None:
+    """Without keys the server is for this machine only, unless told otherwise (SC1)."""
+    if keyring or settings.allow_insecure_no_auth or _is_loopback(settings.host):
+        return
+    raise ConfigurationError(
+        f"TOPICS_HOST is {settings.host}, which is not a loopback address, and there are no keys: anyone could read "
+        "and write everything. Set TOPICS_API_KEYS, or TOPICS_ALLOW_INSECURE_NO_AUTH=1 if that is meant"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host stands for loopback addresses only. One that cannot be resolved does not."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return bool(found) and all(ipaddress.ip_address(str(one[4][0]).partition("%")[0]).is_loopback for one in found)
+
+
+def serve(settings: Settings, on_bound: Bound = lambda address: None) -> None:
+    """Serve until SIGINT or SIGTERM. `on_bound` is told host:port. Raises what stops the start."""
+    set_up_logging(settings.log_level)
+    server = Server.open(settings)
+    tune_process()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(server, on_bound))
+
+
+async def _serve(server: Server, on_bound: Bound) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    await server.bind()
+    recovery = asyncio.create_task(server.recover())
+    await asyncio.sleep(0)  # a directory that is in use is refused by now
+    if recovery.done():
+        recovery.result()
+    on_bound(server.address)
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((recovery, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not recovery.done():
+        recovery.cancel()
+        await asyncio.wait((recovery,))
+        return
+    recovery.result()
+    gc.freeze()
+    _announce(server)
+    await stopping
+    log.info("stopping")
+    await server.close()
+    log.info("stopped")
+
+
+def _announce(server: Server) -> None:
+    url = f"http://{server.address}"
+    if not server.app.keyring:
+        log.warning("AUTH IS OFF: whoever reaches this port may read, write and delete everything")
+    topics = len(server.engine.state.topics)
+    log.info("topics %s: %d topics in %s", __version__, topics, server.engine.settings.data_dir)
+    log.info("API      %s/v0", url)
+    log.info("docs     %s/v0/openapi.json", url)
+    log.info("metrics  %s/v0/metrics", url)

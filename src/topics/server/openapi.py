@@ -1,0 +1,280 @@
+"""GET /v0/openapi.json: the API as an OpenAPI 3.1 document.
+
+Made of the route table, the structs that requests decode to and answers are made of, and the settings in effect; only
+meanings are written here. Every route that is built has a row in OPERATIONS.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from topics import __version__, errors
+from topics.core.config import ConfigIn
+from topics.core.records import KEY_CHARACTERS_MAX, META_KEYS_MAX, RecordIn, WriteIn
+from topics.errors import TopicsError
+from topics.model import SEQ_MAX, TOPIC_NAME
+from topics.server import answers
+from topics.server.call import Call
+from topics.server.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
+from topics.server.handlers.metrics import Metrics
+from topics.server.routes import Route
+from topics.server.schema import Schema, Schemas
+from topics.server.wire import PAGE_SIZE_MAX, DeleteIn, DiffIn
+from topics.settings import Settings
+
+if TYPE_CHECKING:
+    from topics.server.app import App
+
+NAMES: Final = {ConfigIn: "Config", WriteIn: "Write", RecordIn: "RecordIn", DiffIn: "DiffRequest"}
+NAMES_MORE: Final = {DeleteIn: "DeleteRequest", answers.Diff: "Diff", answers.Error: "Error"}
+SEQ: Final[Schema] = {"minimum": 0, "maximum": SEQ_MAX}
+FLAG: Final[Schema] = {"type": "string", "description": "true or 1, false or 0; anything else means the default"}
+MATCH: Final[Schema] = {
+    "description": "a tag, or a tuple: all tags equal to x, or all that begin with p",
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "array",
+            "prefixItems": [{"const": "tag"}, {"const": "Eq"}, {"type": "string"}],
+            "minItems": 3,
+            "maxItems": 3,
+        },
+        {
+            "type": "array",
+            "prefixItems": [{"const": "tag"}, {"const": "Glob"}, {"type": "string", "pattern": r"\*$"}],
+            "minItems": 3,
+            "maxItems": 3,
+        },
+        {"type": "null"},
+    ],
+}
+ALWAYS: Final = (errors.InvalidRequest, errors.MethodNotAllowed, errors.NotFound, errors.StorageError)
+SERVED: Final = (errors.NotReady, errors.ShuttingDown, errors.Throttled)
+KEYED: Final = (errors.Unauthorized, errors.Forbidden)
+BODIED: Final = (errors.PayloadTooLarge, errors.UnsupportedMedia)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What the document says of a route beyond its row."""
+
+    answers: dict[int, Any]  # status → struct, media type or None for any JSON
+    body: Any = None
+    query: tuple[tuple[str, Schema], ...] = ()
+    headers: tuple[tuple[str, Schema], ...] = ()
+    errors: tuple[type[TopicsError], ...] = ()
+    checks_name: bool = False  # a name that no topic can have is an error
+
+
+TOPIC: Final = "/v0/topics/:topic"
+NOT_FOUND: Final = (errors.TopicNotFound,)
+DIFF_QUERY: Final = (
+    *((name, {"type": "integer", **SEQ}) for name in ("from_seq", "epoch", "from_ts")),
+    *((name, {"type": "integer", "minimum": 0}) for name in ("limit", "wait_ms", "max_batch_bytes")),
+    *((name, {"type": "string"}) for name in ("node", "filter")),
+    *((name, FLAG) for name in ("include_tags", "include_meta")),
+)
+PAGE_QUERY: Final = (
+    ("prefix", {"type": "string", "description": "only names that begin with this"}),
+    ("page_size", {"description": f"1 to {PAGE_SIZE_MAX}, default 100; what cannot be read means the default"}),
+    ("cursor", {"type": "string", "pattern": "^$|^eyJhZnRlciI6Ii", "description": "next_cursor of the page before"}),
+    ("touch", FLAG),
+)
+RANGE_QUERY: Final = tuple((name, {"type": "integer", **SEQ}) for name in ("after", "last", "epoch"))
+KEY: Final[Schema] = {"type": "string", "maxLength": KEY_CHARACTERS_MAX}
+TOO_LARGE: Final = (errors.BatchTooLarge, errors.RecordTooLarge)
+WRITE_QUERY: Final = (
+    ("return_seqs", FLAG),
+    ("node", {"type": "string", "description": "NDJSON and Arrow bodies: origin of records without one of their own"}),
+    ("idempotency_key", {**KEY, "description": "NDJSON and Arrow bodies"}),
+    ("create", {**FLAG, "description": "NDJSON and Arrow bodies: may this write create the topic"}),
+    ("disable_backpressure", {**FLAG, "description": "NDJSON and Arrow bodies: wait under pressure"}),
+)
+
+OPERATIONS: Final = {
+    ("PUT", TOPIC): Operation(
+        {200: answers.TopicPut, 201: answers.TopicPut},
+        ConfigIn,
+        errors=(errors.TopicIncompatible,),
+        checks_name=True,
+    ),
+    ("GET", TOPIC): Operation({200: answers.TopicShown}, query=(("touch", FLAG),), errors=NOT_FOUND),
+    ("GET", "/v0/topics"): Operation({200: answers.TopicList}, query=PAGE_QUERY),
+    ("DELETE", TOPIC): Operation({200: answers.TopicGone}, query=(("if_empty", FLAG),), errors=(errors.TopicNotEmpty,)),
+    ("POST", TOPIC): Operation(
+        {200: answers.Written, 201: answers.Written},
+        WriteIn,
+        WRITE_QUERY,
+        (("Idempotency-Key", KEY),),
+        (*NOT_FOUND, *TOO_LARGE, errors.TopicFull),
+        checks_name=True,
+    ),
+    ("POST", f"{TOPIC}/diff"): Operation({200: answers.Diff}, DiffIn, errors=NOT_FOUND),
+    ("GET", f"{TOPIC}/diff"): Operation({200: answers.Diff}, query=DIFF_QUERY, errors=NOT_FOUND),
+    ("GET", f"{TOPIC}/export"): Operation({200: ARROW_TYPE}, query=RANGE_QUERY, errors=NOT_FOUND),
+    ("POST", f"{TOPIC}/delete"): Operation({200: answers.RecordsDeleted}, DeleteIn, errors=NOT_FOUND),
+    ("GET", "/v0/health"): Operation({200: answers.Health}),
+    ("GET", "/healthz"): Operation({200: answers.Health}),
+    ("GET", "/v0/ready"): Operation({200: answers.Ready}),
+    ("GET", "/readyz"): Operation({200: answers.Ready}),
+    ("GET", "/v0/metrics"): Operation({200: Metrics}),
+    ("GET", "/v0/openapi.json"): Operation({200: None}),
+}
+
+
+def show_openapi(call: Call) -> None:
+    call.answer(200, document(call.app))
+
+
+def document(app: "App") -> Schema:
+    """The document for this server: its settings are the limits."""
+    schemas = Schemas(NAMES | NAMES_MORE, _fields(app.settings))
+    paths: dict[str, Schema] = {}
+    for route in app.routes.rows:
+        operation = OPERATIONS.get((route.method, route.path))
+        if operation is not None:
+            path = route.path.replace(":topic", "{topic}")
+            paths.setdefault(path, {})[route.method.lower()] = _operation(route, operation, schemas)
+    _finish(schemas, app.settings)
+    whole: Schema = {
+        "openapi": "3.1.0",
+        "info": {"title": "topics", "version": __version__, "description": "A persistent event engine."},
+        "paths": paths,
+        "components": {"schemas": schemas.components},
+    }
+    if app.keyring:
+        whole["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        whole["security"] = [{"key": []}]
+        for path in ("/v0/health", "/healthz", "/v0/ready", "/readyz"):
+            if not app.settings.probe_auth:
+                paths[path]["get"]["security"] = []
+    return whole
+
+
+def _operation(route: Route, operation: Operation, schemas: Schemas) -> Schema:
+    said: Schema = {"operationId": _name(route), "summary": route.summary, "parameters": []}
+    if route.scopes:
+        said["description"] = f"Needs the scope {' and '.join(sorted(route.scopes))}."
+    if ":topic" in route.path:
+        kind: Schema = {"type": "string", "minLength": 1}
+        if operation.checks_name:
+            kind["pattern"] = f"^{TOPIC_NAME.pattern}$"
+        said["parameters"].append({"name": "topic", "in": "path", "required": True, "schema": kind})
+    said["parameters"] += [_parameter(name, "query", kind) for name, kind in operation.query]
+    said["parameters"] += [_parameter(name, "header", kind) for name, kind in operation.headers]
+    if operation.body is not None:
+        said["requestBody"] = {"required": not route.may_be_empty, "content": _contents(route, operation, schemas)}
+    said["responses"] = {
+        **{str(status): _answer(kind, schemas) for status, kind in operation.answers.items()},
+        **_errors(route, operation, schemas),
+    }
+    return said
+
+
+def _name(route: Route) -> str:
+    words = [word for word in route.path.replace(".json", "").split("/") if word and word != "v0"]
+    return "_".join([route.method.lower(), *(word.lstrip(":") for word in words)])
+
+
+def _parameter(name: str, place: str, schema: Schema) -> Schema:
+    kind = {key: value for key, value in schema.items() if key != "description"}
+    said = {"name": name, "in": place, "required": False, "schema": kind}
+    return said | {"description": schema["description"]} if "description" in schema else said
+
+
+def _contents(route: Route, operation: Operation, schemas: Schemas) -> Schema:
+    contents: Schema = {JSON_TYPE: {"schema": schemas.of(operation.body)}}
+    if NDJSON_TYPE in route.media:
+        contents[NDJSON_TYPE] = {"schema": {"type": "string", "description": "one RecordIn per line"}}
+        contents[ARROW_TYPE] = {
+            "schema": {"type": "string", "format": "binary", "description": "columns data, tag, node, meta: strings"}
+        }
+    return contents
+
+
+def _answer(kind: Any, schemas: Schemas) -> Schema:
+    if isinstance(kind, str):
+        return {"description": "An Arrow IPC stream", "content": {kind: {}}}
+    content: Schema = {JSON_TYPE: {"schema": {"type": "object"} if kind is None else schemas.of(kind)}}
+    if kind is Metrics:
+        content["text/plain"] = {"schema": {"type": "string"}}
+    return {"description": "Done", "content": content}
+
+
+def _errors(route: Route, operation: Operation, schemas: Schemas) -> dict[str, Schema]:
+    kinds = [*ALWAYS, *operation.errors, *(KEYED if not route.is_probe else (errors.Unauthorized,))]
+    kinds += BODIED if route.media else ()
+    kinds += SERVED if not route.is_always_on or "ready" in route.path else ()
+    by_status: dict[int, list[str]] = {}
+    for kind in kinds:
+        by_status.setdefault(kind.status, []).append(kind.code)
+    schema = schemas.of(answers.Error)
+    return {
+        str(status): {"description": ", ".join(dict.fromkeys(codes)), "content": {JSON_TYPE: {"schema": schema}}}
+        for status, codes in sorted(by_status.items())
+    }
+
+
+def _finish(schemas: Schemas, settings: Settings) -> None:
+    """What belongs to a whole struct rather than to a field's name."""
+    records = schemas.components["Write"]["properties"]["records"]
+    records |= {"minItems": 1, "maxItems": settings.max_batch_records}
+    config = schemas.components["Config"]["properties"]
+    for name in ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries"):
+        config[name] |= SEQ
+    for name in ("lease_ms", "claim_jitter_ms"):
+        config[name] |= {"minimum": 0}
+    config["dead_letter"] = {"anyOf": [{"type": "string", "pattern": f"^{TOPIC_NAME.pattern}$"}, {"type": "null"}]}
+    schemas.components["RecordIn"]["properties"]["meta"] |= {"type": ["object", "null"]}
+    schemas.components["DiffRequest"]["properties"]["filter"] = MATCH
+    delete = schemas.components["DeleteRequest"]
+    delete["properties"]["match"] = MATCH
+    delete["anyOf"] = [
+        {"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in ("before_seq", "match")
+    ]
+
+
+def _fields(settings: Settings) -> dict[str, Schema]:
+    """Meanings and limits of fields, by their name."""
+    exact = {"maximum": SEQ_MAX}
+    return {
+        "from_seq": {**SEQ, "description": "exclusive cursor; 0 = from the beginning"},
+        "before_seq": {"description": "records with a smaller seq", **exact},
+        "epoch": {"description": "number of the topic's instance", **exact},
+        "from_ts": {"description": "start at the first record that is not older, epoch-ms"},
+        "limit": {"description": f"most records in the answer; 0 = 256, at most {settings.max_limit}"},
+        "wait_ms": {"description": "long poll, at most 30000"},
+        "max_batch_bytes": {"description": "byte budget of the answer; 0 = 1 MiB, at most 8 MiB"},
+        "include_tags": {"description": "show $tag"},
+        "include_meta": {"description": "show meta"},
+        "node": {"description": f"origin of records; written, at most {settings.max_node_bytes} bytes"},
+        "tag": {"description": f"key for deletes and filters, at most {settings.max_tag_bytes} bytes"},
+        "data": {"description": f"any JSON; with meta at most {settings.max_record_bytes} bytes"},
+        "meta": {"description": f"at most {settings.max_meta_bytes} bytes and {META_KEYS_MAX} keys"},
+        "idempotency_key": {"description": f"dedupe key, at most {KEY_CHARACTERS_MAX} characters", "maxLength": 256},
+        "create": {"description": "may this write create the topic; left out: config.auto_create"},
+        "config": {"description": "config of the topic"},
+        "disable_backpressure": {"description": "wait under pressure instead of 429"},
+        "type": {"description": "a queue also has claim, ack, nack, extend and work"},
+        "ttl_ms": {"description": "age at which a record expires; 0 = never"},
+        "cap_records": {"description": "most live records; 0 = no cap"},
+        "cap_bytes": {"description": "most bytes of live records; 0 = no cap"},
+        "discard": {"description": "a full topic drops its oldest records, or refuses the write"},
+        "durable": {"description": "short form of durability: true = fsync, false = disk"},
+        "durability": {"description": "where a write goes and when it is acked"},
+        "priority": {"description": "who is served first under pressure, -1000..1000; null = by recency"},
+        "auto_priority": {"description": "with priority null: derive it from the last read"},
+        "auto_create": {"description": "may a write create the topic"},
+        "idempotency_window_ms": {"description": "how long idempotency keys are remembered; 0 = not at all"},
+        "dedupe_node": {"description": "does the node filter apply to reads of this topic"},
+        "lease_ms": {"description": "length of a lease, 100..86400000"},
+        "claim_jitter_ms": {"description": "window in which claims are gathered, 0..5000"},
+        "max_deliveries": {"description": "deliveries before a job is dead-lettered; 0 = no limit"},
+        "leases_durable": {"description": "are leases kept across a restart"},
+        "head_seq": {"description": "highest seq handed out; 0 if none"},
+        "earliest_seq": {"description": "lowest live seq; head_seq + 1 if nothing is live"},
+        "next_from_seq": {"description": "the cursor for the next call"},
+        "caught_up": {"description": "nothing more right now"},
+        "lag": {"description": "head_seq - next_from_seq"},
+        "gap_from": {"description": "first seq missed"},
+        "gap_to": {"description": "last seq missed"},
+    }

@@ -1,0 +1,111 @@
+"""Pressure: how close the server is to its limit, and who has to wait for that.
+
+Owns the measurement (event-loop lag and fill of the log's queue, PR5) and the parking of requests (PR7). Must not
+know: routes, what a request does.
+
+Pressure p is 0.0 to 1.0. At REFUSING_AT, or while the log's queue is full, requests are parked; a parked request goes
+on as soon as that has passed, and is refused after PARKED_MS_MAX. `Pressure.source` may be replaced.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from topics.clock import Clock, SystemClock
+from topics.errors import Throttled
+
+MEASURE_S: Final = 0.05
+LAG_S_MAX: Final = 1.0  # a loop this late is at its limit
+DECAY: Final = 0.5  # weight of the last measurement in the next
+DEFERRING_AT: Final = 0.5  # pushes and routers of low priority wait from here on …
+RESUMING_AT: Final = 0.25  # … until here
+REFUSING_AT: Final = 1.0
+PARKED_MS_MAX: Final = 1000
+RETRY_AFTER_MS: Final = 1000
+
+
+class LoopLag:
+    """How late the event loop runs its timers, as a part of LAG_S_MAX. Always real time: it is about this process."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self._expected_at = 0.0
+        self.level = 0.0
+
+    def expect(self) -> None:
+        self._expected_at = self._clock.monotonic() + MEASURE_S
+
+    def measure(self) -> None:
+        late_s = max(0.0, self._clock.monotonic() - self._expected_at)
+        self.level = min(1.0, max(late_s / LAG_S_MAX, self.level * DECAY))
+
+
+class Pressure:
+    def __init__(self, clock: Clock, fill: Callable[[], float], source: Callable[[], float] | None = None) -> None:
+        self._clock = clock
+        self._lag = LoopLag()
+        self._timer: asyncio.TimerHandle | None = None
+        self._parked: set[asyncio.Future[None]] = set()
+        self._fill = fill
+        self.source = source or (lambda: max(self._lag.level, fill()))
+        self.level = 0.0
+        self.is_deferring = False
+        self.is_refusing = False  # a request has to wait
+        self.parked_total = 0
+        self.refused_total = 0
+
+    def start(self) -> None:
+        """Measure from now on, every MEASURE_S."""
+        self._lag.expect()
+        self._timer = asyncio.get_running_loop().call_later(MEASURE_S, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._lag.measure()
+        self.measure()
+        self.start()
+
+    def measure(self) -> None:
+        """Read the source, and let those go on who need not wait any longer."""
+        self.level = self.source()
+        self.is_deferring = self.level >= (RESUMING_AT if self.is_deferring else DEFERRING_AT)
+        self.is_refusing = self.level >= REFUSING_AT or self._fill() >= REFUSING_AT
+        if not self.is_refusing:
+            for parked in self._parked:
+                if not parked.done():
+                    parked.set_result(None)
+
+    async def park(self, stop: "asyncio.Future[None]", *, for_ever: bool = False) -> float:
+        """Wait until the pressure is gone; how long that took, in milliseconds. Throttled: it took too long.
+
+        `stop` ends the wait, too: nobody is waiting for the answer any more.
+        """
+        started = self._clock.monotonic()
+        self.parked_total += 1
+        while self.is_refusing and not stop.done():
+            waited_ms = (self._clock.monotonic() - started) * 1000
+            if waited_ms >= PARKED_MS_MAX and not for_ever:
+                self.refused_total += 1
+                raise Throttled("the server is at its limit; try again later", retry_after_ms=RETRY_AFTER_MS)
+            await self._wait(PARKED_MS_MAX if for_ever else PARKED_MS_MAX - waited_ms, stop)
+        return (self._clock.monotonic() - started) * 1000
+
+    async def _wait(self, wait_ms: float, stop: "asyncio.Future[None]") -> None:
+        relief = asyncio.get_running_loop().create_future()
+
+        def stopped(_: object) -> None:
+            if not relief.done():
+                relief.set_result(None)
+
+        stop.add_done_callback(stopped)
+        self._parked.add(relief)
+        try:
+            await self._clock.wait(relief, wait_ms)
+        finally:
+            self._parked.discard(relief)
+            with suppress(ValueError):
+                stop.remove_done_callback(stopped)

@@ -1,0 +1,114 @@
+"""The table of routes: which paths there are, what each takes, and which scopes it needs (Appendix A.1).
+
+A path is matched segment by segment; `:name` stands for one segment, percent-decoded once (CV14). Adding an endpoint
+is adding a row to ROUTES in `app`. Must not know: requests beyond method and path, handlers beyond their type.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+from topics.errors import InvalidRequest, MethodNotAllowed, NotFound, Refusal
+from topics.server.encoding import JSON_TYPE
+
+NO_SCOPES: Final[frozenset[str]] = frozenset()
+PATHS_KEPT_MAX: Final = 10_000  # paths whose meaning is remembered …
+PATH_KEPT_BYTES_MAX: Final = 512  # … if they are no longer than this
+HEX: Final = frozenset(b"0123456789abcdefABCDEF")
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """One method of one path."""
+
+    method: str
+    path: str
+    handle: Callable[[Any], Any] | None  # of a Call; a coroutine runs as a task. None: not built yet
+    scopes: frozenset[str] = NO_SCOPES
+    summary: str = ""
+    media: tuple[str, ...] = ()  # types of body it takes; none = it takes no body
+    may_be_empty: bool = False  # an empty body stands for {} (CV3)
+    is_stream: bool = False  # has no HEAD
+    is_probe: bool = False  # needs no key unless TOPICS_PROBE_AUTH is on
+    is_always_on: bool = False  # answers during replay and shutdown as well
+    takes_token: bool = False  # the key may come as ?token=
+    checks_itself: bool = False  # has an order of checks of its own, from the key on
+    openapi: Any = field(default=None)  # what the document says beyond this
+
+
+def json_body(**more: Any) -> dict[str, Any]:
+    return {"media": (JSON_TYPE,), **more}
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A path that exists: its methods, and the name in it."""
+
+    methods: dict[str, Route]
+    name: str
+
+
+class Routes:
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.rows = list(routes)
+        self._paths: dict[tuple[str | None, ...], dict[str, Route]] = {}  # None stands for a name
+        self._places: dict[bytes, Place] = {}
+        for row in self.rows:
+            segments = tuple(None if part.startswith(":") else part for part in row.path.split("/")[1:])
+            methods = self._paths.setdefault(segments, {})
+            methods[row.method] = row
+            if row.method == "GET" and not row.is_stream:
+                methods["HEAD"] = row
+
+    def find(self, method: str, path: bytes) -> tuple[Route, str]:
+        """The route, and the decoded name in its path."""
+        place = self._places.get(path) or self._place(path)
+        route = place.methods.get(method)
+        if route is None:
+            raise MethodNotAllowed(f"{method} is not a method of this path; use {allow(place.methods)}")
+        return route, place.name
+
+    def methods(self, path: bytes) -> str:
+        """What an Allow header says of a path that exists."""
+        return allow(self._place(path).methods)
+
+    def is_probe(self, path: bytes) -> bool:
+        """Whether a path may be asked without a key."""
+        try:
+            return any(row.is_probe for row in self._place(path).methods.values())
+        except Refusal:
+            return False
+
+    def _place(self, path: bytes) -> Place:
+        segments = [_decoded(segment) for segment in path.split(b"/")[1:]]
+        methods, name = self._paths.get(tuple(segments)), ""
+        for n in range(len(segments)):
+            if methods is None and segments[n]:
+                methods = self._paths.get((*segments[:n], None, *segments[n + 1 :]))
+                name = segments[n]
+        if methods is None:
+            raise NotFound("there is no such path")
+        place = Place(methods, name)
+        if len(path) <= PATH_KEPT_BYTES_MAX:
+            if len(self._places) >= PATHS_KEPT_MAX:
+                self._places.clear()
+            self._places[path] = place
+        return place
+
+
+def allow(methods: Iterable[str]) -> str:
+    return ", ".join(sorted(methods))
+
+
+def _decoded(segment: bytes) -> str:
+    """A path segment, percent-decoded once, as UTF-8."""
+    try:
+        if b"%" in segment:
+            for escape in segment.split(b"%")[1:]:
+                if len(escape) < 2 or not HEX.issuperset(escape[:2]):
+                    raise ValueError("a % is not followed by two hex digits")
+            segment = unquote_to_bytes(segment)
+        return segment.decode()
+    except ValueError as error:
+        raise InvalidRequest(f"the path cannot be decoded: {error}") from None

@@ -1,0 +1,66 @@
+"""Records as an Arrow IPC stream, for downloads: the schema, then batches, then an end mark.
+
+Columns `seq ts node tag meta data`, types as in a segment. Rows of a segment go out as they lie in the file: their
+buffers are sliced, not decoded; only where rows are left out are the rest gathered. Knows nothing of topics or which
+rows are live.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from topics.storage.segments import SegmentRows, number_array, schema, text_array
+
+NAMES: Final = ("seq", "ts", "node", "tag", "meta", "data")
+END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+
+Runs = Sequence[tuple[int, int]]  # rows start..stop
+
+
+def stream_schema(metadata: Mapping[str, str] | None = None) -> Any:
+    import pyarrow as pa
+
+    whole = schema()
+    return pa.schema([whole.field(name) for name in NAMES], metadata=metadata)
+
+
+def encode_schema(metadata: Mapping[str, str]) -> bytes:
+    """The first message of a stream."""
+    return bytes(stream_schema(metadata).serialize())
+
+
+def encode_sealed(rows: SegmentRows, runs: Runs) -> bytes:
+    """A batch of rows of a segment."""
+    import pyarrow as pa
+
+    first, stop = runs[0][0], runs[-1][1]
+    view, columns = rows.file.checked(), rows.file.ref.columns
+    whole = pa.py_buffer(view)
+    arrays = []
+    for field in stream_schema():
+        column = columns[field.name]
+        places = [column.validity, column.values]
+        if column.offsets != (0, 0):
+            places.insert(1, column.offsets)
+        buffers = [whole.slice(*place) if place != (0, 0) else None for place in places]
+        if buffers[-1] is None:
+            buffers[-1] = pa.py_buffer(b"")
+        arrays.append(pa.Array.from_buffers(field.type, stop - first, buffers, offset=rows.ref.start + first))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=stream_schema())
+    if len(runs) > 1:
+        batch = batch.take(pa.array([row - first for start, end in runs for row in range(start, end)], pa.uint32()))
+    return bytes(batch.serialize())
+
+
+def encode_rows(rows: Sequence[Any]) -> bytes:
+    """A batch of decoded rows: seqs, timestamps, nodes, tags, metas, datas; None for a column without a value."""
+    import pyarrow as pa
+
+    seqs, timestamps, *texts = rows
+    count = len(seqs)
+    arrays = [
+        number_array(pa.uint64(), array("Q", seqs)),
+        number_array(pa.timestamp("ms", "UTC"), array("q", timestamps)),
+        *(text_array([None] * count if column is None else list(column)) for column in texts),
+    ]
+    return bytes(pa.RecordBatch.from_arrays(arrays, schema=stream_schema()).serialize())
