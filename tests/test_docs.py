@@ -11,11 +11,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+
+from topics import engine, store
+from topics.core import log, machine, parts
+from topics.settings import Settings
+from topics.storage import snapshots, wal
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -114,6 +119,72 @@ def test_the_python_of_a_page_does_what_the_page_says(page: Path, blocks: list[B
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert broken_links(page) == []
+
+
+def shown(default: object) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return str(default) or "unset"
+
+
+def test_operations_lists_every_setting_with_its_default_and_meaning() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    table = [line for line in page.splitlines() if line.startswith("| `TOPICS_")]
+    assert table == [
+        f"| `{field.metadata['variable']}` | {shown(field.default)} | {field.metadata['meaning']} |"
+        for field in fields(Settings)
+    ]
+
+
+def test_every_message_that_operations_explains_is_one_that_is_given() -> None:
+    """Each part of a message between dots and commas, slashes and semicolons stands in the source."""
+    page = (ROOT / "docs" / "operations.md").read_text().partition("## Messages")[2]
+    source = "".join(path.read_text() for path in (ROOT / "src" / "topics").rglob("*.py"))
+    messages = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ") and "| message" not in line]
+    parts = [part.strip() for message in messages for part in re.split(r"[…,/;:()]|Too many open files", message)]
+    assert len(messages) > 15
+    assert [part for part in parts if part and part not in source] == []
+
+
+# What the pages say in numbers, and where the numbers come from.
+QUOTED = [
+    ("guarantees operations decisions/004-reservations", "65,536", machine.RESERVE),
+    ("guarantees", "1,000,000", machine.KEYS_MAX),
+    ("architecture operations decisions/005-dead-marks-and-tags", "1,024", log.BLOCK),
+    ("architecture", "1,024 records", parts.PAGE_ROWS),
+    ("formats", "number × 1024 + i", log.BLOCK),
+    ("formats operations decisions/003-log-failure", "1 MiB", wal.AHEAD_BYTES),
+    ("architecture embedded operations", "64 MiB", engine.CHECKPOINT_BYTES),
+    ("architecture embedded formats operations", "60 s", engine.CHECKPOINT_MS),
+    ("operations", "five times a second", 1000 / engine.BACKGROUND_MS),
+    ("operations", "six checkpoints' worth", engine.UNSEALED_FACTOR),
+    ("embedded", "256 unless told", engine.LIMIT_DEFAULT),
+    ("embedded", "1 MiB unless told", engine.BYTES_MAX_DEFAULT),
+    ("embedded", "at most 8 MiB", engine.BYTES_MAX_MAX),
+    ("embedded", "at most 30,000", engine.WAIT_MS_MAX),
+    ("embedded", "2 ms", store.SLICE_SECONDS * 1000),
+    ("architecture decisions/002-checkpoint-and-segments", "eight of them", store.SMALL_PIECES_MAX),
+    ("architecture operations decisions/002-checkpoint-and-segments", "less than a quarter", 1 / store.SPARSE_FACTOR),
+    ("formats", "64 deltas", snapshots.DELTAS_MAX),
+    ("formats", "256 KiB", snapshots.DELTA_BYTES_MIN),
+]
+UNITS = {"KiB": 1024, "MiB": 1024**2, "s": 1000}
+WORDS = {"five": 5, "six": 6, "eight": 8, "quarter": 0.25}
+
+
+def number_in(text: str) -> float:
+    """The number that a quoted text starts with, or names in a word, in bytes or milliseconds."""
+    digits = re.search(r"(?<!\w)(\d[\d,]*)(?: (KiB|MiB|s)\b)?", text)
+    if digits:
+        return int(digits[1].replace(",", "")) * UNITS.get(digits[2], 1)
+    return next(value for word, value in WORDS.items() if word in text)
+
+
+@pytest.mark.parametrize(("pages", "text", "value"), QUOTED)
+def test_a_number_in_the_pages_is_the_one_in_the_code(pages: str, text: str, value: float) -> None:
+    assert number_in(text) == value
+    for page in pages.split():
+        assert text in (ROOT / "docs" / f"{page}.md").read_text()
 
 
 def test_blocks_are_found_with_their_line_and_kind() -> None:

@@ -284,7 +284,7 @@ class Batches:
 
     def __init__(self, directory: Directory, item: TopicItem, after: int, last: int, columns: Sequence[str]) -> None:
         self.lost: list[Lost] = []  # what was passed and could not be yielded, ascending
-        self.through = after  # the seq reached; at the end the cursor to go on from
+        self.through = after  # the seq reached: the cursor to go on from
         self._directory = directory
         self._topic = item
         self._last = last
@@ -303,11 +303,12 @@ class Batches:
     def _step(self) -> "pa.RecordBatch | None":
         """Read the next piece, or go to the end if there is none."""
         item = self._topic = self._directory._current(self._topic)
+        self._last = min(self._last, _sealed_through(item))  # less than before if the topic is ephemeral now
         first = max(self.through + 1, _floor(item))
         refs = self._directory._refs(item)
         index = bisect_left(refs, first, key=lambda ref: ref.last)
         if index == len(refs) or refs[index].first > self._last:
-            self._pass(item, self._last)
+            self._pass(item, max(self.through, self._last))
             return None
         ref = refs[index]
         last = min(ref.last, self._last)

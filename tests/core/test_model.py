@@ -6,6 +6,7 @@ With `tiny` blocks and pages the borders inside the log and its segments lie a f
 """
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -179,7 +180,9 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def tick(self) -> None:
         async def go() -> None:
-            self.engine.tick()
+            done = self.engine.tick()
+            if inspect.isawaitable(done):
+                await done
             if self.engine._checkpoint is not None:
                 await asyncio.wait([self.engine._checkpoint])
 

@@ -81,12 +81,13 @@ def _after_restart(history: History, moment: Oracle, seen: Seen, aftermath: Afte
     """What the restart does to a moment, as far as it may."""
     oracle = moment.clone()
     heads = {name: found.head for name, found in seen.items()}
+    weak_seqs = history.weak
     oracle.restart(clean=aftermath.is_clean, power_loss=aftermath.is_power_loss and not aftermath.is_clean, heads=heads)
     for name in oracle.names():
         topic, found = oracle._topics[name], seen.get(name)
         if found is None:
             continue
-        weak = history.weak.get((name, topic.epoch), 0)
+        weak = weak_seqs.get((name, topic.epoch), 0)
         if topic.config.durability == "ephemeral":
             continue
         if topic.floor < found.floor <= weak + 1 and not aftermath.is_clean:  # its records from before were in memory only

@@ -57,7 +57,7 @@ class History:
     epochs: dict[tuple[str, int], int] = field(default_factory=dict)  # name and oracle's epoch → the engine's
     acked_heads: dict[tuple[str, int], int] = field(default_factory=dict)  # highest seq acked, logged classes
     checkpointed: dict[tuple[str, int], int] = field(default_factory=dict)  # heads that the last checkpoint has
-    weak: dict[tuple[str, int], int] = field(default_factory=dict)  # highest seq written while ephemeral
+    weak_before: dict[tuple[str, int], int] = field(default_factory=dict)  # `weak` as of `base`
 
     def __post_init__(self) -> None:
         self.moments = [self.base.clone()]
@@ -69,6 +69,7 @@ class History:
 
     def adopt(self, oracle: Oracle) -> None:
         """Start over from a recovered state: all of it is durable."""
+        self.weak_before = self.weak
         self.base, self.commits, self.last_of = oracle, [], {}
         self.moments = [oracle.clone()]
         for call in self.calls:
@@ -105,10 +106,16 @@ class History:
         self.commits.append(commit)
         self.moments.append(after)
         self.last_of[topic] = len(self.commits)
-        if topic in after.names():
-            view = after.state(topic, commit.now)
-            if view.config.durability == "ephemeral":
-                self.weak[topic, view.epoch] = view.head
+
+    @property
+    def weak(self) -> dict[tuple[str, int], int]:
+        """By name and epoch, the highest seq that was there while the topic was ephemeral."""
+        weak = dict(self.weak_before)
+        for moment in self.moments:
+            for name, topic in moment._topics.items():
+                if topic.config.durability == "ephemeral":
+                    weak[name, topic.epoch] = topic.head
+        return weak
 
     def _promise(self, call: Call) -> Promise:
         operation = call.operation

@@ -222,6 +222,21 @@ CHANGES = Script(
     ],
 )
 
+LOGGED_CHANGES = Script(
+    "the class of a logged topic changes under its writers",
+    [
+        Together([Append("t", records("1", "2"), config=DISK), Append("t", records("3")), Put("t", FSYNC)]),
+        Together([Append("t", records("4"), key="k1"), Put("t", MEMORY), Append("t", records("5"))]),
+        Checkpoint(),
+        Together([Put("t", FSYNC), Append("t", records("6")), Put("t", {**DISK, "cap_records": 4})], turns=1),
+        Together([Append("t", records("7", "8")), Append("t", records("9"), key="k2"), Read("t")]),
+        Together([Drop("t"), Append("t", records("1 of the second life"), config=DISK)]),
+        Together([Append("t", records(f"x{n}", f"y{n}", f"z{n}")) for n in range(4)]),
+        Checkpoint(),
+        Read("t"),
+    ],
+)
+
 SPARSE = Script(
     "a file shared by many topics is rewritten when little of it is in force",
     [
@@ -263,4 +278,4 @@ FINAL = Script(
     ],
 )
 
-SCRIPTS = [CLASSES, CHECKPOINTS, RESTARTS, LOSSES, RESERVATIONS, TOGETHER, CHANGES, SPARSE, FINAL]
+SCRIPTS = [CLASSES, CHECKPOINTS, RESTARTS, LOSSES, RESERVATIONS, TOGETHER, CHANGES, LOGGED_CHANGES, SPARSE, FINAL]

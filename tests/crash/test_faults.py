@@ -17,10 +17,11 @@ from tests.crash.check import Aftermath, check_recovered
 from tests.crash.history import observe, predict
 from tests.crash.run import Run, finished
 from tests.crash.script import Script
-from tests.crash.scripts import FINAL, SCRIPTS
+from tests.crash.scripts import CHANGES, FINAL, SCRIPTS
 from tests.crash.test_crash import ids, noted, operations_of, quiet, recovered
 
-FAULTED = [script for script in SCRIPTS if script is not FINAL]
+# Of two scripts the oracle does not know the outcome: an expiry, or records of an ephemeral topic, that a failure undid.
+FAULTED = [script for script in SCRIPTS if script not in (FINAL, CHANGES)]
 QUICK_FAULTS = 20  # per script in the quick sweep
 
 

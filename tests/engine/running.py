@@ -1,6 +1,7 @@
 """An engine under test: on a disk in memory and a clock by hand, so that nothing happens by itself."""
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -39,6 +40,14 @@ async def turns(count: int = TURNS) -> None:
     """Let the loop turn until all that can happen has happened."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def tick(engine: Engine) -> None:
+    """Do what is due in the background, to the end."""
+    done = engine.tick()
+    if inspect.isawaitable(done):
+        await done
+    await turns()
 
 
 async def begun(*work: Coroutine[Any, Any, T]) -> "list[asyncio.Task[T]]":

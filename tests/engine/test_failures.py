@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.running import begun, data, open_engine, running, seqs, texts, turns, views
+from tests.engine.running import begun, data, open_engine, running, seqs, texts, tick, turns, views
 from topics.engine import Engine
 from topics.errors import CommitFailed, TopicNotFound
 from topics.model import TagMatch
@@ -278,8 +278,7 @@ async def test_a_log_that_cannot_go_on_is_read_only_and_reads_go_on() -> None:
         assert await seqs(engine, "ephemeral", 3) == [4]
         clock.advance(5000)
         assert await seqs(engine, "ttl") == [1], "a loss that cannot be logged is not shown (TM14)"
-        engine.tick()
-        await turns()
+        await tick(engine)
         assert await seqs(engine, "ttl") == [1]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.core.engine_adapter import open_gap
-from tests.engine.running import begun, data, running, seqs, turns, views
+from tests.engine.running import begun, data, running, seqs, tick, views
 from topics.engine import Engine
 from topics.errors import TopicFull, TopicNotFound
 from topics.model import Durability, TagMatch
@@ -222,8 +222,7 @@ async def test_a_disk_topic_is_synced_in_the_background() -> None:
         await engine.put_topic("t")
         await engine.append("t", data(1))
         assert engine.wal.synced < engine.wal.written
-        engine.tick()
-        await turns()
+        await tick(engine)
         assert engine.wal.synced == engine.wal.written
         assert all(disk.is_durable(name) for name in disk.names())
 

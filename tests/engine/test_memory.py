@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engine.running import data, running, seqs, turns
+from tests.engine.running import data, running, seqs, tick
 from topics.core.parts import Chunk, Sealed
 from topics.settings import MIB, Settings
 from topics.testing.clock import ManualClock
@@ -43,7 +43,7 @@ async def test_a_checkpoint_gives_back_the_memory_of_what_it_sealed() -> None:
         assert await seqs(engine, "t", 2999) == [3000]
         await engine.checkpoint()
         while engine._graveyard:
-            engine.tick()
+            await tick(engine)
         log = engine.state.topics["t"].log
         assert not [part for part in (*log.parts, *log.dropped) if isinstance(part, Chunk)]
         assert engine._cache.size_bytes == 0
@@ -58,7 +58,7 @@ async def test_deleted_records_are_given_back() -> None:
         await seqs(engine, "t", limit=1000)
         await engine.delete("t", before_seq=9999)
         while engine._graveyard or engine.state.topics["t"].log.dropped:
-            engine.tick()
+            await tick(engine)
         assert engine.state.topics["t"].log.parts == []
         assert engine._cache.size_bytes == 0
 
@@ -81,17 +81,14 @@ async def test_a_checkpoint_is_due_after_a_minute_with_changes() -> None:
     async with running(disk, clock) as engine:
         await engine.append("t", data(1))
         clock.advance(59_000)
-        engine.tick()
-        await turns()
+        await tick(engine)
         assert not [name for name in disk.names() if name.startswith("snapshot-")]
         clock.advance(1000)
-        engine.tick()
-        await turns()
+        await tick(engine)
         assert [name for name in disk.names() if name.startswith("snapshot-")]
         installed = disk.names()
         clock.advance(600_000)
-        engine.tick()
-        await turns()
+        await tick(engine)
         assert disk.names() == installed, "nothing has changed"
 
 

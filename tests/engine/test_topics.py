@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.running import begun, data, running, seqs, texts, turns
+from tests.engine.running import begun, data, running, seqs, texts, tick
 from topics.engine import Engine
 from topics.errors import (
     BatchTooLarge,
@@ -355,6 +355,5 @@ async def test_the_background_expires_what_nobody_looks_at() -> None:
     async with running(clock=clock) as engine:
         await engine.append("t", data(*range(50)), config={"ttl_ms": 10})
         clock.advance(11)
-        engine.tick()
-        await turns()
+        await tick(engine)
         assert (engine.state.records, engine.state.bytes) == (0, 0)

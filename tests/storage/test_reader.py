@@ -78,7 +78,6 @@ def image_of(path: Path, copy: Path) -> Path:
 
 
 async def test_records_of_a_closed_directory_come_back_as_they_were_written(tmp_path: Path) -> None:
-    """CV6"""
     async with engine_on(tmp_path) as engine:
         await engine.append("a", [RecordIn(Raw(b'{"b":1.0,"a":12345678901234567890, "b":1e400}'), "t", "n")])
         await engine.append("a", [{"data": "ä\n€", "meta": {"k": "ü"}}, {"data": None}], node="other")
@@ -109,7 +108,6 @@ async def test_a_running_directory_is_read_up_to_its_last_checkpoint(tmp_path: P
 
 
 async def test_deleted_records_are_left_out_silently(tmp_path: Path) -> None:
-    """DL9"""
     async with engine_on(tmp_path) as engine:
         await engine.append("a", [{"data": seq, "tag": "odd" if seq % 2 else "even"} for seq in range(1, 31)])
         await engine.checkpoint()
@@ -334,6 +332,19 @@ async def test_a_topic_that_went_away_is_not_found(tmp_path: Path) -> None:
                 directory.batches("b")
 
 
+async def test_a_topic_that_became_ephemeral_ends_where_the_reader_stands(tmp_path: Path) -> None:
+    async with engine_on(tmp_path) as engine:
+        await engine.append("a", numbers(30))
+        await engine.checkpoint()
+        with open_directory(tmp_path) as directory:
+            batches = directory.batches("a")
+            next(batches)
+            await engine.put_topic("a", {"durability": "ephemeral"})
+            await engine.delete("a", before_seq=25)
+            await engine.checkpoint()
+            assert (list(batches), batches.through, batches.lost) == ([], 10, [])
+
+
 class ChangingDisk(RealDisk):
     """A directory that turns into `later` when the file named by `when` is about to be opened."""
 
@@ -476,7 +487,6 @@ async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_snapshot_is_named_with_its_offset(tmp_path: Path) -> None:
-    """ST12"""
     async with engine_on(tmp_path) as engine:
         await engine.append("a", numbers(3))
         await engine.checkpoint()
@@ -494,7 +504,6 @@ async def test_a_damaged_snapshot_is_named_with_its_offset(tmp_path: Path) -> No
 
 
 async def test_a_damaged_segment_is_named_with_its_offset(tmp_path: Path) -> None:
-    """ST12"""
     async with engine_on(tmp_path, Settings()) as engine:
         await engine.append("a", [{"data": "findme", "tag": "t"}] * 3)
     path = tmp_path / "segment-0000000001.arrow"
@@ -526,7 +535,6 @@ def flips(data: bytes, step: int) -> Iterable[bytes]:
 
 @pytest.mark.parametrize("step", [61, pytest.param(1, marks=pytest.mark.full)])
 async def test_a_flipped_bit_of_a_segment_is_never_misread(tmp_path: Path, step: int) -> None:
-    """ST12"""
     async with engine_on(tmp_path, Settings()) as engine:
         await engine.append("a", [{"data": 7, "tag": "t"}, {"data": 8, "meta": {}}, {"data": 9}], node="n")
     path = tmp_path / "segment-0000000001.arrow"

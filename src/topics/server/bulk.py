@@ -51,16 +51,16 @@ def _columns(pa: Any, body: bytes, records_max: int) -> list[list[str | None]]:
     """The four columns as texts; a column that is not there is all None."""
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
         schema = reader.schema
-        names = [name for name in COLUMNS if name in schema.names]
-        if "data" not in names:
-            raise InvalidRequest("the Arrow stream has no column data")
-        for name in names:
-            kind = schema.field(name).type
-            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-                raise InvalidRequest(f"column {name} is of type {kind}; it must be a string")
-    included = [schema.get_field_index(name) for name in names]
-    if -1 in included:
-        raise InvalidRequest("a column comes twice")
+    places = {name: schema.get_all_field_indices(name) for name in COLUMNS if name in schema.names}
+    if "data" not in places:
+        raise InvalidRequest("the Arrow stream has no column data")
+    for name, indices in places.items():
+        kind = schema.field(indices[0]).type
+        if len(indices) > 1:
+            raise InvalidRequest(f"column {name} comes twice")
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise InvalidRequest(f"column {name} is of type {kind}; it must be a string")
+    included = [indices[0] for indices in places.values()]
     columns: list[list[str | None]] = [[] for _ in COLUMNS]
     count = 0
     options = pa.ipc.IpcReadOptions(included_fields=included, ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
@@ -71,7 +71,7 @@ def _columns(pa: Any, body: bytes, records_max: int) -> list[list[str | None]]:
                 raise BatchTooLarge(f"records has more than {records_max} records")
             batch.validate(full=True)
             for column, name in zip(columns, COLUMNS, strict=True):
-                column += batch.column(name).to_pylist() if name in names else [None] * batch.num_rows
+                column += batch.column(name).to_pylist() if name in places else [None] * batch.num_rows
     return columns
 
 
@@ -92,17 +92,12 @@ COMPRESSION = 3  # field of RecordBatch
 
 
 def _refuse_compressed(pa: Any, body: bytes) -> None:
-    with pa.ipc.MessageReader.open_stream(pa.py_buffer(body)) as messages:
-        while True:
-            try:
-                message = messages.read_next_message()
-            except StopIteration:
-                return
-            table = message.metadata.to_pybytes()
-            if message.type == "dictionary":
-                raise InvalidRequest("the Arrow stream has dictionaries; send plain strings")
-            if message.type == "record batch" and _is_compressed(table):
-                raise InvalidRequest("the Arrow stream is compressed; send it plain, with Content-Encoding: gzip")
+    messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
+    for message in messages:
+        if message.type == "dictionary":
+            raise InvalidRequest("the Arrow stream has dictionaries; send plain strings")
+        if message.type == "record batch" and _is_compressed(message.metadata.to_pybytes()):
+            raise InvalidRequest("the Arrow stream is compressed; send it plain, or with Content-Encoding: gzip")
 
 
 def _is_compressed(metadata: bytes) -> bool:

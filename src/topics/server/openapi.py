@@ -24,8 +24,13 @@ from topics.settings import Settings
 if TYPE_CHECKING:
     from topics.server.app import App
 
-NAMES: Final = {ConfigIn: "Config", WriteIn: "Write", RecordIn: "RecordIn", DiffIn: "DiffRequest"}
-NAMES_MORE: Final = {DeleteIn: "DeleteRequest", answers.Diff: "Diff", answers.Error: "Error"}
+NAMES: Final[dict[Any, str]] = {
+    ConfigIn: "Config",
+    WriteIn: "Write",
+    RecordIn: "RecordIn",
+    DiffIn: "DiffRequest",
+    DeleteIn: "DeleteRequest",
+}
 SEQ: Final[Schema] = {"minimum": 0, "maximum": SEQ_MAX}
 FLAG: Final[Schema] = {"type": "string", "description": "true or 1, false or 0; anything else means the default"}
 MATCH: Final[Schema] = {
@@ -127,7 +132,7 @@ def show_openapi(call: Call) -> None:
 
 def document(app: "App") -> Schema:
     """The document for this server: its settings are the limits."""
-    schemas = Schemas(NAMES | NAMES_MORE, _fields(app.settings))
+    schemas = Schemas(NAMES, _fields(app.settings))
     paths: dict[str, Schema] = {}
     for route in app.routes.rows:
         operation = OPERATIONS.get((route.method, route.path))

@@ -7,8 +7,7 @@ caller, by the name of the field.
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-from msgspec import UNSET, Raw, Struct, inspect
+from msgspec import inspect
 
 Schema = dict[str, Any]
 
@@ -18,7 +17,7 @@ REFERENCE: Final = "#/components/schemas/"
 class Schemas:
     """Collects the schemas of all structs that are asked for. `fields`: what to add, by field name."""
 
-    def __init__(self, names: Mapping[type, str], fields: Mapping[str, Schema]) -> None:
+    def __init__(self, names: Mapping[Any, str], fields: Mapping[str, Schema]) -> None:
         self._names = names
         self._fields = fields
         self.components: dict[str, Schema] = {}
@@ -44,7 +43,7 @@ class Schemas:
         return dict(PLAIN[type(info)])
 
     def _union(self, info: inspect.UnionType) -> Schema:
-        options = [self._schema(one) for one in info.types if not isinstance(one, inspect.UnsetType)]
+        options = [self._schema(one) for one in info.types]
         return options[0] if len(options) == 1 else {"anyOf": options}
 
     def _struct(self, info: inspect.StructType) -> Schema:
@@ -66,9 +65,8 @@ class Schemas:
     def _property(self, field: inspect.Field) -> Schema:
         schema = self._schema(field.type) | self._fields.get(field.encode_name, {})
         default = field.default
-        if default is not msgspec.NODEFAULT and default is not UNSET and default is not None:
-            if not isinstance(default, Raw | Struct):
-                schema["default"] = default
+        if isinstance(default, bool | int | str):
+            schema["default"] = default
         return schema
 
 

@@ -1,0 +1,70 @@
+"""Ten steps with a real server: write, read, lose records and be told, kill -9, and nothing acked is gone.
+
+Run with `make demo`, or `python -m examples.demo`.
+"""
+
+import json
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from topics.testing.server import ServerProcess
+
+
+class Demo:
+    """Asks a server over plain HTTP, and shows what it asks and gets."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.server = server
+
+    def say(self, text: str) -> None:
+        print(f"\n# {text}")
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        host, port = self.server.address
+        request = urllib.request.Request(
+            f"http://{host}:{port}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={} if body is None else {"Content-Type": "application/json"},
+        )
+        print(f"$ curl -X {method} http://{host}:{port}{path}" + (f" -d '{json.dumps(body)}'" if body else ""))
+        with urllib.request.urlopen(request) as response:
+            answer = json.load(response)
+        shown = {key: value for key, value in answer.items() if key not in ("performance", "config")}
+        print(json.dumps(shown))
+        return answer
+
+
+def run(server: ServerProcess) -> None:
+    demo = Demo(server)
+    demo.say("A topic comes into being by the first write to it.")
+    demo.ask("POST", "/v0/topics/orders", {"records": [{"data": {"sku": "A1"}, "tag": "a"}, {"data": {"sku": "B2"}}]})
+    demo.say("A reader asks for what lies above its cursor, and keeps next_from_seq as its new one.")
+    cursor = demo.ask("POST", "/v0/topics/orders/diff", {"from_seq": 0})["next_from_seq"]
+    demo.say("A topic that keeps three records: five writes later, two are lost, and the reader is told which.")
+    demo.ask("PUT", "/v0/topics/prices", {"cap_records": 3})
+    demo.ask("POST", "/v0/topics/prices", {"records": [{"data": n} for n in range(1, 6)]})
+    answer = demo.ask("POST", "/v0/topics/prices/diff", {"from_seq": 0})
+    assert answer["tombstone"]["gap_from"] == 1 and answer["tombstone"]["gap_to"] == 2
+    demo.say("A delete is asked for, so it is silent.")
+    demo.ask("POST", "/v0/topics/orders/delete", {"match": "a"})
+    assert demo.ask("POST", "/v0/topics/orders/diff", {"from_seq": 0})["tombstone"] is None
+    demo.say("An acked write, then kill -9, then a new process on the same directory.")
+    demo.ask("POST", "/v0/topics/orders", {"records": [{"data": {"sku": "C3"}}]})
+    server.kill()
+    server.start()
+    answer = demo.ask("POST", "/v0/topics/orders/diff", {"from_seq": cursor})
+    assert [record["data"] for record in answer["records"]] == [{"sku": "C3"}]
+    demo.say("Nothing acked is gone.")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="topics-demo-") as directory:
+        with ServerProcess(Path(directory)) as server:
+            run(server)
+
+
+if __name__ == "__main__":
+    main()
