@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full check format bench demo lock clean
+.PHONY: help setup run test test-full check format bench bench-peers demo lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv and install the locked packages and this project into it
 
@@ -31,8 +31,12 @@ format: $(READY) ## sort imports and format the code
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## run the benchmarks
+bench: $(READY) bench-peers ## run the benchmarks and write bench/RESULTS.md
 	$(BIN)/python -m bench
+
+bench-peers: ## install the peers of the benchmarks from Debian
+	@for tool in wrk redis-server redis-benchmark; do command -v $$tool >/dev/null || missing=1; done; \
+	    test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq wrk redis-server redis-tools; }
 
 demo: $(READY) ## run the demo
 	$(BIN)/python -m examples.demo

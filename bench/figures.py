@@ -44,4 +44,22 @@ ENGINE = [
     Figure("append with 100 k topics against 1", "bench.engine width", "ratio", "", 1.3),
 ]
 
-SECTIONS = {"engine": ENGINE}
+SERVER = [
+    Figure("one record per POST, 64 connections, disk", "bench.server", "single_per_s", "/s", None, "higher"),
+    Figure("Redis XADD, everysec", "bench.server", "redis_single_per_s", "/s", None, "higher"),
+    Figure("… ratio", "bench.server", "single_ratio", "", 0.8, "higher"),
+    Figure("one record per POST, 64 connections, fsync", "bench.server", "fsync_per_s", "/s", None, "higher"),
+    Figure("Redis XADD, always", "bench.server", "redis_always_per_s", "/s", None, "higher"),
+    Figure("… ratio", "bench.server", "fsync_ratio", "", 0.8, "higher"),
+    Figure("100 records per POST, 16 connections", "bench.server", "batch_per_s", "records/s", None, "higher"),
+    Figure("Redis XADD, 100 pipelined", "bench.server", "redis_batch_per_s", "records/s", None, "higher"),
+    Figure("… ratio", "bench.server", "batch_ratio", "", 2.0, "higher"),
+    Figure("diff of 1000, 16 connections", "bench.server", "diff_per_s", "records/s", None, "higher"),
+    Figure("Redis XRANGE COUNT 1000", "bench.server", "redis_diff_per_s", "records/s", None, "higher"),
+    Figure("… ratio", "bench.server", "diff_ratio", "", 1.3, "higher"),
+    Figure("p99 of a lone write, disk", "bench.server", "lone_disk_ms", "ms", 1.0),
+    Figure("p99 of a lone write, fsync, in fdatasyncs", "bench.server", "lone_fsyncs", "", 3.0),
+    Figure("median fdatasync after a small write", "bench.server", "fdatasync_ms", "ms", None),
+]
+
+SECTIONS = {"engine": ENGINE, "server": SERVER}

@@ -638,8 +638,10 @@ class Engine:
         first = decided[0]
         if type(first) is not entries.Appended or first.last <= topic.reserved_durable or not topic.reserves:
             return topic.synced_at
-        if self.wal.synced >= topic.reserved_at and first.last <= topic.reserved:
-            return topic.synced_at
+        if self.wal.synced >= topic.reserved_at:
+            topic.reserved_durable = topic.reserved
+            if first.last <= topic.reserved:
+                return topic.synced_at
         return max(topic.synced_at, topic.reserved_at, self.wal.end + 1 if first.last > topic.reserved else 0)
 
     def _commit_created(self, decided: Sequence[AnyEntry]) -> None:

@@ -80,7 +80,9 @@ def test_ndjson_is_one_record_per_line(api: Client, topic: str) -> None:
     assert [record["$tag"] for record in records] == [f"t{n}" for n in range(len(HOSTILE))]
 
 
-@pytest.mark.parametrize("body", ['{"data":1}\n{"data":2}\n', '{"data":1}\r\n{"data":2}', '{"data":1}\n\n{"data":2}\n\n'])
+@pytest.mark.parametrize(
+    "body", ['{"data":1}\n{"data":2}\n', '{"data":1}\r\n{"data":2}', '{"data":1}\n\n{"data":2}\n\n']
+)
 def test_line_ends_and_blank_lines_do_not_matter(api: Client, topic: str, body: str) -> None:
     assert ok(api.post(f"/v0/topics/{topic}", body, NDJSON), 201)["count"] == 2
     assert api.data(topic) == [1, 2]
@@ -126,7 +128,9 @@ def test_ndjson_keeps_the_limits_and_the_keys_of_any_write(start: Start, topic: 
     refused(api.post(path, line * 4, NDJSON), 400, "batch_too_large", None)
     refused(api.post(path, '{"data":"' + "x" * 100 + '"}', NDJSON), 400, "record_too_large", None)
     refused(api.post(path, line * 100, NDJSON), 413, "payload_too_large", None)
-    refused(api.post(path, gzip.compress(line.encode() * 100), NDJSON, "Content-Encoding: gzip"), 413, "payload_too_large")
+    refused(
+        api.post(path, gzip.compress(line.encode() * 100), NDJSON, "Content-Encoding: gzip"), 413, "payload_too_large"
+    )
     assert api.post(path, gzip.compress(line.encode() * 3), NDJSON, "Content-Encoding: gzip").status == 201
     first = ok(api.post(path, line * 2, NDJSON, "Idempotency-Key: k"))
     again = ok(api.post(path, line * 2, NDJSON, "Idempotency-Key: k"))
@@ -162,8 +166,10 @@ def test_an_arrow_stream_is_one_record_per_row(api: Client, topic: str) -> None:
     records = api.diff(topic, include_tags=True)["records"]
     assert [record.get("$tag") for record in records] == [f"t{n}" if n % 2 else None for n in range(count)]
     assert [record.get("$node") for record in records] == ["n" if n % 3 else None for n in range(count)]
-    assert ['"meta":{"m": 1.50}' in api.post(f"/v0/topics/{topic}/diff", {"from_seq": n, "limit": 1}).body.decode()
-            for n in range(count)] == [bool(n % 2) for n in range(count)]
+    assert [
+        '"meta":{"m": 1.50}' in api.post(f"/v0/topics/{topic}/diff", {"from_seq": n, "limit": 1}).body.decode()
+        for n in range(count)
+    ] == [bool(n % 2) for n in range(count)]
 
 
 def test_several_batches_large_strings_and_other_columns_are_taken(api: Client, topic: str) -> None:
@@ -296,9 +302,10 @@ def test_an_export_written_back_gives_the_same_bytes(api: Client, topic: str) ->
         assert again[column].to_pylist() == first[column].to_pylist()
     one = api.post(f"/v0/topics/{topic}/diff", {"include_tags": True, "limit": 1000}).body
     other = api.post(f"/v0/topics/{topic}-copy/diff", {"include_tags": True, "limit": 1000}).body
-    assert one.partition(b'"records":')[2].partition(b'"performance"')[0] == other.partition(b'"records":')[2].partition(
-        b'"performance"'
-    )[0]
+    assert (
+        one.partition(b'"records":')[2].partition(b'"performance"')[0]
+        == other.partition(b'"records":')[2].partition(b'"performance"')[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,7 @@ def _after_restart(history: History, moment: Oracle, seen: Seen, aftermath: Afte
 def acked_operations_survive(history: History, number: int, aftermath: Aftermath) -> None:
     """G1, G9, G13: nothing that was acked, or seen by a reader, under a promise is undone."""
     bound = len(history.commits) if aftermath.is_clean else history.lower_bound(aftermath.is_power_loss)
-    lost = [call for call in history.calls if number < call.number <= bound]
-    bound = max((n for n in range(bound + 1) if n == 0 or not history.commits[n - 1].is_failed), default=0)
+    lost = [call for call in history.calls if number < call.number <= bound and call.status == "acked"]
     assert number >= bound, f"the state is that after commit {number}; these were acked: {lost}"
 
 

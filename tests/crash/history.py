@@ -5,8 +5,9 @@ same change just before, and the history of the oracle is that of the log. Each 
 what its ack promises; `History.lower_bound` is the last one that a crash may not take.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from topics.engine import Engine
@@ -26,6 +27,7 @@ class Commit:
     change: Change
     now: int
     call: "Call | None"
+    topic: str
     is_failed: bool = False
 
 
@@ -89,7 +91,7 @@ class History:
             except Refusal as refusal:
                 call.expected = type(refusal)
                 return call
-            self._add(Commit(change, now, call), operation.topic, after)
+            self._add(Commit(change, now, call, operation.topic), after)
         call.number = self.last_of.get(operation.topic, 0)
         call.promise = self._promise(call)
         return call
@@ -100,12 +102,12 @@ class History:
         after = self.now.clone()
         after.expire(name, now)
         if len(after._topics[name].live()) != len(self.now._topics[name].live()):
-            self._add(Commit(lambda oracle, at: oracle.expire(name, at), now, None), name, after)
+            self._add(Commit(lambda oracle, at: oracle.expire(name, at), now, None, name), after)
 
-    def _add(self, commit: Commit, topic: str, after: Oracle) -> None:
+    def _add(self, commit: Commit, after: Oracle) -> None:
         self.commits.append(commit)
         self.moments.append(after)
-        self.last_of[topic] = len(self.commits)
+        self.last_of[commit.topic] = len(self.commits)
 
     @property
     def weak(self) -> dict[tuple[str, int], int]:
@@ -144,6 +146,21 @@ class History:
         call.status = "failed"
         for commit in self.commits:
             commit.is_failed |= commit.call is call
+        self._replay()
+
+    def with_failed(self) -> Iterator["History"]:
+        """The history with none, the first, the first two … of the failed commits in it."""
+        failed = [number for number, commit in enumerate(self.commits) if commit.is_failed]
+        for revived in range(len(failed) + 1):
+            other = copy(self)
+            other.commits = [
+                replace(commit, call=None, is_failed=commit.is_failed and number not in failed[:revived])
+                for number, commit in enumerate(self.commits)
+            ]
+            other._replay()
+            yield other
+
+    def _replay(self) -> None:
         oracle = self.base.clone()
         self.moments = [oracle.clone()]
         for commit in self.commits:
@@ -159,7 +176,16 @@ class History:
     def lower_bound(self, is_power_loss: bool) -> int:
         """Number of the last commit that must have survived."""
         kept = ("synced",) if is_power_loss else ("synced", "written")
-        return max((call.number for call in self.calls if call.status == "acked" and call.promise in kept), default=0)
+        shown = (self._shown_by(call) for call in self.calls if call.status == "acked" and call.promise in kept)
+        return max(shown, default=0)
+
+    def _shown_by(self, call: Call) -> int:
+        """Number of the last commit of its topic that the call shows, those left out that failed."""
+        for number in range(call.number, 0, -1):
+            commit = self.commits[number - 1]
+            if commit.topic == call.operation.topic and not commit.is_failed:
+                return number
+        return 0
 
     def check_answers(self) -> None:
         """Every answer was the oracle's."""

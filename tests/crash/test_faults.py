@@ -10,11 +10,12 @@ from itertools import count
 
 import pytest
 
+from topics.engine import Engine
 from topics.testing.disk import Faulty, Interruption, MemoryDisk
 from topics.testing.disk import Operation as FileOperation
 
 from tests.crash.check import Aftermath, check_recovered
-from tests.crash.history import observe, predict
+from tests.crash.history import History, observe, predict
 from tests.crash.run import Run, finished
 from tests.crash.script import Script
 from tests.crash.scripts import CHANGES, FINAL, SCRIPTS
@@ -95,7 +96,11 @@ async def what_was_acked_is_there_and_what_failed_is_not(run: Run) -> None:
 
 
 async def check_what_comes_after(run: Run, fault: Fault) -> None:
-    """A kill, and a loss of power: but nobody can keep what a disk that syncs no more does then."""
+    """A kill, and a loss of power.
+
+    What nobody can promise: what a disk that syncs no more has after a loss of power; and that frames which
+    it took, but did not sync, never come back, if it does not let them be marked as void.
+    """
     for name, after in run.disk.aftermaths(seeds=[fault.n]):
         is_power_loss = "power" in name or run.stop in ("lost", "kept", "torn")
         if is_power_loss and fault.is_lasting and fault.kind in ("sync", "sync_directory"):
@@ -103,7 +108,20 @@ async def check_what_comes_after(run: Run, fault: Fault) -> None:
         with noted(name):
             engine = await recovered(run, after)
             aftermath = Aftermath(name, is_power_loss, may_be_clean=run.stop == "gracefully")
-            await check_recovered(run.history, engine, run.clock, aftermath)
+            histories = [run.history]
+            if fault.is_lasting and fault.kind == "write":
+                histories.extend(run.history.with_failed())
+            await check_one_of(histories, engine, run, aftermath)
+
+
+async def check_one_of(histories: list[History], engine: Engine, run: Run, aftermath: Aftermath) -> None:
+    for number, history in enumerate(histories):
+        try:
+            await check_recovered(history, engine, run.clock, aftermath)
+            return
+        except AssertionError:
+            if number == len(histories) - 1:
+                raise
 
 
 @pytest.mark.parametrize("script", FAULTED, ids=ids(FAULTED))

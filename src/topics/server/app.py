@@ -58,7 +58,7 @@ class App:
         self.started_at = engine.clock.monotonic()
         self.waiting: set[Callable[[], None]] = set()  # ends the waits of calls, for the drain
         self._tasks: set[asyncio.Task[None]] = set()
-        self._logs_access = engine.settings.access_log
+        self._logs_access = self.watches_ends = engine.settings.access_log
         self._idle: asyncio.Future[None] | None = None
 
     # --- life
@@ -84,13 +84,13 @@ class App:
 
     async def wait_until_idle(self) -> None:
         """Wait until no request is running."""
+        self.watches_ends = True
         while self.slots.running:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
-    def finished(self, call: Call, status: int) -> None:
-        """For Call: one request less is running."""
-        self.slots.running -= 1
+    def ended(self, call: Call, status: int) -> None:
+        """For Call, if `watches_ends`: one request less is running."""
         if self._idle is not None and not self.slots.running and not self._idle.done():
             self._idle.set_result(None)
         if self._logs_access:
@@ -110,6 +110,7 @@ class App:
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         call: Call = request.context
+        request.context = None  # or the two would refer to each other, and wait for the garbage collector
         call.begin(exchange)
         try:
             if self.keyring:
@@ -130,11 +131,12 @@ class App:
             call.fail(error)
 
     def _dispatch(self, call: Call) -> None:
-        if call.route.may_be_empty and call.request.body and not call.media:
-            self._check_media(call.route, call.request)  # its length was not known before
-        if call.route.handle is None:
+        route = call.route
+        if route.may_be_empty and call.request.body and not call.media:
+            self._check_media(route, call.request)  # its length was not known before
+        if route.handle is None:
             raise NotFound("this endpoint is not built yet")
-        work = call.route.handle(call)
+        work = route.handle(call)
         if work is not None:
             self.spawn(work, call)
 
@@ -265,3 +267,7 @@ class App:
         """The query is left out: it may hold a token."""
         path = request.path.decode("latin-1")
         access_log.info("%s %s %d %.3f ms", request.method, path, status, total_ms)
+
+
+def _is_packed(request: Request) -> bool:
+    return is_gzip(request.headers[b"content-encoding"])

@@ -48,11 +48,12 @@ class Call:
 
     def finish(self, status: int) -> None:
         """Give the slot back."""
-        if self.is_finished:
-            return
-        self.is_finished = True
-        self.key.inflight -= 1
-        self.app.finished(self, status)
+        if not self.is_finished:
+            self.is_finished = True
+            self.key.inflight -= 1
+            self.app.slots.running -= 1
+            if self.app.watches_ends:
+                self.app.ended(self, status)
 
     @property
     def stop(self) -> "asyncio.Future[None]":

@@ -81,7 +81,7 @@ DIFF_QUERY: Final = (
 PAGE_QUERY: Final = (
     ("prefix", {"type": "string", "description": "only names that begin with this"}),
     ("page_size", {"description": f"1 to {PAGE_SIZE_MAX}, default 100; what cannot be read means the default"}),
-    ("cursor", {"type": "string", "pattern": "^$|^eyJhZnRlciI6Ii", "description": "next_cursor of the page before"}),
+    ("cursor", {"type": "string", "format": "cursor", "description": "next_cursor of the page before"}),
     ("touch", FLAG),
 )
 RANGE_QUERY: Final = tuple((name, {"type": "integer", **SEQ}) for name in ("after", "last", "epoch"))
@@ -90,7 +90,7 @@ TOO_LARGE: Final = (errors.BatchTooLarge, errors.RecordTooLarge)
 WRITE_QUERY: Final = (
     ("return_seqs", FLAG),
     ("node", {"type": "string", "description": "NDJSON and Arrow bodies: origin of records without one of their own"}),
-    ("idempotency_key", {**KEY, "description": "NDJSON and Arrow bodies"}),
+    ("idempotency_key", {"type": "string", "description": "NDJSON and Arrow bodies: dedupe key"}),
     ("create", {**FLAG, "description": "NDJSON and Arrow bodies: may this write create the topic"}),
     ("disable_backpressure", {**FLAG, "description": "NDJSON and Arrow bodies: wait under pressure"}),
 )
@@ -245,7 +245,7 @@ def _fields(settings: Settings) -> dict[str, Schema]:
         "from_seq": {**SEQ, "description": "exclusive cursor; 0 = from the beginning"},
         "before_seq": {"description": "records with a smaller seq", **exact},
         "epoch": {"description": "number of the topic's instance", **exact},
-        "from_ts": {"description": "start at the first record that is not older, epoch-ms"},
+        "from_ts": {"description": "start at the first record that is not older, epoch-ms", **exact},
         "limit": {"description": f"most records in the answer; 0 = 256, at most {settings.max_limit}"},
         "wait_ms": {"description": "long poll, at most 30000"},
         "max_batch_bytes": {"description": "byte budget of the answer; 0 = 1 MiB, at most 8 MiB"},

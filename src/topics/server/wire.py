@@ -94,6 +94,8 @@ def delete_in(body: bytes) -> tuple[int | None, TagMatch | None]:
 def query_of(diff: DiffIn, settings: Settings) -> Query:
     """The read that a diff asks for; ranges are clamped (DF1)."""
     node = diff.node
+    if diff.from_ts is not None:
+        seq("from_ts", diff.from_ts)
     return Query(
         seq("from_seq", diff.from_seq),
         min(diff.limit or LIMIT_DEFAULT, settings.max_limit),

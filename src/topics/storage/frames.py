@@ -143,4 +143,4 @@ def _frame_at(data: memoryview, number: int, offset: int) -> Frame | None:
 
 
 def _checksum(payload: bytes | memoryview, position: int, synced: int) -> int:
-    return xxh3_64_intdigest(payload, position ^ (synced << 1 & 0xFFFF_FFFF_FFFF_FFFF))
+    return xxh3_64_intdigest(payload, position ^ (synced << 1 & 0xFFFF_FFFF_FFFF_FFFF | synced >> 63))

@@ -39,12 +39,9 @@ def encode_sealed(rows: SegmentRows, runs: Runs) -> bytes:
     arrays = []
     for field in stream_schema():
         column = columns[field.name]
-        places = [column.validity, column.values]
-        if column.offsets != (0, 0):
-            places.insert(1, column.offsets)
-        buffers = [whole.slice(*place) if place != (0, 0) else None for place in places]
-        if buffers[-1] is None:
-            buffers[-1] = pa.py_buffer(b"")
+        places = [column.offsets, column.values] if column.offsets[1] else [column.values]
+        buffers = [whole.slice(offset, size) if size else pa.py_buffer(b"") for offset, size in places]
+        buffers.insert(0, whole.slice(*column.validity) if column.validity[1] else None)
         arrays.append(pa.Array.from_buffers(field.type, stop - first, buffers, offset=rows.ref.start + first))
     batch = pa.RecordBatch.from_arrays(arrays, schema=stream_schema())
     if len(runs) > 1:

@@ -18,7 +18,7 @@ from topics.server.answers import RecordsDeleted, SyncPerformance, write_answer
 from topics.server.auth import ADMIN
 from topics.server.bulk import arrow_in, ndjson_in
 from topics.server.call import Call
-from topics.server.encoding import ARROW_TYPE, NDJSON_TYPE
+from topics.server.encoding import JSON_TYPE, NDJSON_TYPE
 from topics.server.handlers.topics import check_dead_letter
 from topics.server.wire import delete_in, write_in
 
@@ -27,7 +27,7 @@ ADMIN_SCOPE = frozenset((ADMIN,))
 
 def append(call: Call) -> None:
     request, app = call.request, call.app
-    is_json = call.media not in (NDJSON_TYPE, ARROW_TYPE)
+    is_json = call.media is JSON_TYPE
     write = write_in(request.body) if is_json else _bulk_in(call)
     if write.config is not None:
         _check_config(call, write)
@@ -44,21 +44,24 @@ def append(call: Call) -> None:
     except Refusal:
         app.spawn(_append_again(call, command, 0.0), call)
         return
-    app.engine.when_open(gate, partial(_appended, call, result, call.total_ms, 0.0))
+    app.engine.when_open(gate, partial(_appended, call, result, app.clock.monotonic(), 0.0))
 
 
 def _appended(
-    call: Call, result: WriteResult, submitted_ms: float, throttle_ms: float, failure: CommitFailed | None
+    call: Call, result: WriteResult, submitted_at: float, throttle_ms: float, failure: CommitFailed | None
 ) -> None:
     """The log has the write, as durable as its class asks."""
     if failure is not None:
         call.refuse(failure)
         return
-    total_ms = call.total_ms
+    now = call.app.clock.monotonic()
+    total_ms = append_ms = (now - call.started) * 1000
+    fsync_ms = 0.0
     if is_synced(call):
-        append_ms, fsync_ms = submitted_ms, total_ms - submitted_ms
-    else:
-        append_ms, fsync_ms = total_ms - throttle_ms, 0.0
+        fsync_ms = (now - submitted_at) * 1000
+        append_ms -= fsync_ms
+    if throttle_ms:
+        append_ms -= throttle_ms
     with_seqs = not call.request.query or call.parameters.flag("return_seqs", True)
     body = write_answer(result, with_seqs, total_ms, append_ms, fsync_ms, throttle_ms)
     call.respond(201 if result.created else 200, body)
@@ -66,9 +69,9 @@ def _appended(
 
 async def _append_again(call: Call, command: Append, throttle_ms: float) -> None:
     """What was refused is decided once more, and told when what it depends on may be shown."""
-    submitted_ms = call.total_ms
+    submitted_at = call.app.clock.monotonic()
     result = await call.app.engine.append_batch(command)
-    _appended(call, result, submitted_ms, throttle_ms, None)
+    _appended(call, result, submitted_at, throttle_ms, None)
 
 
 async def _append_parked(call: Call, command: Append, write: WriteIn) -> None:

@@ -1,0 +1,106 @@
+"""The codec of the log's entries."""
+
+from array import array
+
+import msgspec
+import pytest
+
+from topics.core import entries
+from topics.core.entries import (
+    AnyEntry,
+    Appended,
+    Deleted,
+    Evicted,
+    Expired,
+    GapOpened,
+    HeadKept,
+    Leased,
+    Reincarnated,
+    Released,
+    Reserved,
+    RouterRemoved,
+    RouterSet,
+    TopicConfigured,
+    TopicCreated,
+    TopicDeleted,
+    UnknownEntry,
+)
+from topics.core.records import Batch
+from topics.model import SEQ_MAX, TopicConfig
+
+BATCH = Batch(b'{"records":[{"data":1},{"data":22}]}', array("I", [1, 2]), False)
+ENTRIES: list[AnyEntry] = [
+    Appended(1, 1, 1_700_000_000_000, BATCH),
+    Appended(2, 2**40, -5, BATCH, "key é"),
+    Appended(3, 7, 0, Batch(b"{}", array("I", [9]), True), ""),
+    TopicCreated(1, "t", 1, TopicConfig(type="queue", dead_letter="d", priority=-3)),
+    TopicConfigured(1, TopicConfig(ttl_ms=SEQ_MAX, durability="ephemeral")),
+    TopicDeleted(1),
+    Evicted(1, 5),
+    Expired(1, 6),
+    Deleted(1, 7, []),
+    Deleted(1, 0, [(0, b"\x01"), (12, b"\x00\xff")]),
+    GapOpened(1, 9, "source_trim"),
+    Reserved(1, 65_536),
+    HeadKept(1, 9, 8),
+    Reincarnated(1, 2),
+    RouterSet("a->b", 1, 2, b'{"x":1}', 3, 4),
+    RouterRemoved("a->b"),
+    Leased(1, "worker", [(1, 2, 3, 4)]),
+    Released(1, [(1, 2, 3)]),
+]
+
+
+def decoded(payload: bytes) -> list[AnyEntry]:
+    return list(entries.decode(memoryview(payload)))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: type(entry).__name__)
+def test_an_entry_comes_back_as_it_was(entry: AnyEntry) -> None:
+    assert decoded(entries.encode([entry])) == [entry]
+
+
+def test_every_kind_of_entry_is_tried() -> None:
+    kinds = {kind for kind in vars(entries).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
+    assert {type(entry) for entry in ENTRIES} == kinds - {entries.Entry, Batch, TopicConfig, msgspec.Struct}
+
+
+def test_the_entries_of_a_frame_come_back_in_order() -> None:
+    """G8"""
+    assert decoded(entries.encode(ENTRIES)) == ENTRIES
+    assert decoded(b"") == []
+
+
+def test_tags_of_entries_are_never_changed() -> None:
+    """A log written today is read by tomorrow's version."""
+    tags = {kind.__struct_config__.tag: kind.__name__ for kind in {type(e) for e in ENTRIES} if kind is not Appended}
+    names = "Created Configured Deleted Evicted Expired Deleted GapOpened Reserved HeadKept Reincarnated"
+    assert [tags[number].removeprefix("Topic") for number in range(1, 11)] == names.split()
+    assert [tags[number] for number in range(11, 15)] == ["RouterSet", "RouterRemoved", "Leased", "Released"]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x07\x00\x00\x00\x00",
+        b"\x00\x03\x00\x00\x00" + msgspec.msgpack.encode([99, 1]),
+        b"\x00\x02\x00\x00\x00" + msgspec.msgpack.encode([4]),
+    ],
+    ids=["an unknown kind", "an unknown tag", "too few fields"],
+)
+def test_an_unknown_entry_is_named_as_one_of_a_newer_version(payload: bytes) -> None:
+    """ST12"""
+    with pytest.raises(UnknownEntry, match="newer version"):
+        decoded(payload)
+
+
+def test_a_newer_versions_longer_entry_is_read() -> None:
+    """Fields are added at the end only."""
+    content = msgspec.msgpack.encode([4, 1, 5, "new"])
+    assert decoded(b"\x00" + len(content).to_bytes(4, "little") + content) == [Evicted(1, 5)]
+
+
+def test_an_append_of_many_records_comes_back() -> None:
+    sizes = array("I", range(1, 10_001))
+    entry = Appended(1, 1, 0, Batch(b"x" * 100_000, sizes, True), "k" * 256)
+    assert decoded(entries.encode([entry, Evicted(1, 3)])) == [entry, Evicted(1, 3)]

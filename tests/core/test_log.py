@@ -1,0 +1,284 @@
+"""One topic's log: marks at the borders of blocks and pages, bounds of a walk, big batches."""
+
+from array import array
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from topics.core.log import BLOCK, Blocks, Log, Plan, Query
+from topics.core.parts import PAGE_ROWS, Cache, Chunk
+from topics.core.records import Batch
+from topics.model import EXAMINED_MIN, TagMatch
+
+CACHE_BYTES = 10**9
+PLENTY = 10**6
+
+
+def batch(count: int, size: int = 1, tag: str | None = None, node: str | None = None) -> Batch:
+    fields = "".join(f',"{name}":"{value}"' for name, value in (("tag", tag), ("node", node)) if value is not None)
+    record = f'{{"data":{"1" * size}{fields}}}'
+    body = f'{{"records":[{",".join([record] * count)}]}}'.encode()
+    return Batch(body, array("I", [size] * count), tag is not None)
+
+
+def log_of(count: int, tag: str | None = None, step: int = PAGE_ROWS) -> Log:
+    log = Log()
+    while log.head < count:
+        log.append(batch(min(step, count - log.head), tag=tag), 0)
+    return log
+
+
+def read(log: Log, after: int = 0, limit: int = PLENTY, bytes_max: int = PLENTY, **query: object) -> Plan:
+    return log.read(Query(after, limit, bytes_max, **query), 1, Cache(CACHE_BYTES))  # type: ignore[arg-type]
+
+
+def live(log: Log) -> list[int]:
+    """The live seqs, found in every way a log knows; all must agree."""
+    plan = read(log)
+    by_reading = [page_seq for text in plan.texts() for page_seq in _seqs(text)]
+    by_runs = [
+        part.seq_at(row) for part in log.parts for a, b in log.live_runs(part, 0, part.count) for row in range(a, b)
+    ]
+    by_asking = [seq for seq in range(log.head + 2) if log.is_live(seq)]
+    assert by_reading == by_runs == by_asking
+    assert (log.count, log.bytes) == (len(by_runs), sum(part.live_bytes for part in log.parts))
+    assert log.earliest == (by_runs[0] if by_runs else log.head + 1)
+    assert log.highest_live(log.head) == (by_runs[-1] if by_runs else 0)
+    return by_runs
+
+
+def _seqs(text: bytes) -> Iterable[int]:
+    import msgspec
+
+    return [record["$seq"] for record in msgspec.json.decode(b"[" + text + b"]")]
+
+
+def blocks(seqs: Iterable[int]) -> Blocks:
+    selected: Blocks = {}
+    for seq in seqs:
+        selected[seq // BLOCK] = selected.get(seq // BLOCK, 0) | 1 << seq % BLOCK
+    return selected
+
+
+BORDERS = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, PAGE_ROWS, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 2499, 2500]
+
+
+@pytest.mark.parametrize("seq", BORDERS)
+@pytest.mark.parametrize("step", [PAGE_ROWS, 700, 2500], ids=["full chunks", "short chunks", "one chunk"])
+def test_deleting_one_record_at_a_border_takes_just_that_one(seq: int, step: int) -> None:
+    """DL5, TM2"""
+    log = log_of(2500, step=step)
+    log.delete_blocks(blocks([seq]).items())
+    assert live(log) == [other for other in range(1, 2501) if other != seq]
+    assert log.floor == 1
+
+
+@pytest.mark.parametrize("seq", BORDERS)
+@pytest.mark.parametrize("lose", [Log.evict, Log.expire, lambda log, last: log.delete_before(last + 1)])
+@pytest.mark.parametrize("step", [PAGE_ROWS, 700, 2500], ids=["full chunks", "short chunks", "one chunk"])
+def test_losing_a_prefix_up_to_a_border_takes_just_that(seq: int, lose: Callable[[Log, int], None], step: int) -> None:
+    """TM2, TM8"""
+    log = log_of(2500, step=step)
+    lose(log, seq)
+    assert live(log) == list(range(seq + 1, 2501))
+    assert log.floor in (1, seq + 1)
+
+
+@pytest.mark.parametrize("seq", BORDERS)
+def test_deletes_on_both_sides_of_a_border_add_up(seq: int) -> None:
+    """DL5, TM2, TM8"""
+    log = log_of(2500)
+    gone = {seq - 1, seq, seq + 1, seq + 5} & set(range(1, 2501))
+    for one in (*gone, *gone):
+        log.delete_blocks(blocks([one]).items())
+    assert live(log) == [other for other in range(1, 2501) if other not in gone]
+    log.evict(seq + 3)
+    assert live(log) == [other for other in range(seq + 4, 2501) if other not in gone]
+    log.delete_blocks(blocks(range(1, 2501)).items())
+    assert live(log) == []
+    log.append(batch(3), 0)
+    assert live(log) == [2501, 2502, 2503]
+
+
+def test_every_other_record_deleted_and_the_rest_evicted_one_by_one() -> None:
+    """TM10, TM2"""
+    log = log_of(2500)
+    log.delete_blocks(blocks(range(1, 2501, 2)).items())
+    assert live(log) == list(range(2, 2501, 2))
+    for cap in (1249, 1000, 738, 737, 736, 226, 225, 1):
+        log.evict(log.overflow(cap, 0))
+        assert log.count == cap
+        assert live(log) == list(range(2502 - 2 * cap, 2501, 2))
+
+
+def test_a_batch_larger_than_a_page_is_one_chunk_of_several_pages() -> None:
+    """WR4, WR5"""
+    log = Log()
+    log.append(batch(1), 0)
+    log.append(batch(3 * PAGE_ROWS + 5), 0)
+    log.append(batch(2), 0)
+    assert [part.count for part in log.parts] == [1, 3 * PAGE_ROWS + 5, 2]
+    assert live(log) == list(range(1, 3 * PAGE_ROWS + 9))
+    for after in (0, 1, PAGE_ROWS, PAGE_ROWS + 1, PAGE_ROWS + 2, 3 * PAGE_ROWS + 6):
+        plan = read(log, after, 3)
+        assert (plan.count, plan.next) == (min(3, log.head - after), min(log.head, after + 3))
+
+
+def test_small_writes_share_a_chunk_up_to_a_page() -> None:
+    log = log_of(PAGE_ROWS + 1, step=1)
+    assert [part.count for part in log.parts] == [PAGE_ROWS, 1]
+
+
+@pytest.mark.parametrize(
+    ("cap_records", "cap_bytes", "incoming", "last"),
+    [
+        (0, 0, 5, 0),
+        (10, 0, 0, 0),
+        (9, 0, 0, 1),
+        (9, 0, 1, 2),
+        (3, 0, 1, 8),
+        (1, 0, 1, 10),
+        (3, 0, 5, 12),
+        (0, 100, 0, 0),
+        (0, 99, 0, 1),
+        (0, 91, 0, 1),
+        (0, 90, 0, 1),
+        (0, 89, 0, 2),
+        (0, 10, 1, 10),
+        (0, 25, 4, 12),
+        (9, 50, 0, 5),
+        (2, 50, 0, 8),
+        (2, 50, 1, 9),
+    ],
+)
+def test_overflow_names_the_last_record_that_must_go(cap_records: int, cap_bytes: int, incoming: int, last: int) -> None:
+    """TM10, WR12: 10 records of 10 bytes, and some more to come."""
+    log = Log()
+    for _ in range(10):
+        log.append(batch(1, size=10), 0)
+    sizes = array("I", [10] * incoming) if incoming else None
+    assert log.overflow(cap_records, cap_bytes, sizes) == last
+
+
+def test_overflow_passes_over_what_is_deleted() -> None:
+    """TM10, TM8"""
+    log = log_of(10)
+    log.delete_blocks(blocks([2, 3, 5]).items())
+    assert log.overflow(6, 0) == 1
+    assert log.overflow(5, 0) == 4
+    assert log.overflow(4, 0) == 6
+
+
+@pytest.mark.parametrize("step", [1, 3, 10])
+def test_what_has_expired_is_found_by_its_ts(step: int) -> None:
+    """TM7"""
+    log = Log()
+    for ts in (10, 10, 20, 30, 30, 40):
+        log.append(batch(step), ts)
+        log.parts[-1].is_closed = ts == 20  # type: ignore[union-attr]
+    for before, writes in ((10, 0), (11, 2), (20, 2), (21, 3), (30, 3), (31, 5), (40, 5), (41, 6)):
+        assert log.expired_through(before) == writes * step
+    log.delete_blocks(blocks([2 * step]).items())
+    assert log.expired_through(11) == (2 * step - 1)
+
+
+def test_a_walk_stops_after_a_bounded_number_of_seqs_with_progress() -> None:
+    """DF5, DF6: whatever it finds."""
+    log = Log()
+    while log.head < 2 * EXAMINED_MIN + 5000:
+        log.append(batch(10_000, node="me"), 0)
+    cursor, answers = 0, []
+    while cursor < log.head:
+        plan = read(log, cursor, nodes=frozenset(["me"]), limit=10)
+        assert plan.count == 0 and plan.next > cursor
+        assert plan.scanned == plan.next - cursor
+        answers.append(plan.scanned)
+        cursor = plan.next
+    assert len(answers) == 3
+    assert all(EXAMINED_MIN <= scanned <= EXAMINED_MIN + PAGE_ROWS for scanned in answers[:2])
+
+
+def test_a_large_limit_raises_the_bound_of_a_walk() -> None:
+    """DF5"""
+    log = Log()
+    while log.head < EXAMINED_MIN + 20_000:
+        log.append(batch(10_000, node="me"), 0)
+    assert read(log, 0, limit=20_000, nodes=frozenset(["me"])).is_caught_up
+
+
+@pytest.mark.parametrize("budget", [1, 10, 11, 19, 20, 29, 30, 31, 10 * 1024, 10 * 1025, 10 * 1500])
+def test_a_budget_holds_across_pages_and_parts(budget: int) -> None:
+    """DF5, LM6"""
+    log = Log()
+    for count in (1, 2, 1200, 300):
+        log.append(batch(count, size=10), 0)
+        log.parts[-1].is_closed = True  # type: ignore[union-attr]
+    plan = read(log, bytes_max=budget)
+    fitting = max(1, min(1503, budget // 10))
+    assert (plan.count, plan.next) == (fitting, fitting)
+    assert read(log, plan.next, bytes_max=budget).count == max(0, min(fitting, 1503 - fitting))
+
+
+def test_tags_are_found_part_by_part_and_below_a_bound() -> None:
+    """DL2, DL3, DL7"""
+    log = Log()
+    for tag in ("a", "ab", "b", None, "abc", "a"):
+        log.append(batch(2, tag=tag), 0)
+
+    def found(match: TagMatch, before: int = 99) -> list[int]:
+        seqs = []
+        for part in log.matching(match, before):
+            for number, mask in part.items():
+                seqs += [number * BLOCK + bit for bit in range(BLOCK) if mask >> bit & 1]
+        return sorted(seqs)
+
+    assert found(TagMatch("Eq", "a")) == [1, 2, 11, 12]
+    assert found(TagMatch("Eq", "a"), 12) == [1, 2, 11]
+    assert found(TagMatch("Glob", "a")) == [1, 2, 3, 4, 9, 10, 11, 12]
+    assert found(TagMatch("Glob", "ab"), 10) == [3, 4, 9]
+    assert found(TagMatch("Glob", "")) == [1, 2, 3, 4, 5, 6, 9, 10, 11, 12]
+    assert found(TagMatch("Eq", "abcd")) == []
+    log.append(batch(1, tag="a"), 0)
+    assert found(TagMatch("Eq", "a")) == [1, 2, 11, 12, 13]
+
+
+def test_marks_of_dead_records_go_with_the_records() -> None:
+    """Memory follows what is live, not what was ever deleted."""
+    log = Log()
+    for _ in range(50):
+        log.append(batch(1000), 0)
+        log.delete_blocks(blocks(range(log.head - 999, log.head, 2)).items())
+        log.evict(log.overflow(100, 0))
+    assert len(log._dead) <= 2
+    assert sum(part.count for part in log.parts) <= 2000
+
+
+def test_gaps_merge_stay_apart_and_go_below_the_floor() -> None:
+    """TM12, TM16, TM17"""
+    log = log_of(2)
+    log.open_gap(4, "cap")
+    log.open_gap(6, "cap")
+    log.open_gap(6, "cap")
+    log.open_gap(8, "source_trim")
+    log.append(batch(2), 0)
+    log.open_gap(12, "cap")
+    assert [(gap.first, gap.last, gap.reason) for gap in log.gaps] == [
+        (3, 6, "cap"),
+        (7, 8, "source_trim"),
+        (11, 12, "cap"),
+    ]
+    assert live(log.__class__()) == []
+    assert [read(log, after).next for after in (0, 2, 6, 8)] == [2, 6, 10, 10]
+    log.evict(9)
+    assert [(gap.first, gap.last) for gap in log.gaps] == [(11, 12)]
+
+
+def test_a_chunk_is_found_by_any_of_its_seqs() -> None:
+    log = log_of(2500, step=500)
+    log.evict(1100)
+    for seq in (0, 1, 1024):
+        assert log.part_at(seq) is None
+    for seq in (1025, 1500, 2048, 2049, 2500):
+        part = log.part_at(seq)
+        assert isinstance(part, Chunk) and part.first <= seq <= part.last
+    assert log.part_at(2501) is None

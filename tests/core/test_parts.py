@@ -1,0 +1,190 @@
+"""Pages: records as the JSON that readers get."""
+
+from array import array
+
+import pytest
+
+from topics.core.parts import PAGE_OVERHEAD_BYTES, PAGE_ROWS, Cache, Chunk, ColdPage, Columns, Projection, Sealed
+from topics.core.records import parse_write
+from topics.model import TagMatch
+from topics.settings import Settings
+
+
+def chunk_of(*bodies: bytes, first: int = 1, ts: int = 5) -> Chunk:
+    chunk = Chunk(first)
+    for body in bodies:
+        _, batch = parse_write(body, Settings())
+        chunk.append(batch.body, batch.sizes, ts, batch.has_tags)
+    return chunk
+
+
+def rendered(chunk: Chunk, projection: Projection = Projection(), start: int = 0, stop: int | None = None) -> bytes:
+    page = Cache(10**9).page(chunk, start, projection)
+    return page.slice(start, chunk.count if stop is None else stop)
+
+
+RECORD = b'{"records":[{"data":{"a": 1},"tag":"x","node":"n","meta":{"m":1}}]}'
+
+
+@pytest.mark.parametrize(
+    ("projection", "text"),
+    [
+        (Projection(), b'{"$seq":1,"$ts":5,"$node":"n","data":{"a": 1},"meta":{"m":1}}'),
+        (Projection(tags=True), b'{"$seq":1,"$ts":5,"$node":"n","$tag":"x","data":{"a": 1},"meta":{"m":1}}'),
+        (Projection(meta=False), b'{"$seq":1,"$ts":5,"$node":"n","data":{"a": 1}}'),
+        (Projection(data=False), b'{"$seq":1,"$ts":5,"$node":"n"}'),
+        (Projection(tags=True, meta=True, data=False), b'{"$seq":1,"$ts":5,"$node":"n","$tag":"x"}'),
+        (Projection(tags=True, meta=False), b'{"$seq":1,"$ts":5,"$node":"n","$tag":"x","data":{"a": 1}}'),
+    ],
+)
+def test_a_record_is_rendered_with_the_fields_asked_for(projection: Projection, text: bytes) -> None:
+    """CV9, CV5"""
+    assert rendered(chunk_of(RECORD), projection) == text
+
+
+def test_absent_fields_are_left_out_and_null_data_is_not() -> None:
+    """CV9, WR2"""
+    chunk = chunk_of(b'{"records":[{"data":null,"meta":null},{"data":1,"node":"","tag":""},{"data":2}],"node":null}')
+    assert rendered(chunk, Projection(tags=True)) == (
+        b'{"$seq":1,"$ts":5,"data":null},{"$seq":2,"$ts":5,"$node":"","$tag":"","data":1},{"$seq":3,"$ts":5,"data":2}'
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'{"b":1.0,"a":12345678901234567890,"b":1e400}', b'"a,b\\n}]{[\\""', '"é\u2028"'.encode(), b"[ 1 ,\t2 ]"],
+)
+def test_data_is_rendered_verbatim(text: bytes) -> None:
+    """CV6, S18"""
+    chunk = chunk_of(b'{"records":[{"data":%s},{"data":7,"meta":{"m":%s}}]}' % (text, text))
+    assert rendered(chunk) == b'{"$seq":1,"$ts":5,"data":%s},{"$seq":2,"$ts":5,"data":7,"meta":{"m":%s}}' % (text, text)
+
+
+def test_a_page_grows_with_its_chunk() -> None:
+    """What was rendered stays; only the new rows are added."""
+    chunk, cache = Chunk(1), Cache(10**9)
+    for number in range(1, 40):
+        _, batch = parse_write(b'{"records":[{"data":%d,"tag":"t","node":"n%d"}]}' % (number, number % 2), Settings())
+        chunk.append(batch.body, batch.sizes, number, True)
+        page = cache.page(chunk, number - 1, Projection())
+        assert page.count == number
+        assert page.slice(number - 1, number) == b'{"$seq":%d,"$ts":%d,"$node":"n%d","data":%d}' % (
+            *(number, number, number % 2, number),
+        )
+    assert page.slice(0, 39).count(b"$seq") == 39
+    assert page.nodes == [f"n{number % 2}" for number in range(1, 40)]
+    assert cache.size_bytes == page.size_bytes
+
+
+def test_the_first_node_or_tag_of_a_page_may_come_late() -> None:
+    chunk, cache = chunk_of(b'{"records":[{"data":1},{"data":2}]}'), Cache(10**9)
+    page = cache.page(chunk, 0, Projection())
+    assert (page.nodes, page.tags) == (None, None)
+    for body in (b'{"records":[{"data":3,"tag":"x"}]}', b'{"records":[{"data":4}],"node":"n"}'):
+        _, batch = parse_write(body, Settings())
+        chunk.append(batch.body, batch.sizes, 6, batch.has_tags)
+    page = cache.page(chunk, 3, Projection())
+    assert page.nodes == [None, None, None, "n"]
+    assert page.tags == [None, None, "x", None]
+
+
+def test_rows_of_a_chunk_are_decoded_across_its_bodies() -> None:
+    """WR2"""
+    chunk = chunk_of(*[b'{"records":[{"data":%d},{"data":%d,"node":"x"}],"node":"b"}' % (n, n + 1) for n in (0, 2, 4)])
+    for start in range(6):
+        for stop in range(start + 1, 7):
+            columns = chunk.columns(start, stop)
+            assert [int(bytes(data)) for data in columns.datas] == list(range(start, stop))
+            assert list(columns.seqs) == list(range(start + 1, stop + 1))
+            assert columns.nodes == ["x" if row % 2 else "b" for row in range(start, stop)]
+
+
+def test_a_chunk_knows_its_sizes_and_times() -> None:
+    """TP15"""
+    chunk = Chunk(11)
+    for ts, sizes in ((5, [1, 2]), (5, [3]), (9, [4, 5])):
+        chunk.append(b"", array("I", sizes), ts, False)
+    assert [chunk.bytes_before(row) for row in range(6)] == [0, 1, 3, 6, 10, 15]
+    assert [chunk.ts_at(row) for row in range(5)] == [5, 5, 5, 9, 9]
+    assert [chunk.row_after_ts(ts) for ts in (4, 5, 8, 9)] == [0, 3, 3, 5]
+    assert [chunk.row_from(seq) for seq in (1, 11, 13, 15, 16, 99)] == [0, 0, 2, 4, 5, 5]
+    assert (chunk.live_count, chunk.live_bytes, chunk.last) == (5, 15, 15)
+
+
+def test_a_chunk_is_full_at_a_page_of_rows() -> None:
+    chunk = Chunk(1)
+    assert chunk.takes(10 * PAGE_ROWS), "an empty one takes anything"
+    chunk.append(b"", array("I", [1] * (PAGE_ROWS - 1)), 0, False)
+    assert chunk.takes(1) and not chunk.takes(2)
+    chunk.is_closed = True
+    assert not chunk.takes(1)
+
+
+def test_tags_are_searched_in_order() -> None:
+    """DL7, DL2"""
+    tags = ["b", "a", "", "a:1", "a;", "é", "a:é", "a:", "B"]
+    body = ",".join(f'{{"data":1,"tag":"{tag}"}}' for tag in tags)
+    chunk = chunk_of(f'{{"records":[{body},{{"data":1}}]}}'.encode())
+    for match in (TagMatch("Eq", tag) for tag in (*tags, "zz")):
+        assert sorted(chunk.matching(match)) == [row for row, tag in enumerate(tags) if tag == match.value]
+    for prefix in ("", "a", "a:", "é", "b", "zz"):
+        found = sorted(chunk.matching(TagMatch("Glob", prefix)))
+        assert found == [row for row, tag in enumerate(tags) if tag.startswith(prefix)]
+
+
+class Rows:
+    """Rows of a segment, as the storage side gives them."""
+
+    has_tags = False
+
+    def __init__(self, seqs: list[int]) -> None:
+        self.seqs = seqs
+        self.count = len(seqs)
+
+
+def sealed(seqs: list[int]) -> Sealed:
+    return Sealed(seqs[0], seqs[-1], Rows(seqs), len(seqs), len(seqs))  # type: ignore[arg-type]
+
+
+def columns(seqs: list[int]) -> Columns:
+    from msgspec import Raw
+
+    return Columns(seqs, [5] * len(seqs), None, None, None, [Raw(b"%d" % seq) for seq in seqs])
+
+
+def test_a_page_of_a_segment_is_cold_until_it_is_loaded() -> None:
+    seqs = list(range(1, 4000, 2))
+    part, cache = sealed(seqs), Cache(10**9)
+    with pytest.raises(ColdPage) as cold:
+        cache.page(part, 1500, Projection())
+    start, stop = cold.value.rows()
+    assert (start, stop) == (PAGE_ROWS, 2000)
+    cache.load(cold.value, columns(seqs[start:stop]))
+    cache.load(cold.value, columns(seqs[start:stop]))
+    page = cache.page(part, 1500, Projection())
+    assert page.slice(1500, 1501) == b'{"$seq":3001,"$ts":5,"data":3001}'
+    assert cache.size_bytes == page.size_bytes
+
+
+def test_the_pages_used_least_recently_are_dropped_first() -> None:
+    chunks = [chunk_of(b'{"records":[{"data":%d}]}' % n, first=n) for n in range(1, 6)]
+    cache = Cache(10**9)
+    size = cache.page(chunks[0], 0, Projection()).size_bytes
+    assert size > PAGE_OVERHEAD_BYTES
+    cache = Cache(3 * size)
+    for chunk in (*chunks[:3], chunks[0], chunks[3], chunks[4]):
+        cache.page(chunk, 0, Projection())
+    assert {key[0] for key in cache._pages} == {chunks[0], chunks[3], chunks[4]}
+    assert cache.size_bytes == 3 * size
+
+
+def test_a_forgotten_part_leaves_nothing_in_the_cache() -> None:
+    chunk = Chunk(1)
+    _, batch = parse_write(b'{"records":[%s]}' % b",".join([b'{"data":1}'] * 3000), Settings())
+    chunk.append(batch.body, batch.sizes, 5, False)
+    cache = Cache(10**9)
+    for row in (0, 1500, 2999):
+        for projection in (Projection(), Projection(tags=True), Projection(data=False)):
+            cache.page(chunk, row, projection)
+    cache.forget(chunk)
+    assert (cache.size_bytes, len(cache._pages)) == (0, 0)
