@@ -46,6 +46,7 @@ from topics.storage.wal import Wal
 
 SLICE_SECONDS = 0.002  # work done on the loop before others get their turn
 REPLAY_SLICE_BYTES = 256 * 1024  # of the log replayed before others get their turn
+SEGMENT_BYTES_LIMIT = 1024 * 1024 * 1024  # Arrow's text columns have 32-bit offsets
 SMALL_PIECES_MAX = 8  # a topic's small pieces are merged beyond this number
 SPARSE_FACTOR = 4  # a file this much larger than what is in force of it is rewritten
 
@@ -86,6 +87,7 @@ class Store:
         self._disk = disk
         self._clock = clock
         self._settings = settings
+        self._segment_bytes_max = min(settings.segment_max_bytes, SEGMENT_BYTES_LIMIT)
         self._snapshots = Snapshots(disk)
         self._installing = threading.Lock()  # a snapshot is installed off the loop, and loaded after a failure on it
         self.wal = Wal(disk, clock)
@@ -267,8 +269,10 @@ class Store:
         if topic.sealed_dirty:
             topic.sealed_dirty = False
             for part in log.parts:
-                if isinstance(part, Sealed) and part.count - part.live_count != part.flagged:
-                    flags.append((part, _complement(log.live_runs(part, 0, part.count), part.count)))
+                if isinstance(part, Sealed) and part.live_count < part.count:
+                    runs = _complement(log.live_runs(part, 0, part.count), part.row_from(log.floor), part.count)
+                    if runs and sum(stop - start for start, stop in runs) != part.flagged:
+                        flags.append((part, runs))
         dropped = [part for part in log.dropped if isinstance(part, Sealed)]
         log.dropped = [part for part in log.dropped if isinstance(part, Chunk)]
         groups = [self._group(topic, parts) for parts in self._unsealed(topic)]
@@ -306,7 +310,7 @@ class Store:
         async for group, piece in self._pieces_of(groups):
             pieces.append((group, piece))
             count, size = count + piece.count, size + piece.size_bytes
-            if count >= self._settings.segment_max_events or size >= self._settings.segment_max_bytes:
+            if count >= self._settings.segment_max_events or size >= self._segment_bytes_max:
                 await self._write_file(pieces, items, files)
                 pieces, count, size = [], 0, 0
         if pieces:
@@ -338,7 +342,7 @@ class Store:
                 yield group, piece
 
     def _is_large(self, piece: Piece) -> bool:
-        return piece.size_bytes >= self._settings.segment_max_bytes
+        return piece.size_bytes >= self._segment_bytes_max
 
     async def _write_file(self, pieces: list[tuple[Group, Piece]], items: dump.Items, files: list[FileRef]) -> None:
         number = self._next_segment
@@ -523,13 +527,13 @@ def _live_columns(group: Group) -> Iterator[Columns]:
                 yield part.columns(first, stop).select(within)
 
 
-def _complement(runs: Iterator[tuple[int, int]], count: int) -> list[tuple[int, int]]:
-    """The rows of 0..count that are in none of `runs`."""
-    gaps, end = [], 0
+def _complement(runs: Iterator[tuple[int, int]], first: int, count: int) -> list[tuple[int, int]]:
+    """The rows of first..count that are in none of `runs`."""
+    gaps, end = [], first
     for start, stop in runs:
         if end < start:
             gaps.append((end, start))
-        end = stop
+        end = max(end, stop)
     if end < count:
         gaps.append((end, count))
     return gaps

@@ -9,6 +9,7 @@ objects that live for ever are pauses for nothing.
 
 import ctypes
 import gc
+import resource
 import sys
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -19,7 +20,7 @@ GC_THRESHOLDS = (50_000, 50, 1_000)
 
 
 def tune_process() -> None:
-    """Tune allocator, threads and garbage collection of this process. Harmless where something does not apply."""
+    """Tune allocator, threads, collection and open files of this process. Harmless where something does not apply."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -27,6 +28,8 @@ def tune_process() -> None:
     else:
         mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()

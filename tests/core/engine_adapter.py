@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from msgspec import Raw, structs
@@ -124,9 +125,7 @@ class EngineAdapter:
             )
         )
         self._changed()
-        return Written(
-            answer.first_seq, answer.last_seq, answer.head_seq, answer.count, answer.created, answer.deduped
-        )
+        return Written(answer.first_seq, answer.last_seq, answer.head_seq, answer.count, answer.created, answer.deduped)
 
     def delete(self, topic: str, *, before_seq: int | None, match: TagMatch | None) -> Deleted:
         answer = self.do(self.engine.delete(topic, before_seq=before_seq, match=match))
@@ -165,7 +164,7 @@ class EngineAdapter:
     def state(self, topic: str) -> TopicView:
         view = topic_view(self.engine, self.do(self.engine.topic_state(topic)))
         if view.config.durability == self.durability:
-            return structs_replace(view, TopicConfig(**{**config_fields(view.config), "durability": "disk"}))
+            return replace(view, config=TopicConfig(**{**config_fields(view.config), "durability": "disk"}))
         return view
 
     def move_clock(self, ms: int) -> None:
@@ -173,12 +172,6 @@ class EngineAdapter:
             self.clock.advance(ms)
         else:
             self.clock.set(self.clock.now_ms() + ms)
-
-
-def structs_replace(view: TopicView, config: TopicConfig) -> TopicView:
-    from dataclasses import replace
-
-    return replace(view, config=config)
 
 
 async def open_gap(engine: Engine, name: str, size: int, reason: GapReason) -> None:

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Callable, Iterable
 
+import msgspec
 import pytest
 
 from topics.core.log import BLOCK, Blocks, Log, Plan, Query
@@ -34,8 +35,7 @@ def read(log: Log, after: int = 0, limit: int = PLENTY, bytes_max: int = PLENTY,
 
 def live(log: Log) -> list[int]:
     """The live seqs, found in every way a log knows; all must agree."""
-    plan = read(log)
-    by_reading = [page_seq for text in plan.texts() for page_seq in _seqs(text)]
+    by_reading = [seq for text in read(log).texts() for seq in seqs_in(text)]
     by_runs = [
         part.seq_at(row) for part in log.parts for a, b in log.live_runs(part, 0, part.count) for row in range(a, b)
     ]
@@ -47,9 +47,7 @@ def live(log: Log) -> list[int]:
     return by_runs
 
 
-def _seqs(text: bytes) -> Iterable[int]:
-    import msgspec
-
+def seqs_in(text: bytes) -> Iterable[int]:
     return [record["$seq"] for record in msgspec.json.decode(b"[" + text + b"]")]
 
 
@@ -151,7 +149,9 @@ def test_small_writes_share_a_chunk_up_to_a_page() -> None:
         (2, 50, 1, 9),
     ],
 )
-def test_overflow_names_the_last_record_that_must_go(cap_records: int, cap_bytes: int, incoming: int, last: int) -> None:
+def test_overflow_names_the_last_record_that_must_go(
+    cap_records: int, cap_bytes: int, incoming: int, last: int
+) -> None:
     """TM10, WR12: 10 records of 10 bytes, and some more to come."""
     log = Log()
     for _ in range(10):
@@ -267,7 +267,6 @@ def test_gaps_merge_stay_apart_and_go_below_the_floor() -> None:
         (7, 8, "source_trim"),
         (11, 12, "cap"),
     ]
-    assert live(log.__class__()) == []
     assert [read(log, after).next for after in (0, 2, 6, 8)] == [2, 6, 10, 10]
     log.evict(9)
     assert [(gap.first, gap.last) for gap in log.gaps] == [(11, 12)]
@@ -276,9 +275,9 @@ def test_gaps_merge_stay_apart_and_go_below_the_floor() -> None:
 def test_a_chunk_is_found_by_any_of_its_seqs() -> None:
     log = log_of(2500, step=500)
     log.evict(1100)
-    for seq in (0, 1, 1024):
+    for seq in (0, 1, 1000):
         assert log.part_at(seq) is None
-    for seq in (1025, 1500, 2048, 2049, 2500):
+    for seq in (1001, 1100, 2000, 2001, 2500):
         part = log.part_at(seq)
         assert isinstance(part, Chunk) and part.first <= seq <= part.last
     assert log.part_at(2501) is None

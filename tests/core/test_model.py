@@ -9,7 +9,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -19,11 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, open_gap, record_in, topic_view
 from topics.core import decide, log, parts
-from topics.engine import Engine
+from topics.engine import DeleteResult, Engine
 from topics.errors import Refusal
 from topics.model import TagMatch, TopicConfig
 from topics.settings import Settings
-from topics.testing.oracle import GapReason, Oracle, Read, Topic, Write, Written
+from topics.testing.oracle import Deleted, GapReason, Oracle, Read, Topic, Write, Written
 
 NAMES = ["a", "b"]
 TAGS = [None, None, "", "x", "x:1", "x:2", "y", "é"]
@@ -253,7 +253,7 @@ class Machine(RuleBasedStateMachine):
             case Delete(name, before, tag_match):
                 bound = self.bound(name, before)
                 answer = await engine.delete(name, before_seq=bound, match=tag_match)
-                return oracle_deleted(answer)
+                return as_deleted(answer)
             case Drop(name, if_empty):
                 return await engine.delete_topic(name, if_empty=if_empty)
             case OpenGap(name, size, reason):
@@ -330,7 +330,7 @@ class Machine(RuleBasedStateMachine):
             assert sum(part.live_count for part in live) == own.count
             assert sum(part.live_bytes for part in live) == own.bytes
             assert all(part.live_count > 0 and part.first <= part.last for part in live)
-            assert all(a.last < b.first for a, b in zip(live, live[1:], strict=False))
+            assert all(a.last < b.first for a, b in pairwise(live))
         assert state.records == sum(topic.log.count for topic in state.topics.values())
         assert state.bytes == sum(topic.log.bytes for topic in state.topics.values())
         assert self.engine._cache.size_bytes == sum(page.size_bytes for page in self.engine._cache._pages.values())
@@ -363,9 +363,7 @@ async def outcome(work: Awaitable[Any]) -> Any:
         return type(refusal), refusal.detail
 
 
-def oracle_deleted(answer: Any) -> Any:
-    from topics.testing.oracle import Deleted
-
+def as_deleted(answer: DeleteResult) -> Deleted:
     return Deleted(answer.deleted, answer.earliest_seq, answer.head_seq, answer.count, answer.bytes)
 
 

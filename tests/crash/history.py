@@ -29,6 +29,7 @@ class Commit:
     call: "Call | None"
     topic: str
     is_failed: bool = False
+    is_idle: bool = False  # it changed nothing
 
 
 @dataclass
@@ -60,6 +61,8 @@ class History:
     acked_heads: dict[tuple[str, int], int] = field(default_factory=dict)  # highest seq acked, logged classes
     checkpointed: dict[tuple[str, int], int] = field(default_factory=dict)  # heads that the last checkpoint has
     weak_before: dict[tuple[str, int], int] = field(default_factory=dict)  # `weak` as of `base`
+
+    is_faulty: bool = False  # the disk may fail; then what expires may not be logged
 
     def __post_init__(self) -> None:
         self.moments = [self.base.clone()]
@@ -105,6 +108,7 @@ class History:
             self._add(Commit(lambda oracle, at: oracle.expire(name, at), now, None, name), after)
 
     def _add(self, commit: Commit, after: Oracle) -> None:
+        commit.is_idle = _extent(self.now, commit.topic) == _extent(after, commit.topic)
         self.commits.append(commit)
         self.moments.append(after)
         self.last_of[commit.topic] = len(self.commits)
@@ -165,10 +169,12 @@ class History:
         self.moments = [oracle.clone()]
         for commit in self.commits:
             if not commit.is_failed:
+                before = _extent(oracle, commit.topic)
                 try:
                     answer = commit.change(oracle, commit.now)
                 except Refusal as refusal:  # it depended on one that failed, and will fail, too
                     answer = type(refusal)
+                commit.is_idle = _extent(oracle, commit.topic) == before
                 if commit.call is not None:
                     commit.call.expected = answer
             self.moments.append(oracle.clone())
@@ -183,7 +189,8 @@ class History:
         """Number of the last commit of its topic that the call shows, those left out that failed."""
         for number in range(call.number, 0, -1):
             commit = self.commits[number - 1]
-            if commit.topic == call.operation.topic and not commit.is_failed:
+            is_shown = not commit.is_failed and not commit.is_idle and not (commit.call is None and self.is_faulty)
+            if commit.topic == call.operation.topic and is_shown:
                 return number
         return 0
 
@@ -192,6 +199,12 @@ class History:
         for call in self.calls:
             if call.status in ("acked", "refused") and call.operation.changes():
                 assert call.answer == call.expected, call
+
+
+def _extent(oracle: Oracle, name: str) -> object:
+    """What every change of a topic changes."""
+    topic = oracle._topics.get(name)
+    return None if topic is None else (topic.epoch, topic.config, topic.head, len(topic.live()))
 
 
 @dataclass(frozen=True)

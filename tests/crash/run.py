@@ -28,7 +28,7 @@ class Run:
         self.script = script
         self.disk = MemoryDisk(hooks=hooks)
         self.clock = ManualClock()
-        self.history = History()
+        self.history = History(is_faulty=is_faulty)
         self.engine: Engine | None = None
         self.is_up = False  # the engine runs
         self.stop = ""  # how the script stops it just now

@@ -75,7 +75,7 @@ async def check_fault(script: Script, fault: Fault) -> None:
             await finished(run.engine.close())
             with noted("closed gracefully"):
                 engine = await recovered(run, run.disk.kill())
-                await check_recovered(run.history, engine, run.clock, Aftermath("closed", may_be_clean=True))
+                await check_one_of(possible(run, fault), engine, run, Aftermath("closed", may_be_clean=True))
 
 
 async def what_was_acked_is_there_and_what_failed_is_not(run: Run) -> None:
@@ -108,10 +108,12 @@ async def check_what_comes_after(run: Run, fault: Fault) -> None:
         with noted(name):
             engine = await recovered(run, after)
             aftermath = Aftermath(name, is_power_loss, may_be_clean=run.stop == "gracefully")
-            histories = [run.history]
-            if fault.is_lasting and fault.kind == "write":
-                histories.extend(run.history.with_failed())
-            await check_one_of(histories, engine, run, aftermath)
+            await check_one_of(possible(run, fault), engine, run, aftermath)
+
+
+def possible(run: Run, fault: Fault) -> list[History]:
+    is_stuck = fault.is_lasting and fault.kind == "write"
+    return [run.history, *(run.history.with_failed() if is_stuck else ())]
 
 
 async def check_one_of(histories: list[History], engine: Engine, run: Run, aftermath: Aftermath) -> None:

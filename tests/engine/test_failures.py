@@ -57,7 +57,7 @@ async def prepare(engine: Engine) -> None:
         await engine.append(durability, data(3))
 
 
-IRREVERSIBLE = ("class change", "config change of an ephemeral topic", "deletion of an ephemeral topic")
+IRREVERSIBLE = ("config change of an ephemeral topic", "deletion of an ephemeral topic")
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
@@ -173,13 +173,31 @@ async def test_an_append_behind_a_config_change_that_fails_fails_with_it() -> No
         assert (await engine.topic_state("t")).config.durability == "fsync"
 
 
+@pytest.mark.xfail(reason="what an ephemeral topic has only in memory is changed before the sync")
+async def test_an_append_behind_a_class_change_of_an_ephemeral_topic_that_fails_fails_with_it() -> None:
+    """ER7, WR9"""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.append("t", data(1), config={"durability": "ephemeral"})
+        disk.hold_syncs()
+        disk.hooks.append(Faulty("sync", name="log-*"))
+        put, append = await begun(engine.put_topic("t"), engine.append("t", data(2)))  # type: ignore[arg-type]
+        disk.release_syncs()
+        for task in (put, append):
+            with pytest.raises(CommitFailed):
+                await task
+        assert await seqs(engine, "t") == [1]
+
+
 async def test_every_racing_creator_is_refused_when_the_creation_fails() -> None:
     """TP13, TP14, G15"""
     disk = MemoryDisk()
     async with running(disk) as engine:
         disk.hooks.append(Faulty("sync", name="log-*"))
         racing = await begun(
-            engine.put_topic("t"), engine.append("t", data(1)), engine.put_topic("t", {"ttl_ms": 5})  # type: ignore[arg-type]
+            engine.put_topic("t"),
+            engine.append("t", data(1)),
+            engine.put_topic("t", {"ttl_ms": 5}),  # type: ignore[arg-type]
         )
         for attempt in racing:
             with pytest.raises(CommitFailed):
@@ -222,7 +240,9 @@ async def test_a_read_that_was_held_when_the_log_failed_is_made_anew() -> None:
         disk.hold_syncs()
         disk.hooks.append(Faulty("sync", name="log-*"))
         append, read, state = await begun(  # type: ignore[misc]
-            engine.append("t", data(2)), engine.read("t"), engine.topic_state("t")  # type: ignore[arg-type]
+            engine.append("t", data(2)),
+            engine.read("t"),
+            engine.topic_state("t"),  # type: ignore[arg-type]
         )
         disk.release_syncs()
         with pytest.raises(CommitFailed):
@@ -396,9 +416,7 @@ async def test_a_log_that_fails_in_the_midst_of_a_checkpoint_loses_nothing() -> 
             disk.hooks.append(fault)
             acked: dict[str, list[bytes]] = {"disk": [], "fsync": []}
 
-            async def write(
-                name: str, engine: Engine = engine, acked: dict[str, list[bytes]] = acked
-            ) -> None:
+            async def write(name: str, engine: Engine = engine, acked: dict[str, list[bytes]] = acked) -> None:
                 for value in range(100, 108):
                     try:
                         await engine.append(name, data(value))

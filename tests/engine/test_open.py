@@ -14,6 +14,14 @@ def content(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir() if file.name != "lock"}
 
 
+def make_newer(path: Path, pattern: str) -> None:
+    """Write another version number into the newest of these files."""
+    newest = max(path.glob(pattern))
+    image = bytearray(newest.read_bytes())
+    image[8:12] = (99).to_bytes(4, "little")
+    newest.write_bytes(image)
+
+
 def open_engine(path: Path) -> Engine:
     return Engine.open(str(path), clock=ManualClock(), background=False)
 
@@ -74,10 +82,7 @@ async def test_a_directory_of_a_newer_version_is_refused_and_left_as_it_is(tmp_p
         await engine.append("t", data(4))
         engine._disk.unlock()
         engine._disk.close()
-    newest = max(tmp_path.glob(pattern))
-    image = bytearray(newest.read_bytes())
-    image[8:12] = (99).to_bytes(4, "little")
-    newest.write_bytes(image)
+    make_newer(tmp_path, pattern)
     before = content(tmp_path)
     with pytest.raises(UnusableDirectory, match="version 99"):
         await open_engine(tmp_path).start()

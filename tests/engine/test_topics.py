@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
-from tests.engine.running import begun, data, running, seqs, texts, tick
+from tests.engine.running import begun, data, open_engine, running, seqs, texts, tick
+from topics.core.records import RecordIn
 from topics.engine import Engine
 from topics.errors import (
     BatchTooLarge,
@@ -17,7 +19,7 @@ from topics.errors import (
     TopicNotEmpty,
     TopicNotFound,
 )
-from topics.model import TagMatch
+from topics.model import Durability, TagMatch
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
 from topics.testing.disk import MemoryDisk
@@ -188,6 +190,58 @@ async def test_keys_of_an_ephemeral_topic_are_kept_once_it_is_logged() -> None:
     async with running(disk.kill(), clock) as engine:
         assert await seqs(engine, "t") == [1]
         assert (await engine.append("t", data(1), key="k")).deduped
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+async def test_a_delete_is_a_moment_across_a_kill(has_checkpoint: bool) -> None:
+    """S6, DL4, DL9, G9, ST9"""
+    disk, clock = MemoryDisk(), ManualClock()
+    engine = open_engine(disk, clock)
+    await engine.start()
+    await engine.append("t", data(*range(10), tag="a:x"))
+    if has_checkpoint:
+        await engine.checkpoint()
+    assert (await engine.delete("t", match=TagMatch("Glob", "a:"))).deleted == 10
+    if has_checkpoint:
+        await engine.checkpoint()
+    await engine.append("t", data(11, tag="a:x"))
+    async with running(disk.kill(), clock) as again:
+        assert await seqs(again, "t") == [11]
+    await engine.close()
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
+async def test_a_kill_takes_nothing_acked_and_pads_nothing(durability: Durability) -> None:
+    """S17, S26, DU3, DU10, G1, G3, G12"""
+    disk, clock = MemoryDisk(), ManualClock()
+    engine = open_engine(disk, clock)
+    await engine.start()
+    await engine.put_topic("t", {"durability": durability})
+    for number in range(100):
+        await engine.append("t", data(number), key=f"k{number}")
+    async with running(disk.kill(), clock) as again:
+        state = await again.topic_state("t")
+        assert (state.head_seq, state.count, state.evict_floor) == (100, 100, 1)
+        assert again.state.topics["t"].log.gaps == []
+        repeat = await again.append("t", data(0), key="k41")
+        assert (repeat.first_seq, repeat.deduped) == (42, True)
+        assert (await again.append("t", data(0))).first_seq == 101
+    await engine.close()
+
+
+async def test_payloads_come_back_byte_for_byte_from_memory_from_segments_and_after_a_restart() -> None:
+    """CV6, CV26"""
+    disk, clock = MemoryDisk(), ManualClock()
+    payloads = [b'{"b":1.0,"a":12345678901234567890,"b":1e400}', b'[ 1 ,\t"x\\n" ]', b'{"a":\n[1, 2]}', b"null"]
+    stored = [*payloads[:2], b'{"a":[1,2]}', b"null"]
+    async with running(disk, clock) as engine:
+        await engine.append("t", [RecordIn(Raw(text)) for text in payloads])
+        assert await texts(engine, "t") == stored
+        await engine.checkpoint()
+        assert await texts(engine, "t") == stored
+    async with running(disk.kill(), clock) as engine:
+        assert await texts(engine, "t") == stored
+        assert (await engine.topic_state("t")).bytes == sum(map(len, stored))
 
 
 async def test_a_delete_answers_with_the_state_after_it() -> None:

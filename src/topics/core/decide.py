@@ -137,12 +137,15 @@ def delete(state: State, command: Delete) -> list[AnyEntry]:
     log = topic.log
     bound = log.head + 1 if command.before is None else min(command.before, log.head + 1)
     if command.blocks is None:
+        log.measure(bound, ())
         return [Deleted(topic.id, bound, [])] if bound > log.earliest else []
-    blocks = []
+    masks = []
     for number, selected in sorted(command.blocks.items()):
         mask = selected & ((1 << max(0, min(BLOCK, bound - number * BLOCK))) - 1)
         if mask:
-            blocks.append((number, mask.to_bytes((mask.bit_length() + 7) // 8, "little")))
+            masks.append((number, mask))
+    log.measure(0, masks)
+    blocks = [(number, mask.to_bytes((mask.bit_length() + 7) // 8, "little")) for number, mask in masks]
     return [Deleted(topic.id, 0, blocks)] if blocks else []
 
 

@@ -64,6 +64,7 @@ class Log:
 
     __slots__ = (
         "_dead",
+        "_earliest_row",
         "_has_emptied",
         "_measured",
         "bytes",
@@ -71,7 +72,6 @@ class Log:
         "count",
         "dropped",
         "earliest",
-        "earliest_ts",
         "gaps",
         "head",
         "last_ts",
@@ -88,18 +88,23 @@ class Log:
         self.count = 0  # live records
         self.bytes = 0  # sum of their sizes
         self.earliest = 1
-        self.earliest_ts = 0  # ts of the earliest live record; meaningless if there is none
         self.last_ts = 0  # ts of the newest record ever
         self.last_write_ts = 0  # the same, as durable as the records: 0 = none since a restart took them
         self.parts: list[Part] = []
         self.dropped: list[Part] = []  # parts that died, for the owner of memory and files to clear away
         self._dead: Blocks = {}
+        self._earliest_row = 0  # of the first part
         self._measured: dict[tuple[Part, int, int], tuple[int, int]] = {}  # count and bytes of rows about to go
         self._has_emptied = False  # some part in `parts` has no live record left
 
     @property
     def floor(self) -> int:
         return max(self.cap_hi, self.ttl_hi) + 1
+
+    @property
+    def earliest_ts(self) -> int:
+        """The ts of the earliest live record; there must be one."""
+        return self.parts[0].ts_at(self._earliest_row)
 
     # --- growing
 
@@ -113,7 +118,7 @@ class Log:
         before = tail.live_bytes
         tail.append(batch.body, batch.sizes, ts, batch.has_tags)
         if not self.count:
-            self.earliest, self.earliest_ts = self.head + 1, ts
+            self.earliest, self._earliest_row = self.head + 1, 0
         self.head += count
         self.count += count
         self.bytes += tail.live_bytes - before
@@ -146,8 +151,8 @@ class Log:
         self.bytes += part.live_bytes
         if len(self.parts) == 1:
             self.earliest = part.first
-            row, _ = next(self.live_runs(part, 0, part.count))
-            self.earliest, self.earliest_ts = part.seq_at(row), part.ts_at(row)
+            self._earliest_row, _ = next(self.live_runs(part, 0, part.count))
+            self.earliest = part.seq_at(self._earliest_row)
 
     def mark_dead(self, seqs: Iterable[int]) -> None:
         """Note rows, of parts about to be attached, as dead."""
@@ -171,6 +176,8 @@ class Log:
         living = [part for part in new if part.live_count]
         assert sum(part.live_count for part in living) == sum(part.live_count for part in present)
         self.parts[index : index + len(present)] = living
+        if index == 0:
+            self._earliest_row = self.parts[0].row_from(self.earliest)
         return living
 
     # --- shrinking
@@ -253,8 +260,8 @@ class Log:
         before = self.earliest
         if self.parts:
             part = self.parts[0]
-            row, _ = next(self.live_runs(part, part.row_from(before), part.count))
-            self.earliest, self.earliest_ts = part.seq_at(row), part.ts_at(row)
+            self._earliest_row, _ = next(self.live_runs(part, part.row_from(before), part.count))
+            self.earliest = part.seq_at(self._earliest_row)
         else:
             self.earliest = self.head + 1
         stale = range(before // BLOCK, self.earliest // BLOCK)
@@ -346,6 +353,22 @@ class Log:
             return part.seq_at(start + max(rows, records) - 1)
         raise AssertionError("live totals of a part do not agree with its rows")
 
+    def measure(self, before: int, blocks: Iterable[tuple[int, int]]) -> None:
+        """Look at what a delete of these seqs will look at: damage shows now, not when the delete is logged."""
+        part = self.part_at(before - 1)
+        if part is not None:
+            part.bytes_before(part.row_from(before))
+        for number, mask in blocks:
+            index = self._part_from(number * BLOCK)
+            while index < len(self.parts) and self.parts[index].first < (number + 1) * BLOCK:
+                self._measure(self.parts[index], number, mask)
+                index += 1
+
+    def _measure(self, part: Part, number: int, mask: int) -> None:
+        mask = self._living(part, number, mask)
+        if mask and (part, number, mask) not in self._measured:
+            self._measured[part, number, mask] = _measure(part, number, mask)
+
     def matching(self, match: TagMatch, before: int) -> Iterator[Blocks]:
         """The seqs below `before` whose tag matches, part by part, as blocks; dead ones may be among them.
 
@@ -359,8 +382,7 @@ class Log:
                 continue
             blocks = _blocks_of(seq for seq in map(part.seq_at, part.matching(match)) if seq < before)
             for number, mask in blocks.items():
-                mask = self._living(part, number, mask)
-                self._measured[part, number, mask] = _measure(part, number, mask)
+                self._measure(part, number, mask)
             if blocks:
                 yield blocks
 

@@ -106,7 +106,7 @@ def check_batch(
     is_clean = body is not None and b"\n" not in body and b"\r" not in body
     if not is_clean and _join_lines(records):
         body = None
-    sizes, has_tags = _check_records(records, limits)
+    sizes, has_tags = _check_record(records[0], limits) if len(records) == 1 else _check_records(records, limits)
     if body is None or len(body) > 2 * sum(sizes) + WASTE_BYTES_MAX:
         body = _encode(Body(records, node))
     return Batch(body, sizes, has_tags)
@@ -141,6 +141,20 @@ def meta_of(record: RecordIn) -> Raw | None:
     """The record's meta text, or None; a null meta is no meta."""
     meta = record.meta
     return meta if len(meta) > 4 or (len(meta) and bytes(meta) != b"null") else None
+
+
+def _check_record(record: RecordIn, limits: Limits) -> tuple["array[int]", bool]:
+    """The same as `_check_records` for the only record of a write, which is the most frequent case."""
+    size = len(record.data)
+    if record.tag is not None:
+        _check_texts("tag", (record.tag,), limits.max_tag_bytes)
+    if record.node is not None:
+        _check_texts("node", (record.node,), limits.max_node_bytes)
+    if len(record.meta):
+        size += _check_meta(0, record, limits)
+    if size > limits.max_record_bytes:
+        raise RecordTooLarge(f"records[0] is {size} bytes, at most {limits.max_record_bytes}")
+    return array("I", (size,)), record.tag is not None
 
 
 def _check_records(records: Sequence[RecordIn], limits: Limits) -> tuple["array[int]", bool]:

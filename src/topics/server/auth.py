@@ -4,7 +4,7 @@ Owns the grammar of TOPICS_API_KEYS and the keys made from it: digests, scopes, 
 requests. After `Keyring.parse` no plaintext is kept, and no message here holds a secret. Rules: AU1-AU10.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
@@ -15,7 +15,7 @@ from topics.errors import ConfigurationError, Forbidden
 READ, WRITE, DELETE, ADMIN = "read", "write", "delete", "admin"
 SCOPES: Final = frozenset((READ, WRITE, DELETE, ADMIN))
 SCOPE_WORDS: Final = {
-    **{word: frozenset((word,)) for word in SCOPES},
+    **{word: frozenset((word,)) for word in (READ, WRITE, DELETE, ADMIN)},
     "r": frozenset((READ,)),
     "w": frozenset((WRITE,)),
     "d": frozenset((DELETE,)),
@@ -126,6 +126,3 @@ def _prefixes(text: str, place: str) -> tuple[str, ...]:
     if not all(prefix.strip() for prefix in prefixes):
         raise ConfigurationError(f"{place}: a prefix is empty, which would allow every name; leave all out for that")
     return prefixes
-
-
-NamePredicate = Callable[[str], bool]

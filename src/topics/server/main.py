@@ -36,7 +36,7 @@ DRAIN_S: Final = 10.0  # for running requests, at a stop
 CLOSE_S: Final = 1.0  # for connections after that
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
-Bound = Callable[[str], None]
+Bound = Callable[[str, str], None]
 
 
 class Server:
@@ -139,10 +139,11 @@ def _is_loopback(host: str) -> bool:
     return bool(found) and all(ipaddress.ip_address(str(one[4][0]).partition("%")[0]).is_loopback for one in found)
 
 
-def serve(settings: Settings, on_bound: Bound = lambda address: None) -> None:
-    """Serve until SIGINT or SIGTERM. `on_bound` is told host:port. Raises what stops the start."""
+def serve(settings: Settings, on_bound: Bound = lambda port_file, address: None) -> None:
+    """Serve until SIGINT or SIGTERM. `on_bound` gets the port file and host:port. Raises what stops the start."""
     set_up_logging(settings.log_level)
     server = Server.open(settings)
+    del settings  # it holds the keys
     tune_process()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(server, on_bound))
@@ -155,7 +156,7 @@ async def _serve(server: Server, on_bound: Bound) -> None:
     await asyncio.sleep(0)  # a directory that is in use is refused by now
     if recovery.done():
         recovery.result()
-    on_bound(server.address)
+    on_bound(server.engine.settings.port_file, server.address)
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
     stopping = asyncio.create_task(stop.wait())

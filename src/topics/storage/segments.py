@@ -32,7 +32,7 @@ from xxhash import xxh3_64
 
 from topics.errors import Damaged
 from topics.model import TagMatch
-from topics.storage.files import Disk
+from topics.storage.files import Disk, File
 
 PREFIX, SUFFIX = "segment-", ".arrow"
 LIVE, DELETED = 0, 255
@@ -224,7 +224,7 @@ def _columns(batch: Any, base: int) -> dict[str, Column]:
     columns = {}
     for name in batch.schema.names:
         buffers = batch.column(name).buffers()
-        places = [(buffer.address - base, buffer.size) if buffer is not None else (0, 0) for buffer in buffers]
+        places = [(buffer.address - base, buffer.size) if buffer and buffer.size else (0, 0) for buffer in buffers]
         offsets = places[1] if len(places) == 3 else (0, 0)
         columns[name] = Column(places[0], offsets, places[-1], _checksum_of(_buffers(batch.column(name))))
     return columns
@@ -261,15 +261,33 @@ class SegmentFile:
     def view(self) -> memoryview:
         """The file's bytes, whatever they are."""
         if self._view is None:
+            file = self._open()
             try:
-                file = self._disk.open(self.name, writable=False)
-            except FileNotFoundError:
-                raise Damaged(self.path, 0, "this segment is missing") from None
-            if file.size() < self.ref.size_bytes:
-                raise Damaged(self.path, file.size(), "the segment is cut short")
-            self._view = file.map()
-            file.close()
+                self._view = file.map()
+            finally:
+                file.close()
         return self._view
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Some bytes of the file, without a map: before Python 3.13 every map holds a file descriptor."""
+        if self._view is not None:
+            return bytes(self._view[offset : offset + size])
+        file = self._open()
+        try:
+            return file.read(offset, size)
+        finally:
+            file.close()
+
+    def _open(self) -> File:
+        try:
+            file = self._disk.open(self.name, writable=False)
+        except FileNotFoundError:
+            raise Damaged(self.path, 0, "this segment is missing") from None
+        if file.size() < self.ref.size_bytes:
+            size = file.size()
+            file.close()
+            raise Damaged(self.path, size, "the segment is cut short")
+        return file
 
     def checked(self) -> memoryview:
         """The file's bytes, known to be what was written but for the delete flags."""
@@ -368,7 +386,7 @@ class SegmentRows:
     def flagged_rows(self) -> list[int]:
         """Rows whose delete flag is set."""
         base = self.file.ref.columns["deleted"].values[0] + self.ref.start
-        flags = bytes(self.file.view()[base : base + self.ref.count])
+        flags = self.file.read(base, self.ref.count)
         live = flags.count(LIVE)
         if live == self.ref.count:
             return []

@@ -85,7 +85,8 @@ class Snapshots:
     def obsolete(self) -> list[str]:
         """Snapshot files that are not in force."""
         in_force = {name for name, _ in self._chain}
-        return [name for name in self._disk.names() if name.startswith(PREFIX) and name not in in_force]
+        ours = (name for name in self._disk.names() if name.startswith(PREFIX))
+        return [name for name in ours if name.endswith((BASE, DELTA, TEMPORARY)) and name not in in_force]
 
     def _install_base(self, changed: Mapping[bytes, bytes | None]) -> None:
         items: dict[bytes, bytes] = {}

@@ -8,8 +8,9 @@ meanwhile shares the next one. No timer is involved (ST3).
 Space is written ahead as zeros, so a full disk is met in `append`, before
 anything has changed. A write or sync that fails all the same fails every
 frame that was waiting for it; the log then goes on in a fresh file, which
-says from where on earlier frames do not count, and into which the frames
-already acked are copied. If even that fails the log is read-only (ST4).
+says from where on earlier frames do not count; what was acked already is its
+first frame (payloads may be joined), so that it is in force with all of that
+or not at all. If even that fails the log is read-only (ST4).
 """
 
 import asyncio
@@ -97,22 +98,14 @@ class Wal:
         Earlier files are synced, and end at `synced`.
         """
         self.synced = synced
-        self._start_file(number, 0, [payload])
+        self._start_file(number, 0, payload)
 
-    def _start_file(self, number: int, cut: int, payloads: list[bytes]) -> None:
-        """Create a file with these frames. The first one, by which it is in force, comes when the rest is safe."""
+    def _start_file(self, number: int, cut: int, payload: bytes) -> None:
         file, start = self._create(number, cut)
-        first = frames.encode_frame(payloads[0], start, self.synced)
-        rest, end = [], start + len(first)
-        for payload in payloads[1:]:
-            rest.append(frames.encode_frame(payload, end, self.synced))
-            end += len(rest[-1])
-        if rest:
-            file.write(frames.offset_of(start) + len(first), b"".join(rest))
-            file.sync()
-        file.write(frames.offset_of(start), first)
+        frame = frames.encode_frame(payload, start, self.synced)
+        file.write(frames.offset_of(start), frame)
         file.sync()
-        self._append_to(file, number, end)
+        self._append_to(file, number, start + len(frame))
         self.written = self.synced = self.end
 
     def _create(self, number: int, cut: int) -> tuple[File, int]:
@@ -366,9 +359,9 @@ class Wal:
         self._unsynced.clear()
         failed = self._file
         try:
-            payloads = [self._payload(position, end) for position, end in kept]
+            payload = b"".join([self._payload(position, end) for position, end in kept])
             with self._creating:
-                self._start_file(frames.number_of(self.written) + 1, self.synced, [b"", *payloads])
+                self._start_file(frames.number_of(self.written) + 1, self.synced, payload)
         except OSError as second:
             logger.critical("the log cannot go on in a new file: %s; it is read-only from now on", second)
             self.is_read_only = True

@@ -27,7 +27,7 @@ ADMIN_SCOPE = frozenset((ADMIN,))
 
 def append(call: Call) -> None:
     request, app = call.request, call.app
-    is_json = call.media is JSON_TYPE
+    is_json = call.media == JSON_TYPE
     write = write_in(request.body) if is_json else _bulk_in(call)
     if write.config is not None:
         _check_config(call, write)

@@ -1,0 +1,458 @@
+"""The writing end of the log: what is written when, what is synced when, and what happens if neither works."""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from topics.errors import CommitFailed
+from topics.storage import frames, wal
+from topics.storage.replay import Replay, name_of
+from topics.storage.wal import Wal, settle
+from topics.testing.clock import ManualClock
+from topics.testing.disk import Crashed, Faulty, Hook, MemoryDisk, crash_points
+
+START = frames.position_of(1, 0)
+
+
+def begun(*hooks: Hook, payload: bytes = b"") -> tuple[Wal, MemoryDisk]:
+    disk = MemoryDisk()
+    log = Wal(disk, ManualClock())
+    log.begin(1, payload, 0)
+    disk.operations.clear()
+    disk.hooks.extend(hooks)
+    return log, disk
+
+
+def kinds(disk: MemoryDisk) -> list[str]:
+    return [operation.kind for operation in disk.operations]
+
+
+def payloads(disk: MemoryDisk) -> list[bytes]:
+    """What the next process replays, empty frames left out."""
+    return [bytes(frame.payload) for frame in Replay(disk, START).read() if len(frame.payload)]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(100):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")
+
+
+async def synced(log: Wal, payload: bytes) -> None:
+    await log.wait_synced(log.append(payload, needs_sync=True))
+
+
+def write_of(log: Wal) -> "asyncio.Future[None]":
+    """Done when what was appended so far is written, or has failed."""
+    waiting = asyncio.get_running_loop().create_future()
+    log.when_written(partial(settle, waiting))
+    return waiting
+
+
+def sync_of(log: Wal) -> "asyncio.Future[None]":
+    """Done when what was appended so far is synced, or has failed."""
+    waiting = asyncio.get_running_loop().create_future()
+    log.when_synced(log.end, partial(settle, waiting))
+    return waiting
+
+
+def text(disk: MemoryDisk) -> bytes:
+    """What the next process replays; frames that were copied are one."""
+    return b"".join(payloads(disk))
+
+
+async def written(log: Wal, payload: bytes) -> None:
+    log.append(payload, needs_sync=False)
+    await log.wait_written()
+
+
+async def outcome(work: "asyncio.Future[None]") -> str:
+    try:
+        await work
+    except CommitFailed:
+        return "failed"
+    return "acked"
+
+
+# --- group commit
+
+
+async def test_frames_of_one_turn_go_out_in_one_write() -> None:
+    """ST3"""
+    log, disk = begun()
+    ends = [log.append(payload, needs_sync=False) for payload in (b"a", b"bb", b"ccc")]
+    assert kinds(disk) == []
+    await log.wait_written()
+    assert kinds(disk) == ["write"]
+    assert (log.written, log.counters.batches, log.counters.frames) == (ends[-1], 1, 3)
+    assert payloads(disk.kill()) == [b"a", b"bb", b"ccc"]
+
+
+async def test_positions_are_known_at_once_and_lie_one_behind_the_other() -> None:
+    """ST2"""
+    log, disk = begun()
+    start = log.end
+    ends = [log.append(bytes(size), needs_sync=False) for size in (0, 1, 100)]
+    assert ends == [start + 24, start + 24 + 25, start + 24 + 25 + 124]
+    await log.wait_written()
+    replay = Replay(disk, START)
+    assert [frame.position for frame in replay.read()][1:] == [start, *ends[:-1]]
+
+
+async def test_a_lone_durable_write_is_synced_at_once_without_a_timer() -> None:
+    """ST3, WR9: the manual clock stands still."""
+    log, disk = begun()
+    await synced(log, b"a")
+    assert kinds(disk) == ["write", "sync"]
+    assert payloads(disk.power_loss("lost")) == [b"a"]
+
+
+async def test_a_written_frame_is_not_synced_by_itself() -> None:
+    """DU3: and start_sync, the background's, does it."""
+    log, disk = begun()
+    await written(log, b"a")
+    assert kinds(disk) == ["write"]
+    assert payloads(disk.kill()) == [b"a"]
+    assert payloads(disk.power_loss("lost")) == []
+    log.start_sync()
+    await until(lambda: log.synced == log.end)
+    assert payloads(disk.power_loss("lost")) == [b"a"]
+
+
+async def test_one_sync_runs_at_a_time_and_what_gathers_shares_the_next() -> None:
+    """ST3"""
+    log, disk = begun()
+    disk.hold_syncs()
+    first = asyncio.ensure_future(synced(log, b"a"))
+    await until(lambda: disk.held_syncs == 1)
+    rest = [asyncio.ensure_future(synced(log, bytes([n]))) for n in range(1, 6)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert disk.held_syncs == 1
+    disk.release_syncs(1)
+    await first
+    assert not any(task.done() for task in rest)
+    await until(lambda: disk.held_syncs == 1)
+    disk.release_syncs()
+    await asyncio.gather(*rest)
+    assert log.counters.fsyncs == kinds(disk).count("sync") == 2
+    assert sum(log.counters.fsync_buckets) == 2
+
+
+async def test_much_that_is_unsynced_is_synced_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal, "UNSYNCED_BYTES_MAX", 1000)
+    log, disk = begun()
+    await written(log, bytes(500))
+    assert "sync" not in kinds(disk)
+    await written(log, bytes(500))
+    await until(lambda: log.synced == log.written)
+
+
+async def test_space_is_written_ahead_and_a_frame_never_ends_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal, "AHEAD_BYTES", 300)
+    log, disk = begun()
+    for size in (10, 200, 50, 1000, 10, 299, 301):
+        await written(log, bytes([size % 256 or 1]) * size)
+        file = disk.open(name_of(1))
+        assert frames.offset_of(log.end) <= file.size()
+    assert [len(payload) for payload in payloads(disk.kill())] == [10, 200, 50, 1000, 10, 299, 301]
+
+
+async def test_a_full_disk_refuses_one_append_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ER7: it is met before anything else happens, and the log goes on when there is space again."""
+    monkeypatch.setattr(wal, "AHEAD_BYTES", 300)
+    log, disk = begun()
+    await written(log, b"a")
+    disk.hooks.append(Faulty("write", error=errno.ENOSPC))
+    before = log.end
+    with pytest.raises(CommitFailed, match="no space"):
+        log.append(bytes(400), needs_sync=False)
+    assert (log.end, log.is_read_only) == (before, False)
+    await written(log, b"b" * 400)
+    assert payloads(disk.kill()) == [b"a", b"b" * 400]
+
+
+async def test_a_log_that_was_told_to_refuses_frames() -> None:
+    log, disk = begun()
+    log.refuse("closed")
+    with pytest.raises(CommitFailed, match="closed"):
+        log.append(b"a", needs_sync=False)
+
+
+async def test_the_queue_is_measured() -> None:
+    """ST3: what waits for the disk shows, so that it can be bounded."""
+    log, disk = begun()
+    disk.hold_syncs()
+    tasks = [asyncio.ensure_future(synced(log, bytes(1000))) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert log.queue_depth == 3
+    await until(lambda: disk.held_syncs == 1)
+    assert log.counters.queue_depth_peak == 3
+    disk.release_syncs()
+    await asyncio.gather(*tasks)
+    assert log.queue_depth == 0
+    assert log.counters.bytes_written == 3 * 1024
+
+
+# --- rolls
+
+
+async def test_a_roll_goes_on_in_a_new_file_when_all_before_it_is_synced() -> None:
+    """ST5, ST7"""
+    log, disk = begun()
+    await written(log, b"a")
+    start = await log.roll()
+    assert (frames.number_of(start), log.counters.rotations) == (2, 1)
+    await written(log, b"b")
+    assert payloads(disk.kill()) == [b"a", b"b"]
+    assert payloads(disk.power_loss("lost")) == [b"a"]
+    assert disk.is_entry_synced(name_of(2))
+
+
+async def test_frames_appended_during_a_roll_lie_in_order_and_are_acked_once_they_are_safe() -> None:
+    """ST2, ST7, WR9: whatever their number of turns into the roll."""
+    for turns in range(12):
+        log, disk = begun()
+        early = asyncio.ensure_future(synced(log, b"early"))
+        rolling = asyncio.ensure_future(log.roll())
+        tasks = []
+        for n in range(turns):
+            tasks.append(asyncio.ensure_future(synced(log, b"late %d" % n)))
+            await asyncio.sleep(0)
+        await asyncio.gather(early, rolling, *tasks)
+        assert payloads(disk.power_loss("lost")) == [b"early", *(b"late %d" % n for n in range(turns))]
+
+
+async def test_an_ack_during_a_roll_is_only_given_for_what_is_synced() -> None:
+    """WR9, DU4: at every turn of a roll, what was acked survives a power loss."""
+    for lead in range(8):
+        log, disk = begun()
+        acked: list[bytes] = []
+
+        async def write(payload: bytes, log: Wal = log, acked: list[bytes] = acked) -> None:
+            await synced(log, payload)
+            acked.append(payload)
+
+        tasks = [asyncio.ensure_future(write(b"%d" % n)) for n in range(lead)]
+        tasks.append(asyncio.ensure_future(log.roll()))  # type: ignore[arg-type]
+        number = 100
+        while not all(task.done() for task in tasks):
+            if number < 120:
+                number += 1
+                tasks.append(asyncio.ensure_future(write(b"%d" % number)))
+            await asyncio.sleep(0)
+            assert set(acked) <= set(payloads(disk.power_loss("lost")))
+
+
+async def test_a_crash_at_any_operation_of_a_roll_loses_nothing_acked() -> None:
+    """ST5, ST7, G1"""
+
+    async def work(log: Wal, acked: list[bytes]) -> None:
+        await synced(log, b"a")
+        acked.append(b"a")
+        await log.roll()
+        await synced(log, b"b")
+        acked.append(b"b")
+        await log.roll()
+        await synced(log, b"c")
+        acked.append(b"c")
+
+    calm, disk = begun()
+    await work(calm, [])
+    for point in crash_points(disk.operations):
+        log, dying = begun(point)
+        acked: list[bytes] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        task = asyncio.ensure_future(work(log, acked))
+        await until(lambda task=task, dying=dying: task.done() or dying.is_dead)  # type: ignore[misc]
+        task.cancel()
+        await asyncio.wait([task])
+        for name, after in dying.aftermaths():
+            found = payloads(after)
+            assert found == [b"a", b"b", b"c"][: len(found)], (point, name)
+            assert len(found) >= len(acked), (point, name)
+
+
+# --- failures
+
+
+async def test_a_failed_write_fails_what_was_in_it_and_the_log_goes_on_in_a_fresh_file() -> None:
+    """ST4, ER7"""
+    log, disk = begun()
+    await written(log, b"acked")
+    await synced(log, b"synced")
+    voids: list[frozenset[int]] = []
+    log.on_failure = voids.append
+    disk.hooks.append(Faulty("write", part=30))
+    log.append(b"x", needs_sync=False)
+    log.append(b"y", needs_sync=True)
+    waits = [write_of(log), sync_of(log)]
+    assert [await outcome(wait) for wait in waits] == ["failed", "failed"]
+    assert [len(void) for void in voids] == [2]
+    assert not log.is_read_only
+    assert frames.number_of(log.end) == 2
+    await synced(log, b"later")
+    for after in (disk.kill(), disk.power_loss("lost"), disk.power_loss("kept")):
+        assert payloads(after) == [b"acked", b"synced", b"later"]
+
+
+async def test_a_failed_sync_fails_those_that_waited_and_keeps_what_was_acked() -> None:
+    """ST4: disk frames were acked by their write; they are copied, and synced there."""
+    log, disk = begun()
+    await written(log, b"disk 1")
+    disk.hooks.append(Faulty("sync"))
+    waiting = asyncio.ensure_future(synced(log, b"fsync"))
+    await asyncio.sleep(0)
+    log.append(b"disk 2", needs_sync=False)
+    assert await outcome(waiting) == "failed"
+    for after in (disk.kill(), disk.power_loss("lost"), disk.power_loss("kept")):
+        assert text(after) == b"disk 1" b"disk 2"
+
+
+async def test_a_frame_that_depends_on_an_unsynced_one_fails_with_it() -> None:
+    """ER7: such as a write to a topic whose creation is not synced yet."""
+    log, disk = begun()
+    disk.hold_syncs()
+    disk.hooks.append(Faulty("sync"))
+    end = log.append(b"creation", needs_sync=True)
+    creation = asyncio.ensure_future(log.wait_synced(end))
+    await until(lambda: disk.held_syncs == 1)
+    log.append(b"depends", needs_sync=False, depends_on=end)
+    log.append(b"does not", needs_sync=False)
+    await log.wait_written()
+    disk.release_syncs()
+    assert await outcome(creation) == "failed"
+    assert payloads(disk.kill()) == [b"does not"]
+
+
+async def test_a_frame_whose_dependency_was_synced_before_the_failure_is_kept() -> None:
+    log, disk = begun()
+    end = log.append(b"creation", needs_sync=True)
+    log.append(b"depends", needs_sync=False, depends_on=end)
+    await log.wait_synced(end)
+    log.append(b"depends, too", needs_sync=False, depends_on=end)
+    await log.wait_written()
+    disk.hooks.append(Faulty("sync"))
+    assert await outcome(asyncio.ensure_future(synced(log, b"x"))) == "failed"
+    assert text(disk.power_loss("lost")) == b"creation" b"depends" b"depends, too"
+
+
+async def test_frames_acked_are_safe_at_every_step_of_going_on_in_a_fresh_file() -> None:
+    """ST4, G1: a kill, and a second failure, at any operation while the first one is handled."""
+
+    async def work(log: Wal, disk: MemoryDisk) -> None:
+        await synced(log, b"synced")
+        for n in range(20):
+            await written(log, b"disk %d" % n)
+        disk.hooks.insert(0, Faulty("sync"))
+        await outcome(asyncio.ensure_future(synced(log, b"fails")))
+
+    acked = [b"synced", *(b"disk %d" % n for n in range(20))]
+    calm, disk = begun()
+    await work(calm, disk)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    first = kinds(disk).index("create") - 1
+    for point in crash_points(disk.operations):
+        if point.n < first:
+            continue
+        log, dying = begun(point)
+        task = asyncio.ensure_future(work(log, dying))
+        await until(lambda task=task, dying=dying: task.done() or dying.is_dead)  # type: ignore[misc]
+        task.cancel()
+        await asyncio.wait([task])
+        assert text(dying.kill()).removesuffix(b"fails") == b"".join(acked), point
+        for name, after in dying.aftermaths():
+            assert text(after).startswith(b"synced"), (point, name)
+    for n in range(first + 1, len(disk.operations)):
+        log, failing = begun(CountedFault(n))
+        await work(log, failing)
+        assert text(failing.kill()) == b"".join(acked), n
+
+
+class CountedFault:
+    """Operation `n`, of whatever kind, fails."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __call__(self, disk: MemoryDisk, operation: object) -> object:
+        self.n -= 1
+        return Faulty(operation.kind)(disk, operation) if self.n == -1 else None  # type: ignore[attr-defined, arg-type]
+
+
+async def test_when_no_fresh_file_can_be_had_the_log_is_read_only() -> None:
+    """ST4: every later frame is refused; what failed is marked, and never replayed."""
+    log, disk = begun()
+    await written(log, b"acked")
+    disk.hooks.append(Faulty("create", times=None, error=errno.ENOSPC))
+    disk.hooks.append(Faulty("sync"))
+    waits = [asyncio.ensure_future(synced(log, payload)) for payload in (b"x", b"y")]
+    assert [await outcome(wait) for wait in waits] == ["failed", "failed"]
+    assert log.is_read_only
+    with pytest.raises(CommitFailed, match="read-only"):
+        log.append(b"z", needs_sync=False)
+    with pytest.raises(CommitFailed, match="read-only"):
+        await log.roll()
+    await log.wait_written()
+    for after in (disk.kill(), disk.power_loss("kept")):
+        assert payloads(after) == [b"acked"]
+
+
+@pytest.mark.parametrize("turns", range(10))
+@pytest.mark.parametrize("kind", ["sync", "write", "create", "sync_directory"])
+async def test_a_failure_during_a_roll_ends_every_wait_and_the_log_goes_on(kind: str, turns: int) -> None:
+    """ST4, G15"""
+    for at in range(4):
+        log, disk = begun()
+        await synced(log, b"first")
+        disk.hooks.append(Faulty(kind, at))  # type: ignore[arg-type]
+        rolling = asyncio.ensure_future(log.roll())
+        names = [b"%d" % n for n in range(turns)]
+        waits = []
+        for name in names:
+            waits.append(asyncio.ensure_future(synced(log, name)))
+            await asyncio.sleep(0)
+        await until(lambda waits=waits, rolling=rolling: all(w.done() for w in [rolling, *waits]))  # type: ignore[misc]
+        rolling.exception()
+        outcomes = [await outcome(wait) for wait in waits]
+        assert not log.is_read_only
+        disk.hooks.clear()
+        await synced(log, b"last")
+        await log.roll()
+        acked = [name for name, ended in zip(names, outcomes, strict=True) if ended == "acked"]
+        for after in (disk.kill(), disk.power_loss("lost")):
+            assert payloads(after) == [b"first", *acked, b"last"]
+
+
+async def test_a_sync_of_a_file_that_failed_meanwhile_says_nothing_about_the_next() -> None:
+    """ST4, G15: the late answer is ignored, and those who wait for the new file are served."""
+    log, disk = begun()
+    disk.hold_syncs()
+    first = asyncio.ensure_future(synced(log, b"a"))
+    await until(lambda: disk.held_syncs == 1)
+    disk.hooks.append(Faulty("write"))
+    log.append(b"b", needs_sync=False)
+    assert await outcome(write_of(log)) == "failed"
+    assert await outcome(first) == "failed"
+    second = asyncio.ensure_future(synced(log, b"c"))
+    await asyncio.sleep(0)
+    disk.release_syncs()
+    assert await outcome(second) == "acked"
+    assert payloads(disk.power_loss("lost")) == [b"c"]
+
+
+async def test_the_first_file_is_in_force_only_when_its_first_frame_is_whole() -> None:
+    """ST8, G4"""
+    calm = MemoryDisk()
+    Wal(calm, ManualClock()).begin(1, b"closing entries", 0)
+    for point in crash_points(calm.operations):
+        disk = MemoryDisk(hooks=[point])
+        with pytest.raises(Crashed):
+            Wal(disk, ManualClock()).begin(1, b"closing entries", 0)
+        for name, after in disk.aftermaths():
+            assert payloads(after) in ([], [b"closing entries"]), (point, name)
