@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -69,7 +69,7 @@ logger = logging.getLogger("topics.engine")
 Listener = Callable[[], None]
 
 
-class Gate(NamedTuple):
+class Gate(Struct, frozen=True, gc=False):
     """What must be true of the log before an answer made of its state may leave."""
 
     synced_at: int  # everything below this position is synced
@@ -166,6 +166,7 @@ class Engine:
         self.state = State()
         self._disk = disk
         self._store = Store(disk, clock, settings)
+        self.wal: Wal = self._store.wal
         self._caps = Caps(settings.max_topics, settings.max_total_bytes)
         self._cache = Cache(settings.cache_bytes // 2)
         self._checkpoint_bytes = min(CHECKPOINT_BYTES, settings.cache_bytes // 2)
@@ -197,10 +198,6 @@ class Engine:
         `background=False` leaves checkpoints and syncs in the background to the caller (`tick`).
         """
         return cls(disk or RealDisk(path), settings or Settings(), clock or SystemClock(), background=background)
-
-    @property
-    def wal(self) -> Wal:
-        return self._store.wal
 
     @property
     def replay_progress(self) -> float:

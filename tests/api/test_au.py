@@ -422,3 +422,31 @@ def test_after_the_start_no_plain_key_is_left_in_the_servers_objects(start: Star
         if str(type(item).__module__).startswith("topics.") and secret in repr(getattr(item, "__dict__", item))
     ]
     assert held == []
+
+
+@pytest.mark.parametrize(
+    ("key", "method", "path", "status"),
+    [
+        (None, "GET", "/v0/topics", 401),
+        ("wrong", "GET", "/v0/topics", 401),
+        ("root", "GET", "/nowhere", 404),
+        ("root", "PATCH", "/v0/topics", 405),
+        ("r1", "PUT", "/v0/topics/x", 403),
+        ("acme-r", "GET", "/v0/topics/x", 403),
+        ("root", "GET", "/v0/topics/none", 404),
+        ("root", "POST", "/v0/topics/x", 415),
+    ],
+)
+def test_a_refused_request_leaves_nothing_in_memory(
+    guarded: ServerThread, anyone: Client, key: str | None, method: str, path: str, status: int
+) -> None:
+    """AU2, LM5: what anyone can send without end must not add up."""
+
+    def held_after(requests: int) -> int:
+        for _ in range(requests):
+            assert anyone.with_key(key).ask(method, path).status == status
+        guarded.until(lambda: not guarded.server.listener.open_count)
+        gc.collect()
+        return sum(str(type(item).__module__).startswith("topics.server") for item in gc.get_objects())
+
+    assert held_after(20) <= held_after(1) + 1

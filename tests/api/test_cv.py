@@ -124,6 +124,33 @@ def test_an_empty_body_elsewhere_is_refused(api: Client, topic: str, endpoint: s
     assert api.everything() == before
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "content_type", "body", "is_accepted"),
+    [
+        ("PUT", "", None, b"", True),
+        ("POST", "/diff", "text/plain", b"", True),
+        ("POST", "/diff", None, b"{}", False),
+        ("POST", "/diff", "text/plain", b"not JSON", False),
+        ("PUT", "", "text/plain", b"{}", False),
+        ("POST", "", None, b"", False),
+        ("POST", "/delete", None, b"", False),
+    ],
+)
+def test_a_chunked_body_is_held_to_the_same_rules(
+    api: Client, topic: str, method: str, path: str, content_type: str | None, body: bytes, is_accepted: bool
+) -> None:
+    """CV2, CV3: that it is empty is known only at its end."""
+    api.create(topic)
+    before = api.everything()
+    header = "Content-Type:" if content_type is None else f"Content-Type: {content_type}"
+    reply = api.send(chunked(method, f"/v0/topics/{topic}{path}", body, header))
+    if is_accepted:
+        ok(reply)
+    else:
+        refused(reply, 415, "unsupported_media_type", None)
+    assert api.everything()[1] == before[1]
+
+
 NOT_AN_OBJECT = [
     b"[]",
     b"[{}]",
@@ -507,7 +534,7 @@ def test_a_page_size_is_clamped_or_means_the_default(api: Client, topic: str, pa
 
 
 def test_a_cursor_is_read_in_both_alphabets_with_and_without_padding(api: Client, topic: str) -> None:
-    """CV15, S23: also unescaped in a URL, where a plus becomes a blank."""
+    """CV15: also unescaped in a URL, where a plus becomes a blank."""
     names = [f"{topic}.{n}" for n in range(3)]
     for name in names:
         api.create(name)
@@ -518,6 +545,17 @@ def test_a_cursor_is_read_in_both_alphabets_with_and_without_padding(api: Client
             for cursor in (text, text.rstrip("="), text.replace("+", "%2B"), text.replace("+", "%20")):
                 listed = ok(api.get(f"/v0/topics?prefix={topic}.&cursor={cursor}"))["topics"]
                 assert [entry["topic"] for entry in listed] == names[1:], cursor
+
+
+def test_routers_are_paged_with_a_cursor_pasted_unescaped(api: Client, topic: str) -> None:
+    """S23"""
+    if api.get("/v0/routers").status == 404:
+        pytest.skip("routers are not built yet")
+    names = [f"{topic}.{n}->{topic}.{n + 1}" for n in range(5)]
+    for n, name in enumerate(names):
+        body = {"source": f"{topic}.{n}", "dest": f"{topic}.{n + 1}"}
+        assert api.put(f"/v0/routers/{name.replace('>', '%3E')}", body).status == 201
+    assert all_pages(api, f"/v0/routers?prefix={topic}&page_size=1", "routers") == sorted(names)
 
 
 def b64(text: str) -> str:

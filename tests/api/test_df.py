@@ -245,8 +245,25 @@ def test_get_diff_is_the_same_read_from_the_query(api: Client, topic: str) -> No
     for query, body in (("", {}), ("from_seq=3", {"from_seq": 3}), ("from_seq=3&limit=2", {"from_seq": 3, "limit": 2})):
         got, posted = ok(api.get(f"/v0/topics/{topic}/diff?{query}")), ok(api.post(f"/v0/topics/{topic}/diff", body))
         assert got == posted
-    refused(api.get(f"/v0/topics/{topic}/diff?from_seq=x"), 400, "invalid_request", None)
-    refused(api.get(f"/v0/topics/{topic}/diff?from_seq=-1"), 400, "invalid_request", None)
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "+1", "1.5", "1e3", "0x1", "1_0", "%FF", "1%20", "%D9%A3", "true"])
+@pytest.mark.parametrize("field", ["from_seq", "limit", "wait_ms", "max_batch_bytes", "epoch", "from_ts"])
+def test_a_number_in_the_query_is_digits(api: Client, topic: str, field: str, value: str) -> None:
+    """CV18"""
+    api.create(topic)
+    refused(api.get(f"/v0/topics/{topic}/diff?{field}={value}"), 400, "invalid_request", None)
+
+
+@pytest.mark.parametrize("value", ["18446744073709551616", "9" * 40, "9" * 5000])
+def test_a_huge_number_in_the_query_is_clamped_or_refused_as_in_a_body(api: Client, topic: str, value: str) -> None:
+    """CV18, DF1"""
+    api.write(topic, 1, 2)
+    for field in ("limit", "wait_ms", "max_batch_bytes"):
+        assert len(ok(api.get(f"/v0/topics/{topic}/diff?{field}={value}"))["records"]) == 2
+    for field in ("from_seq", "epoch"):
+        refused(api.get(f"/v0/topics/{topic}/diff?{field}={value}"), 400, "invalid_request", None)
+    assert len(ok(api.get(f"/v0/topics/{topic}/diff?from_seq={'0' * 5000}1"))["records"]) == 1
 
 
 def test_from_ts_starts_at_the_first_record_that_is_not_older(server: ServerThread, api: Client, topic: str) -> None:

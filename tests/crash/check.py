@@ -8,11 +8,10 @@ topics, which come back empty (DU9).
 
 from dataclasses import dataclass, fields, replace
 
+from tests.crash.history import History, Seen, TopicSeen, observe, predict
 from topics.engine import Engine
 from topics.testing.clock import ManualClock
 from topics.testing.oracle import Oracle, Write
-
-from tests.crash.history import History, Seen, TopicSeen, observe, predict
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,8 @@ def _after_restart(history: History, moment: Oracle, seen: Seen, aftermath: Afte
         weak = weak_seqs.get((name, topic.epoch), 0)
         if topic.config.durability == "ephemeral":
             continue
-        if topic.floor < found.floor <= weak + 1 and not aftermath.is_clean:  # its records from before were in memory only
+        has_lost_weak = topic.floor < found.floor <= weak + 1
+        if has_lost_weak and not aftermath.is_clean:  # they were in memory only
             for record in topic.live():
                 if record.seq <= weak:
                     topic.take(record, "evicted")

@@ -10,12 +10,11 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from tests.crash.script import Append, Change, Drop, Operation, Put, Tick
 from topics.engine import Engine
 from topics.errors import Refusal
 from topics.model import Gap, TopicConfig
 from topics.testing.oracle import Oracle
-
-from tests.crash.script import Append, Change, Drop, Operation, Put, Tick
 
 Promise = Literal["none", "written", "synced"]
 

@@ -4,15 +4,14 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+from tests.crash.check import Aftermath, check_recovered
+from tests.crash.history import History
+from tests.crash.script import Advance, Checkpoint, Operation, Restart, Script, StepClock, Together
 from topics.engine import Engine
 from topics.errors import Refusal, StorageError
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Crashed, Hook, MemoryDisk
-
-from tests.crash.check import Aftermath, check_recovered
-from tests.crash.history import History
-from tests.crash.script import Advance, Checkpoint, Operation, Restart, Script, StepClock, Together
 
 TURNS_MAX = 5_000  # no script takes this many turns of the loop
 

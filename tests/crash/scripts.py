@@ -1,7 +1,5 @@
 """The scripts. Together they make every kind of mutation, under every durability class."""
 
-from topics.model import TagMatch
-
 from tests.crash.script import (
     Advance,
     Append,
@@ -17,6 +15,7 @@ from tests.crash.script import (
     Together,
     records,
 )
+from topics.model import TagMatch
 
 FSYNC, DISK, MEMORY, EPHEMERAL = ({"durability": name} for name in ("fsync", "disk", "memory", "ephemeral"))
 

@@ -7,6 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from tests.crash.check import Aftermath, check_recovered, is_same_state, keys_and_seqs_go_on
+from tests.crash.history import Seen, observe
+from tests.crash.run import Run, finished
+from tests.crash.script import Script
+from tests.crash.scripts import SCRIPTS
 from topics.engine import Engine
 from topics.testing.disk import (
     CrashAt,
@@ -17,12 +22,6 @@ from topics.testing.disk import (
     installed_before_remove,
     synced_before_rename,
 )
-
-from tests.crash.check import Aftermath, check_recovered, is_same_state, keys_and_seqs_go_on
-from tests.crash.history import Seen, observe
-from tests.crash.run import Run, finished
-from tests.crash.script import Script
-from tests.crash.scripts import SCRIPTS
 
 QUICK_POINTS = 25  # crash points per script in the quick sweep
 QUICK_POINTS_IN_RECOVERY = 3  # those of them at which recovery crashes, too
@@ -128,7 +127,7 @@ def ids(scripts: Sequence[Script]) -> list[str]:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=ids(SCRIPTS))
 async def test_without_a_crash_every_answer_is_the_oracles(script: Script) -> None:
-    """WR5, DL5: the scripts themselves, with their restarts, do what the oracle does."""
+    """DU1, DU5, DU9, S13, S16: the scripts themselves, with their restarts, do what the oracle does."""
     quiet()
     assert len(await operations_of(script)) > 20
 
@@ -147,7 +146,11 @@ async def test_after_a_crash_at_some_operations_nothing_promised_is_lost(script:
 @pytest.mark.full
 @pytest.mark.parametrize("script", SCRIPTS, ids=ids(SCRIPTS))
 async def test_after_a_crash_at_any_operation_nothing_promised_is_lost(script: Script) -> None:
-    """G1, G2, G3, G4, G6, G8, G9, G10, G12, G13, DU3, DU4, DU10, ST7, ST8, ST9, ST10, TM14: every operation."""
+    """G1, G2, G3, G4, G6, G7, G8, G9, G10, G12, G13: every operation, every way to crash there.
+
+    So these hold after any crash, too: DL4, DL8, DL9, DU1, DU2, DU3, DU4, DU5, DU7, DU8, DU9, DU10, ID8, S6, S13,
+    S16, ST5, ST7, ST8, ST9, ST10, TM12, TM14, TM15, TP13, TP16, WR4, WR9, WR10.
+    """
     quiet()
     for point in crash_points(await operations_of(script)):
         await check_crash(script, point, seeds=[point.n, -point.n], depth=0)

@@ -10,18 +10,17 @@ from itertools import count
 
 import pytest
 
-from topics.engine import Engine
-from topics.testing.disk import Faulty, Interruption, MemoryDisk
-from topics.testing.disk import Operation as FileOperation
-
 from tests.crash.check import Aftermath, check_recovered
 from tests.crash.history import History, observe, predict
 from tests.crash.run import Run, finished
 from tests.crash.script import Script
 from tests.crash.scripts import CHANGES, FINAL, SCRIPTS
 from tests.crash.test_crash import ids, noted, operations_of, quiet, recovered
+from topics.engine import Engine
+from topics.testing.disk import Faulty, Interruption, MemoryDisk
+from topics.testing.disk import Operation as FileOperation
 
-# Of two scripts the oracle does not know the outcome: an expiry, or records of an ephemeral topic, that a failure undid.
+# Of two scripts the oracle does not know the outcome: a failure undoes an expiry, or takes an ephemeral topic's records
 FAULTED = [script for script in SCRIPTS if script not in (FINAL, CHANGES)]
 QUICK_FAULTS = 20  # per script in the quick sweep
 

@@ -10,17 +10,15 @@ from functools import cache
 
 import pytest
 
-from topics import store
-from topics.core import decide, machine
-from topics.errors import Damaged, StorageError, UnusableDirectory
-from topics.storage import wal
-from topics.testing.disk import MemoryDisk
-
 from tests.crash.check import Aftermath, every_loss_is_announced, moment_of
 from tests.crash.history import observe
 from tests.crash.run import Run
 from tests.crash.script import Append, Checkpoint, Delete, Drop, Put, Restart, Script, records
 from tests.crash.scripts import DISK, FSYNC, eq
+from topics.core import decide, machine
+from topics.errors import Damaged, StorageError, UnusableDirectory
+from topics.storage import wal
+from topics.testing.disk import MemoryDisk
 
 Files = dict[str, bytes]
 
@@ -42,7 +40,9 @@ MORE = [
 DIRECTORIES = {
     "log only": Script("log only", [*WRITES, Restart("kill"), *MORE]),
     "closed": Script("closed", [*WRITES, Restart(), *MORE, Restart(), Append("a", records("7")), Restart()]),
-    "both": Script("both", [*WRITES, Checkpoint(), *MORE, Checkpoint(), Append("a", records("7", "8")), Delete("a", 6)]),
+    "both": Script(
+        "both", [*WRITES, Checkpoint(), *MORE, Checkpoint(), Append("a", records("7", "8")), Delete("a", 6)]
+    ),
 }
 QUICK_STEP = 41  # one place in so many is tried in the quick sweep
 
@@ -52,7 +52,6 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal, "AHEAD_BYTES", 700)
     for module in (machine, decide):
         monkeypatch.setattr(module, "RESERVE", 8)
-    assert store.SMALL_PIECES_MAX > 1
 
 
 @cache

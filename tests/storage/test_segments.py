@@ -229,7 +229,7 @@ def test_a_flipped_byte_is_found_by_its_columns_checksum_or_changes_nothing() ->
     """ST12: never another record."""
     image, file, refs = sealed(ROWS, SPARSE)
     flags = range(file.columns["deleted"].values[0], file.columns["deleted"].values[0] + file.count)
-    found = 0
+    found = []
     for offset in range(len(image)):
         hurt = image[:offset] + bytes([image[offset] ^ 0x55]) + image[offset + 1 :]
         kept = SegmentFile(MemoryDisk({segments.name_of(1): hurt}), file)
@@ -238,11 +238,12 @@ def test_a_flipped_byte_is_found_by_its_columns_checksum_or_changes_nothing() ->
             assert [read(piece) for piece in pieces] == [ROWS, SPARSE]
             assert all(piece.flagged_rows() == [] for piece in pieces)
         except Damaged as damage:
-            found += 1
-            assert damage.file == f"memory/{segments.name_of(1)}"
-            assert (damage.offset == offset) if offset in flags else (damage.offset <= offset)
-    columns = [column for column in file.columns.values()]
-    assert found == sum(size for column in columns for _, size in (column.validity, column.offsets, column.values))
+            found.append((damage.file, damage.offset, offset))
+    for path, place, offset in found:
+        assert path == f"memory/{segments.name_of(1)}"
+        assert (place == offset) if offset in flags else (place <= offset)
+    buffers = [place for column in file.columns.values() for place in (column.validity, column.offsets, column.values)]
+    assert len(found) == sum(size for _, size in buffers)
 
 
 def test_a_segment_that_is_missing_or_cut_short_is_damage_and_a_longer_one_is_not() -> None:

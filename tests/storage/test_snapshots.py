@@ -1,6 +1,7 @@
 """Snapshots: a base and its deltas, installed atomically, never misread."""
 
 import errno
+from contextlib import suppress
 
 import pytest
 
@@ -148,12 +149,12 @@ def test_a_flipped_byte_is_found_or_changes_nothing(name: str) -> None:
         for flip in (0x01, 0x80, 0xFF):
             content = bytearray(WHOLE[name])
             content[offset] ^= flip
+            refusal = ""
             try:
                 assert loaded(MemoryDisk({**WHOLE, name: bytes(content)})) == states()[2]
-            except Damaged as damage:
-                assert damage.file == f"memory/{name}"
-            except UnusableDirectory as refusal:
-                assert name in str(refusal)
+            except (Damaged, UnusableDirectory) as error:
+                refusal = str(error)
+            assert not refusal or refusal.startswith(f"memory/{name}")
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -177,10 +178,11 @@ def test_after_a_crash_the_old_or_the_new_one_is_in_force(monkeypatch: pytest.Mo
         kept = Snapshots(disk)
         kept.load()
         done = 0
-        with pytest.raises(Crashed):
+        with suppress(Crashed):
             for change in CHANGES:
                 kept.install(change)
                 done += 1
+        assert disk.is_dead
         order.check()
         possible = [None, *states()][done : done + 2]
         for name, after in disk.aftermaths():

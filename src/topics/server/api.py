@@ -46,5 +46,5 @@ ROUTES: Final = [
     Route("GET", "/v0/ready", probes.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
     Route("GET", "/readyz", probes.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
     Route("GET", "/v0/metrics", metrics.metrics, READS, "Metrics", is_always_on=True),
-    Route("GET", "/v0/openapi.json", show_openapi, NO_SCOPES, "This document", is_always_on=True),
+    Route("GET", "/v0/openapi.json", show_openapi, NO_SCOPES, "This document"),
 ]

@@ -38,8 +38,8 @@ access_log = logging.getLogger("topics.access")
 
 REPLAYING, SERVING, DRAINING = "replaying", "serving", "draining"
 INFLATED_INLINE_BYTES_MAX: Final = 4096  # gzip packs a thousandfold at most; more is inflated off the loop
-NO_KEY: Final = Unauthorized("a key is needed: Authorization: Bearer <key>")
-UNKNOWN_KEY: Final = Unauthorized("the key is not known")
+NO_KEY: Final = "a key is needed: Authorization: Bearer <key>"
+UNKNOWN_KEY: Final = "the key is not known"
 
 
 class App:
@@ -50,6 +50,7 @@ class App:
         self.settings = engine.settings
         self.clock = engine.clock
         self.keyring = keyring
+        self._has_keys = bool(keyring)
         self.pressure = pressure
         self.routes = Routes(routes)
         self.slots = Slots(engine.settings)
@@ -113,7 +114,7 @@ class App:
         request.context = None  # or the two would refer to each other, and wait for the garbage collector
         call.begin(exchange)
         try:
-            if self.keyring:
+            if self._has_keys:
                 self._check_slot(call)
             if (
                 b"content-encoding" in request.headers
@@ -175,7 +176,7 @@ class App:
     # --- the checks, in order
 
     def _admitted(self, request: Request) -> Call:
-        key = self._key(request) if self.keyring else ANYONE
+        key = self._key(request) if self._has_keys else ANYONE
         route, name = self.routes.find(request.method, request.path)
         call = Call(self, request, route, name, key)
         if route.checks_itself:
@@ -203,7 +204,7 @@ class App:
             if key is not None:
                 return key
         if self.settings.probe_auth or not self.routes.is_probe(request.path):
-            raise NO_KEY if token is None else UNKNOWN_KEY
+            raise Unauthorized(NO_KEY if token is None else UNKNOWN_KEY)
         return ANYONE
 
     def _takes_token(self, request: Request) -> bool:

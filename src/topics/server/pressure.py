@@ -82,13 +82,13 @@ class Pressure:
     async def park(self, stop: "asyncio.Future[None]", *, for_ever: bool = False) -> float:
         """Wait until the pressure is gone; how long that took, in milliseconds. Throttled: it took too long.
 
-        `stop` ends the wait, too: nobody is waiting for the answer any more.
+        `stop` ends the wait in the same way: nobody waits for the answer any more, or the server is about to stop.
         """
         started = self._clock.monotonic()
         self.parked_total += 1
-        while self.is_refusing and not stop.done():
+        while self.is_refusing:
             waited_ms = (self._clock.monotonic() - started) * 1000
-            if waited_ms >= PARKED_MS_MAX and not for_ever:
+            if stop.done() or (waited_ms >= PARKED_MS_MAX and not for_ever):
                 self.refused_total += 1
                 raise Throttled("the server is at its limit; try again later", retry_after_ms=RETRY_AFTER_MS)
             await self._wait(PARKED_MS_MAX if for_ever else PARKED_MS_MAX - waited_ms, stop)

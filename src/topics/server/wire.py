@@ -29,7 +29,7 @@ BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 WAIT_MS_MAX: Final = 30_000
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 1000
-PAGE_SIZE_DIGITS_MAX: Final = 30
+DIGITS_MAX: Final = 40  # read of a number in a query; one of as many is above every range
 
 Natural = Annotated[int, Meta(ge=0)]
 Match = str | list[str]
@@ -130,13 +130,13 @@ class Parameters:
         return {"true": True, "1": True, "false": False, "0": False}.get(self._values.get(name, ""), default)
 
     def natural(self, name: str) -> int | None:
-        """A whole number, or None if it is left out or empty."""
+        """A whole number, or None if it is left out or empty. One of many digits stands for any above every range."""
         text = self._values.get(name)
         if not text:
             return None
-        if not text.isascii() or not text.isdigit() or len(text) > PAGE_SIZE_DIGITS_MAX:
+        if not text.isascii() or not text.isdigit():
             raise InvalidRequest(f"{name} is {text[:40]!r}; it must be a whole number")
-        return int(text)
+        return int(text) if len(text) <= DIGITS_MAX else int(text.lstrip("0")[:DIGITS_MAX] or "0")
 
     def page_size(self) -> int:
         """How many entries a list page has; what cannot be read means the default."""

@@ -42,7 +42,7 @@ async def _read_slowly(call: Call, query: Query, asked: DiffIn) -> None:
     engine, throttle_ms = call.app.engine, 0.0
     if call.app.pressure.is_refusing:
         throttle_ms = await call.app.pressure.park(call.stop)
-    if asked.from_ts is not None:
+    if asked.from_ts is not None and call.name in engine.state.topics:
         cursor = engine.cursor_before(call.name, asked.from_ts)
         query = msgspec.structs.replace(query, after=max(query.after, cursor))
     wait_ms = min(asked.wait_ms, WAIT_MS_MAX)

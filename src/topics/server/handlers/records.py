@@ -33,7 +33,7 @@ def append(call: Call) -> None:
         _check_config(call, write)
     key = write.idempotency_key
     if key is None and b"idempotency-key" in request.headers:
-        key = _header_key(call)
+        key = _header_key(call) or None
     batch = check_batch(write.records, write.node, key, app.settings, request.body if is_json else None)
     command = Append(call.name, batch, key, write.create, write.config)
     if app.pressure.is_refusing:
