@@ -179,6 +179,7 @@ class Engine:
         self._unwritten: deque[tuple[int, int]] = deque()  # position, topic: to be told when it is written
         self._unsynced: deque[tuple[int, int]] = deque()  # the same for synced
         self._graveyard: list[Part] = []
+        self._broken: StorageError | None = None  # the log failed, and the state could not be read back
         self._names: list[str] = []  # sorted, as of `_names_version`
         self._names_version: tuple[State, int, int] | None = None
         self._is_open = False
@@ -244,7 +245,7 @@ class Engine:
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
         try:
-            if not self.wal.is_read_only:
+            if not self.wal.is_read_only and self._broken is None:
                 self.wal.refuse("the engine is closed")
                 await self._store.checkpoint(self.state, self._bury, is_last=True)
         except (StorageError, OSError) as error:
@@ -706,6 +707,8 @@ class Engine:
 
     async def _pass(self, gate: Gate, *, at_once: bool = False) -> None:
         """Wait for a gate. `at_once`: write what is buffered rather than wait for the end of the turn."""
+        if self._broken is not None:
+            raise self._broken
         wal = self.wal
         if at_once and gate.written_at > wal.written and gate.synced_at <= wal.synced:
             wal.flush()
@@ -731,7 +734,13 @@ class Engine:
     def _rebuild(self, void: frozenset[int]) -> None:
         """Start over from the disk after the log failed, without the frames in `void`."""
         old = self.state
-        self.state = self._store.rebuild(void)
+        try:
+            self.state = self._store.rebuild(void)
+        except (StorageError, OSError) as error:
+            logger.critical("the state cannot be read back: %s; nothing is served any more", error)
+            self._broken = UnusableDirectory(f"the disk failed, and the state cannot be read back: {error}")
+            self.wal.refuse(self._broken.message)
+            return
         for topic in self.state.topics.values():
             before = old.by_id.get(topic.id)
             if before is not None:
@@ -801,7 +810,7 @@ class Engine:
                 return
 
     def _is_checkpoint_due(self) -> bool:
-        if self.wal.is_read_only or not (self.state.dirty or self.state.dirty_routers):
+        if self.wal.is_read_only or self._broken is not None or not (self.state.dirty or self.state.dirty_routers):
             return False
         age_ms = (self.clock.monotonic() - self._checkpointed_at) * 1000
         return self.wal.bytes_since_roll > self._checkpoint_bytes or age_ms >= min(

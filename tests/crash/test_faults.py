@@ -17,6 +17,7 @@ from tests.crash.script import Script
 from tests.crash.scripts import CHANGES, FINAL, SCRIPTS
 from tests.crash.test_crash import ids, noted, operations_of, quiet, recovered
 from topics.engine import Engine
+from topics.errors import Damaged, StorageError
 from topics.testing.disk import Faulty, Interruption, MemoryDisk
 from topics.testing.disk import Operation as FileOperation
 
@@ -141,3 +142,29 @@ async def test_every_fault_ends_in_an_error_and_in_nothing_else(script: Script) 
     quiet()
     for fault in faults(await operations_of(script)):
         await check_fault(script, fault)
+
+
+async def test_a_state_that_cannot_be_read_back_after_a_failure_is_not_served() -> None:
+    """ST12, G15: no spinning, no stale answers, no snapshot of what is not on the disk."""
+    run = Run(Script("damaged meanwhile", []))
+    await run.play()
+    engine, disk = run.engine, run.disk
+    assert engine is not None
+    await engine.put_topic("f", {"durability": "fsync"})
+    for n in range(5):
+        await engine.append("f", [{"data": n}])
+    name = max(name for name in disk.names() if name.startswith("log-"))
+    file = disk.open(name)
+    byte = file.read(200, 1)
+    file.write(200, bytes([byte[0] ^ 1]))
+    disk.hooks.append(Faulty("sync"))
+    with pytest.raises(StorageError):
+        await engine.append("f", [{"data": "fails"}])
+    for call in (engine.read("f"), engine.topic_state("f"), engine.topic_names(), engine.append("f", [{"data": 1}])):
+        with pytest.raises(StorageError):
+            await finished(call)
+    snapshots = [name for name in disk.names() if name.startswith("snapshot-")]
+    await finished(engine.close())
+    assert [name for name in disk.kill().names() if name.startswith("snapshot-")] == snapshots
+    with pytest.raises(Damaged, match=name):
+        await run.open(disk.kill()).start()

@@ -382,12 +382,14 @@ def test_what_is_acked_by_many_writers_survives_kill_9(own: ServerProcess) -> No
 
 
 def test_during_replay_the_port_answers_with_progress(own: ServerProcess) -> None:
-    """HM1, HM2, ER5"""
+    """HM1, HM2, ER5, SC3, G4: and a stop in the middle of it does no harm."""
     api = Client(own.address)
     body = json.dumps({"records": [{"data": {"n": n, "text": "x" * 60}, "tag": f"t{n}"} for n in range(10_000)]})
     for _ in range(30):
         assert api.post("/v0/topics/a?return_seqs=false", body).status in (200, 201)
     own.kill()
+    own.start(until_ready=False).signal(signal.SIGTERM)
+    assert own.wait() == 0
     api = Client(own.start(until_ready=False).address)
     seen: list[float] = []
     with api.connect() as connection:

@@ -111,10 +111,11 @@ def test_a_frame_of_another_file_is_none() -> None:
     assert list(frames.scan(memoryview(FILE), NUMBER + 1, START)) == [End(START, is_clean=False)]
 
 
+@pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("index", range(3))
-def test_a_frame_marked_void_is_skipped(index: int) -> None:
-    """ST4: a commit that failed is never replayed."""
-    mark = frames.void_mark()
+def test_a_frame_marked_void_is_skipped(index: int, size: int) -> None:
+    """ST4: a commit that failed is never replayed, even if its mark is half written."""
+    mark = frames.void_mark()[:size]
     data = FILE[: STARTS[index]] + mark + FILE[STARTS[index] + len(mark) :]
     assert scanned(data) == ([p for n, p in enumerate(PAYLOADS) if n != index], End(len(FILE), is_clean=True))
 
@@ -130,3 +131,13 @@ def flipped(data: bytes, bit: int) -> bytes:
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_one_wrong_byte_never_makes_a_frame_void(index: int) -> None:
+    """G5, ST12: damage must not look like a commit that failed."""
+    for value in range(256):
+        data = bytearray(FILE)
+        if data[START + index] != value:
+            data[START + index] = value
+            assert scanned(bytes(data)) == ([], End(START, is_clean=False))

@@ -29,6 +29,7 @@ _HEADER_MAGIC = b"TOPICLOG"
 _FRAME = Layout("<4sIQQ")
 _FRAME_MAGIC = b"FRME"
 _VOID_MAGIC = b"VOID"  # a frame whose commit failed; skipped
+_VOID_MAGICS = (_VOID_MAGIC, b"VOIE", b"VOME")  # also half written; but one wrong byte makes no frame void
 FRAME_OVERHEAD_BYTES = _FRAME.size
 
 
@@ -133,13 +134,13 @@ def _frame_at(data: memoryview, number: int, offset: int) -> Frame | None:
         return None
     magic, size, synced, checksum = _FRAME.unpack_from(data, offset)
     start = offset + FRAME_OVERHEAD_BYTES
-    if magic not in (_FRAME_MAGIC, _VOID_MAGIC) or start + size > len(data):
+    if (magic != _FRAME_MAGIC and magic not in _VOID_MAGICS) or start + size > len(data):
         return None
     payload = data[start : start + size]
     position = number << OFFSET_BITS | offset
     if _checksum(payload, position, synced) != checksum:
         return None
-    return Frame(position, payload, synced, magic == _VOID_MAGIC)
+    return Frame(position, payload, synced, magic != _FRAME_MAGIC)
 
 
 def _checksum(payload: bytes | memoryview, position: int, synced: int) -> int:
