@@ -86,8 +86,7 @@ class Redis:
 
     def per_s(self, *command: str, connections: int, pipeline: int = 1, count: int = 200_000) -> float:
         done = subprocess.run(
-            ["redis-benchmark", "-p", str(self._port), "-c", str(connections), "-P", str(pipeline)]
-            + ["-n", str(count), "--csv", *command],
+            f"redis-benchmark -p {self._port} -c {connections} -P {pipeline} -n {count} --csv".split() + list(command),
             check=True,
             capture_output=True,
             text=True,

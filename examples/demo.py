@@ -61,9 +61,8 @@ def run(server: ServerProcess) -> None:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="topics-demo-") as directory:
-        with ServerProcess(Path(directory)) as server:
-            run(server)
+    with tempfile.TemporaryDirectory(prefix="topics-demo-") as directory, ServerProcess(Path(directory)) as server:
+        run(server)
 
 
 if __name__ == "__main__":

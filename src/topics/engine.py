@@ -178,6 +178,7 @@ class Engine:
         self._listeners: dict[int, set[Listener]] = {}
         self._unwritten: deque[tuple[int, int]] = deque()  # position, topic: to be told when it is written
         self._unsynced: deque[tuple[int, int]] = deque()  # the same for synced
+        self._changing: dict[str, asyncio.Task[None]] = {}  # changes of ephemeral topics that wait for their sync
         self._graveyard: list[Part] = []
         self._broken: StorageError | None = None  # the log failed, and the state could not be read back
         self._names: list[str] = []  # sorted, as of `_names_version`
@@ -262,28 +263,28 @@ class Engine:
     ) -> tuple[bool, TopicConfig]:
         """Create a topic or replace its config. Gives whether it was created, and its config."""
         command = PutTopic(name, _config_in(config))
-        self._expire(name)
-        is_new = name not in self.state.topics
+        topic = await self._settled(name)
+        is_new = topic is None
         try:
             decided, resolved = decide.put_topic(self.state, command, self.clock.now_ms(), self._caps)
         except Refusal:
             await self._pass_refusal(name)
             raise
         if decided:
-            self._commit_config(decided, decided)
+            await self._commit_change(topic, decided)
         await self._pass(self._gate(self.state.topics.get(name)))
         return is_new, resolved
 
     async def delete_topic(self, name: str, *, if_empty: bool = False) -> bool:
         """Delete a topic with all it owns. False: there was none."""
-        self._expire(name)
+        topic = await self._settled(name)
         try:
             decided = decide.delete_topic(self.state, DeleteTopic(name, if_empty))
         except Refusal:
             await self._pass_refusal(name)
             raise
         if decided:
-            self._commit_config(decided, decided)
+            await self._commit_change(topic, decided)
         await self._pass(self._gate(None))
         return bool(decided)
 
@@ -660,6 +661,39 @@ class Engine:
                 topic.synced_at = topic.reserved_at = end
             self._unsynced.append((end, topic_id))
 
+    async def _settled(self, name: str) -> Topic | None:
+        """The topic, when no change of it is under way that is not carried out yet."""
+        while name in self._changing:
+            await asyncio.wait([self._changing[name]])
+        return self._expire(name)
+
+    async def _commit_change(self, topic: Topic | None, decided: Sequence[AnyEntry]) -> None:
+        """Commit entries by which a topic comes, changes or goes."""
+        if topic is None or topic.is_logged:
+            self._commit_config(decided, decided)
+            return
+        change = asyncio.create_task(self._change_ephemeral(topic, decided))
+        self._changing[topic.name] = change
+        change.add_done_callback(lambda _: self._changing.pop(topic.name))
+        await asyncio.shield(change)
+
+    async def _change_ephemeral(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
+        """Change an ephemeral topic once the change is synced: if that fails, its records could not be restored."""
+        control = [entry for entry in decided if not isinstance(entry, entries.Evicted | entries.Expired)]
+        end = self.wal.append(entries.encode(control), True)
+        await self.wal.wait_synced(end)
+        for entry in control:
+            apply(self.state, entry)
+        self.state.names_at = topic.synced_at = topic.reserved_at = end
+        self._tell(topic.id)
+        if topic.id in self.state.by_id:
+            lost = decide.retention(topic, topic.config, self.clock.now_ms())
+            if topic.is_logged:
+                head = topic.log.head
+                self._commit(topic, [entries.HeadKept(topic.id, head, topic.log.highest_live(head)), *lost])
+            elif lost:
+                self._commit(topic, lost)
+
     def _reserve(self, topic: Topic, gate: Gate) -> Gate:
         """The gate of a write beyond the reservation that is known to be synced (DU10)."""
         if self.wal.synced >= topic.reserved_at:
@@ -748,6 +782,7 @@ class Engine:
                 if not topic.is_logged:
                     topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
                     topic.queue = before.queue
+                    self._store.adopt(topic.log.parts)
         self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
         self._cache = Cache(self._cache.bytes_max)
         self._unwritten.clear()

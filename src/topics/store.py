@@ -453,6 +453,14 @@ class Store:
                     if topic is not None:
                         state.dirty.setdefault(topic.id, topic)
 
+    def adopt(self, parts: list[Part]) -> None:
+        """Keep the sealed ones of `parts` in force: their topic was not rebuilt and goes on reading them."""
+        sealed = [part for part in parts if isinstance(part, Sealed)]
+        for part in sealed:
+            ref = _ref_of(part)
+            self._pieces.setdefault(ref.file, set()).add(part)
+            self._obsolete = [other for other in self._obsolete if other != ref]
+
     def is_in_force(self, part: Sealed) -> bool:
         """Whether `part` is what its topic's records are read from, not one that a checkpoint replaced."""
         return part in self._pieces.get(self._file_of(part), ())

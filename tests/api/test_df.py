@@ -201,7 +201,7 @@ def test_a_diff_counts_as_a_read_and_creates_nothing(server: ServerThread, api: 
 
 
 def test_a_cursor_of_an_earlier_life_starts_over(api: Client, topic: str) -> None:
-    """S29, TM11, DF6, E10, E11"""
+    """TM11, DF6, E10, E11"""
     api.write(topic, *range(5))
     old = api.diff(topic)
     assert old["next_from_seq"] == 5

@@ -295,7 +295,7 @@ def test_the_form_is_json_if_accept_names_it(api: Client, accept: str | None, is
 
 
 def test_more_than_a_thousand_topics_are_truncated_and_said_to_be(start: Start) -> None:
-    """HM3"""
+    """HM3, and CV15 for the pages of a list"""
     api = Client(start().address)
     with api.connect() as connection:
         for n in range(1000):
@@ -313,6 +313,9 @@ def test_more_than_a_thousand_topics_are_truncated_and_said_to_be(start: Start) 
         1,
     )
     assert metrics.value("topics_topics") == 1001
+    for page_size, expected in (("", 100), ("?page_size=1000", 1000), ("?page_size=1001", 1000)):
+        page = ok(api.get(f"/v0/topics{page_size}"))
+        assert (len(page["topics"]), "next_cursor" in page) == (expected, True)
 
 
 def test_metrics_and_probes_touch_no_topic(server: ServerThread, api: Client, topic: str) -> None:

@@ -194,7 +194,7 @@ def test_a_parked_client_that_leaves_is_forgotten(start: Start, topic: str) -> N
 
 
 def test_pressure_below_the_top_refuses_nothing(start: Start, topic: str) -> None:
-    """PR5, PR3"""
+    """PR7"""
     server = start()
     api = Client(server.address)
     under_pressure(server, 0.9)

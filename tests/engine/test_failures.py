@@ -57,23 +57,8 @@ async def prepare(engine: Engine) -> None:
         await engine.append(durability, data(3))
 
 
-IRREVERSIBLE = ("config change of an ephemeral topic", "deletion of an ephemeral topic")
-
-
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(
-            change,
-            id=name,
-            marks=pytest.mark.xfail(reason="what an ephemeral topic has only in memory is changed before the sync")
-            if name in IRREVERSIBLE
-            else (),
-        )
-        for name, change in SYNCED_CHANGES.items()
-    ],
-)
+@pytest.mark.parametrize("change", SYNCED_CHANGES.values(), ids=SYNCED_CHANGES)
 async def test_a_change_that_waits_for_a_sync_and_fails_leaves_no_trace(
     change: Change, fault: Callable[[], Faulty]
 ) -> None:
@@ -173,20 +158,25 @@ async def test_an_append_behind_a_config_change_that_fails_fails_with_it() -> No
         assert (await engine.topic_state("t")).config.durability == "fsync"
 
 
-@pytest.mark.xfail(reason="what an ephemeral topic has only in memory is changed before the sync")
-async def test_an_append_behind_a_class_change_of_an_ephemeral_topic_that_fails_fails_with_it() -> None:
-    """ER7, WR9"""
+async def test_a_class_change_of_an_ephemeral_topic_holds_once_it_is_synced() -> None:
+    """ER7, WR9, TP13, DU5: until then the topic is ephemeral, and stays so if the sync fails"""
     disk = MemoryDisk()
     async with running(disk) as engine:
         await engine.append("t", data(1), config={"durability": "ephemeral"})
         disk.hold_syncs()
         disk.hooks.append(Faulty("sync", name="log-*"))
-        put, append = await begun(engine.put_topic("t"), engine.append("t", data(2)))  # type: ignore[arg-type]
+        (put,) = await begun(engine.put_topic("t"))  # type: ignore[arg-type]
+        await engine.append("t", data(2))
         disk.release_syncs()
-        for task in (put, append):
-            with pytest.raises(CommitFailed):
-                await task
-        assert await seqs(engine, "t") == [1]
+        with pytest.raises(CommitFailed):
+            await put
+        assert await seqs(engine, "t") == [1, 2]
+        assert (await engine.topic_state("t")).config.durability == "ephemeral"
+        await engine.put_topic("t")
+        await engine.append("t", data(3))
+        await engine.checkpoint()
+    async with running(disk.kill()) as engine:
+        assert await seqs(engine, "t") == [1, 2, 3]
 
 
 async def test_every_racing_creator_is_refused_when_the_creation_fails() -> None:

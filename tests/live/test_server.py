@@ -328,7 +328,7 @@ def test_nothing_acked_is_lost_and_nothing_padded_after_kill_9(own: ServerProces
 
 
 def test_a_payload_is_the_same_bytes_after_a_restart(own: ServerProcess) -> None:
-    """S18, CV6, CV26: after kill -9 from the log, and after a stop from a segment."""
+    """CV6, CV26: after kill -9 from the log, and after a stop from a segment."""
     body = b'{"records":[{"data":' + VERBATIM + b',"meta":{ "m" : 1.50 }},{"data":[1,\n 2]}]}'
     expected = [b'"data":' + VERBATIM + b',"meta":{ "m" : 1.50 }}', b'"data":[1,2]}']
 

@@ -195,13 +195,20 @@ def _expiry(topic: Topic, ttl_ms: int, now: int) -> Expired | None:
 
 
 def _reconfiguration(topic: Topic, config: TopicConfig, now: int) -> list[AnyEntry]:
-    """The new config, and what follows from it at once: age first, then caps (TP7, TP17, DU5)."""
+    """The new config, and what follows from it at once (TP7, TP17, DU5)."""
     entries: list[AnyEntry] = [TopicConfigured(topic.id, config)]
     log = topic.log
     if not topic.is_logged and config.durability != "ephemeral":
         entries.append(HeadKept(topic.id, log.head, log.highest_live(log.head)))
     if config.durability in ("disk", "memory") and topic.reserved < log.head + RESERVE:
         entries.append(Reserved(topic.id, log.head + RESERVE))
+    return entries + retention(topic, config, now)
+
+
+def retention(topic: Topic, config: TopicConfig, now: int) -> list[AnyEntry]:
+    """What `config` takes away of the records there are: age first, then caps."""
+    entries: list[AnyEntry] = []
+    log = topic.log
     expired = _expiry(topic, config.ttl_ms, now)
     if expired is not None:
         entries.append(expired)

@@ -216,6 +216,8 @@ def replay(state: State, entry: AnyEntry, position: int) -> None:
 def _appended(state: State, entry: Appended) -> None:
     topic = state.by_id[entry.topic]
     log = topic.log
+    if entry.first > log.head + 1:  # what lay between is lost
+        log.keep_head(entry.first - 1, entry.first - 1)
     before = log.bytes
     log.append(entry.batch, entry.ts)
     state.records += len(entry.batch.sizes)

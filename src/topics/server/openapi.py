@@ -85,7 +85,6 @@ PAGE_QUERY: Final = (
     ("touch", FLAG),
 )
 RANGE_QUERY: Final = tuple((name, {"type": "integer", **SEQ}) for name in ("after", "last", "epoch"))
-KEY: Final[Schema] = {"type": "string", "maxLength": KEY_CHARACTERS_MAX}
 TOO_LARGE: Final = (errors.BatchTooLarge, errors.RecordTooLarge)
 WRITE_QUERY: Final = (
     ("return_seqs", FLAG),
@@ -109,7 +108,7 @@ OPERATIONS: Final = {
         {200: answers.Written, 201: answers.Written},
         WriteIn,
         WRITE_QUERY,
-        (("Idempotency-Key", KEY),),
+        (("Idempotency-Key", {"type": "string", "description": "dedupe key, if the body has none"}),),
         (*NOT_FOUND, *TOO_LARGE, errors.TopicFull),
         checks_name=True,
     ),
@@ -229,7 +228,11 @@ def _finish(schemas: Schemas, settings: Settings) -> None:
     for name in ("lease_ms", "claim_jitter_ms"):
         config[name] |= {"minimum": 0}
     config["dead_letter"] = {"anyOf": [{"type": "string", "pattern": f"^{TOPIC_NAME.pattern}$"}, {"type": "null"}]}
-    schemas.components["RecordIn"]["properties"]["meta"] |= {"type": ["object", "null"]}
+    record = schemas.components["RecordIn"]["properties"]
+    record["meta"] |= {"type": ["object", "null"], "maxProperties": META_KEYS_MAX}
+    record["tag"] |= {"maxLength": settings.max_tag_bytes}
+    for node in (record["node"], schemas.components["Write"]["properties"]["node"]):
+        node |= {"maxLength": settings.max_node_bytes}
     schemas.components["DiffRequest"]["properties"]["filter"] = MATCH
     delete = schemas.components["DeleteRequest"]
     delete["properties"]["match"] = MATCH

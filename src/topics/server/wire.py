@@ -130,9 +130,9 @@ class Parameters:
         return {"true": True, "1": True, "false": False, "0": False}.get(self._values.get(name, ""), default)
 
     def natural(self, name: str) -> int | None:
-        """A whole number, or None if it is left out or empty. One of many digits stands for any above every range."""
+        """A whole number, or None if it is left out. One of many digits stands for any above every range."""
         text = self._values.get(name)
-        if not text:
+        if text is None:
             return None
         if not text.isascii() or not text.isdigit():
             raise InvalidRequest(f"{name} is {text[:40]!r}; it must be a whole number")

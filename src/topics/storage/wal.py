@@ -18,7 +18,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 
 from topics.clock import Clock
@@ -382,15 +382,14 @@ class Wal:
             file.close()
 
     def _mark_void(self, void: frozenset[int]) -> None:
-        """Try to keep frames whose commit failed from ever being replayed."""
-        for number in {frames.number_of(position) for position in void}:
-            with suppress(OSError):
-                file = self._disk.open(name_of(number))
-                for position in void:
-                    if frames.number_of(position) == number:
-                        file.write(frames.offset_of(position), frames.void_mark())
-                file.sync()
-                file.close()
+        """Try to keep frames whose commit failed from ever being replayed; if it fails, a first part of them may be."""
+        with suppress(OSError):
+            for position in sorted(void, reverse=True):
+                with closing(self._disk.open(name_of(frames.number_of(position)))) as file:
+                    file.write(frames.offset_of(position), frames.void_mark())
+            for number in {frames.number_of(position) for position in void}:
+                with closing(self._disk.open(name_of(number))) as file:
+                    file.sync()
 
     def _refuse_waiters(self, refusal: CommitFailed) -> None:
         waiters = [*self._written_waiters, *(waiter for _, waiter in self._synced_waiters)]
