@@ -91,7 +91,9 @@ class Redis:
             capture_output=True,
             text=True,
         )
-        return float(done.stdout.strip().splitlines()[-1].split('","')[1])
+        found = re.search(r'","(\d+\.\d+)"', done.stdout)
+        assert found is not None, done.stdout
+        return float(found[1])
 
     def set(self, name: str, value: str) -> None:
         subprocess.run(

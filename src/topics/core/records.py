@@ -11,6 +11,7 @@ break inside `data` or `meta`.
 
 from array import array
 from collections.abc import Iterable, Sequence
+from sys import getrecursionlimit, setrecursionlimit
 from typing import Protocol
 
 import msgspec
@@ -123,18 +124,21 @@ def decode_json(decode: "msgspec.json.Decoder[object].decode", body: bytes):  # 
     try:
         if not body.isascii():
             body.decode()
-        if len(body) > NESTING_FREE and body.count(b"[") + body.count(b"{") > NESTING_FREE:
-            return _decode_deep(decode, body, STACK_MARGIN)
-        return decode(body)
+        return decode(body) if len(body) < NESTING_FREE else _decode_nested(decode, body)
     except msgspec.ValidationError as error:
         raise InvalidRequest(_located(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
 
 
-def _decode_deep(decode, body: bytes, frames: int):  # type: ignore[no-untyped-def]
-    """Decode from further down the stack: whoever decodes the body later, from wherever, then finds room for it."""
-    return _decode_deep(decode, body, frames - 1) if frames else decode(body)
+def _decode_nested(decode, body: bytes):  # type: ignore[no-untyped-def]
+    """Decode with less stack than there is: whoever decodes the body later, from deeper down, finds room for it."""
+    limit = getrecursionlimit()
+    setrecursionlimit(limit - STACK_MARGIN)
+    try:
+        return decode(body)
+    finally:
+        setrecursionlimit(limit)
 
 
 def meta_of(record: RecordIn) -> Raw | None:

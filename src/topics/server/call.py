@@ -13,7 +13,7 @@ from topics.server.auth import Key
 from topics.server.encoding import GZIP_BYTES_MIN, admits_gzip, compress
 from topics.server.exchange import JSON, Exchange, Headers, Request, Stream, log
 from topics.server.routes import Route
-from topics.server.wire import Parameters
+from topics.server.wire import Parameters, parameters_of
 
 if TYPE_CHECKING:
     from topics.server.app import App
@@ -76,7 +76,7 @@ class Call:
 
     @property
     def parameters(self) -> Parameters:
-        return Parameters(self.request.query)
+        return parameters_of(self.request.query)
 
     @property
     def total_ms(self) -> float:

@@ -7,6 +7,7 @@ state, who is calling. Rules: CV3, CV15, CV18-CV24.
 
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -149,6 +150,12 @@ class Parameters:
         """The name after which a list page starts; empty = at the beginning."""
         text = self._values.get("cursor")
         return decode_cursor(text) if text else ""
+
+
+@lru_cache(maxsize=1024)
+def parameters_of(query: bytes) -> Parameters:
+    """The parameters of a query string; clients repeat the same ones."""
+    return Parameters(query)
 
 
 def diff_of(parameters: Parameters) -> DiffIn:
