@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from topics import engine, store
+from topics import engine, store, upkeep
 from topics.core import log, machine, parts
 from topics.settings import Settings
 from topics.storage import snapshots, wal
@@ -154,10 +154,10 @@ QUOTED = [
     ("architecture", "1,024 records", parts.PAGE_ROWS),
     ("formats", "number × 1024 + i", log.BLOCK),
     ("formats operations decisions/003-log-failure", "1 MiB", wal.AHEAD_BYTES),
-    ("architecture embedded operations", "64 MiB", engine.CHECKPOINT_BYTES),
-    ("architecture embedded formats operations", "60 s", engine.CHECKPOINT_MS),
-    ("operations", "five times a second", 1000 / engine.BACKGROUND_MS),
-    ("operations", "six checkpoints' worth", engine.UNSEALED_FACTOR),
+    ("architecture embedded operations", "64 MiB", upkeep.CHECKPOINT_BYTES),
+    ("architecture embedded formats operations", "60 s", upkeep.CHECKPOINT_MS),
+    ("operations", "five times a second", 1000 / upkeep.BACKGROUND_MS),
+    ("operations", "six checkpoints' worth", upkeep.UNSEALED_FACTOR),
     ("embedded", "256 unless told", engine.LIMIT_DEFAULT),
     ("embedded", "1 MiB unless told", engine.BYTES_MAX_DEFAULT),
     ("embedded", "at most 8 MiB", engine.BYTES_MAX_MAX),

@@ -7,9 +7,10 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Raw, structs
 
+from topics.answers import ReadResult
 from topics.core.entries import GapOpened
 from topics.core.records import NO_META, RecordIn
-from topics.engine import Engine, ReadResult
+from topics.engine import Engine
 from topics.errors import TopicNotFound
 from topics.model import Durability, Record, TagMatch, TopicConfig
 from topics.settings import Settings
@@ -179,7 +180,7 @@ async def open_gap(engine: Engine, name: str, size: int, reason: GapReason) -> N
     topic = engine.state.topics.get(name)
     if topic is None:
         raise TopicNotFound(name)
-    engine._commit(topic, [GapOpened(topic.id, topic.log.head + size, reason)])
+    engine._ledger.commit(topic, [GapOpened(topic.id, topic.log.head + size, reason)])
     await engine.topic_state(name)
 
 

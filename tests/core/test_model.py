@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, open_gap, record_in, topic_view
+from topics.answers import DeleteResult
 from topics.core import decide, log, parts
-from topics.engine import DeleteResult, Engine
+from topics.engine import Engine
 from topics.errors import Refusal
 from topics.model import TagMatch, TopicConfig
 from topics.settings import Settings
@@ -183,8 +184,8 @@ class Machine(RuleBasedStateMachine):
             done = self.engine.tick()
             if inspect.isawaitable(done):
                 await done
-            if self.engine._checkpoint is not None:
-                await asyncio.wait([self.engine._checkpoint])
+            if self.engine._upkeep._checkpoint is not None:
+                await asyncio.wait([self.engine._upkeep._checkpoint])
 
         self.adapter.do(go())
 

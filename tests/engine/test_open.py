@@ -93,5 +93,5 @@ async def test_the_background_of_an_engine_ends_with_it(tmp_path: Path) -> None:
     async with Engine.open(str(tmp_path)) as engine:
         await engine.append("t", data(1), config={"durability": "fsync"})
         assert await seqs(engine, "t") == [1]
-        background = engine._background
+        background = engine._upkeep._background
     assert background is not None and background.done()

@@ -189,7 +189,7 @@ def test_a_second_process_is_refused_and_a_graceful_stop_leaves_no_log_to_replay
 
     async def check() -> None:
         async with Engine.open(str(directory)) as engine:
-            assert engine._store.replayed_frames == 0
+            assert engine._ledger.store.replayed_frames == 0
             await check_records(engine, said)
 
     asyncio.run(check())

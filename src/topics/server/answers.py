@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from topics.engine import QueueCounts, ReadResult, TopicState, WriteResult
+from topics.answers import QueueCounts, ReadResult, TopicState, WriteResult
 from topics.errors import Throttled, TopicsError
 from topics.model import Record, Tombstone, TopicConfig, TopicType
 from topics.server.exchange import Answer

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from topics.engine import TopicState
+from topics.answers import TopicState
 from topics.server.call import Call
 
 TOPICS_MAX: Final = 1000  # topics with series of their own

@@ -8,10 +8,10 @@ from functools import partial
 
 from msgspec import UNSET
 
+from topics.answers import WriteResult
 from topics.core.config import resolve
 from topics.core.decide import Append
 from topics.core.records import WriteIn, check_batch
-from topics.engine import WriteResult
 from topics.errors import CommitFailed, InvalidRequest, Refusal, TopicNotFound
 from topics.model import is_topic_name
 from topics.server.answers import RecordsDeleted, SyncPerformance, write_answer

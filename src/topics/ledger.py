@@ -1,0 +1,268 @@
+"""The ledger: the state joined with its log. Commits, the gate, and who is told.
+
+A commit is decide → log → apply without an await, so the order of the log is
+the order of the state. Deciding is the caller's; this is the rest.
+
+The gate. The state is that of the end of the log, which may be ahead of what
+is as durable as its class asks. So an answer is made from the state at once
+and held until the log positions it depends on are written (disk, memory) or
+synced (fsync, and topics that come, change or go). If the log fails meanwhile,
+the state is rebuilt from the disk without what failed; held writes fail, held
+reads are made anew.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from msgspec import Struct
+
+from topics.clock import Clock
+from topics.core import decide, dump, entries
+from topics.core.entries import AnyEntry
+from topics.core.machine import State, Topic, apply
+from topics.errors import CommitFailed, StorageError, UnusableDirectory
+from topics.storage.wal import Callback, Wal, settle
+from topics.store import Store
+
+logger = logging.getLogger("topics.ledger")
+
+Listener = Callable[[], None]
+RouterEntry = entries.RouterSet | entries.RouterRemoved
+
+
+class Gate(Struct, frozen=True, gc=False):
+    """What must be true of the log before an answer made of its state may leave."""
+
+    synced_at: int  # everything below this position is synced
+    written_at: int  # everything below this one is written
+    generation: int  # the log has not failed since
+
+
+class Ledger:
+    """The state of an instance, and the log that it is the end of."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.state = State()
+        self.store = store
+        self.wal: Wal = store.wal
+        self.broken: StorageError | None = None  # the log failed, and the state could not be read back
+        self.on_commit: Listener = lambda: None  # something was logged
+        self.on_rebuilt: Listener = lambda: None  # the state is another one
+        self._clock = clock
+        self._listeners: dict[int, set[Listener]] = {}
+        self._unwritten: deque[tuple[int, int]] = deque()  # position, topic: to be told when it is written
+        self._unsynced: deque[tuple[int, int]] = deque()  # the same for synced
+        self._changing: dict[str, asyncio.Task[None]] = {}  # changes of ephemeral topics that wait for their sync
+
+    async def start(self) -> None:
+        """Recover the state."""
+        self.state = await self.store.recover()
+        self.wal.on_progress = self._publish
+        self.wal.on_failure = self._rebuild
+
+    def expire(self, name: str) -> Topic | None:
+        """Take away what has expired, before anyone looks at the topic."""
+        topic = self.state.topics.get(name)
+        if topic is not None and topic.config.ttl_ms:
+            expired = decide.expiry(topic, self._clock.now_ms())
+            if expired is not None:
+                with suppress(CommitFailed):  # a loss is shown only once it is logged; until then the records stay
+                    self.commit(topic, [expired])
+        return topic
+
+    def commit(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
+        """Log and apply entries of one topic. CommitFailed: nothing has changed."""
+        if topic.is_logged:
+            is_synced = topic.config.durability == "fsync"
+            end = self.wal.append(entries.encode(decided), is_synced, self._depends_on(topic, decided))
+            for entry in decided:
+                apply(self.state, entry)
+            if is_synced:
+                topic.synced_at = end
+                queue = self._unsynced
+            else:
+                topic.written_at = end
+                queue = self._unwritten
+                if type(decided[-1]) is entries.Reserved:
+                    topic.reserved_at = end
+                    self.wal.start_sync_soon()
+            if topic.id in self._listeners:
+                queue.append((end, topic.id))
+            self.on_commit()
+        else:
+            for entry in decided:
+                apply(self.state, entry)
+            self._tell(topic.id)
+
+    def _depends_on(self, topic: Topic, decided: Sequence[AnyEntry]) -> int:
+        """What must be synced before a commit that need not be synced itself may be acked (`gate`, `reserved_gate`)."""
+        first = decided[0]
+        if type(first) is not entries.Appended or first.last <= topic.reserved_durable or not topic.reserves:
+            return topic.synced_at
+        if self.wal.synced >= topic.reserved_at:
+            topic.reserved_durable = topic.reserved
+            if first.last <= topic.reserved:
+                return topic.synced_at
+        return max(topic.synced_at, topic.reserved_at, self.wal.end + 1 if first.last > topic.reserved else 0)
+
+    def commit_created(self, decided: Sequence[AnyEntry]) -> None:
+        """Commit a write that creates its topic; the log has no records of an ephemeral one."""
+        created = decided[0]
+        assert isinstance(created, entries.TopicCreated)
+        self._commit_config(decided, decided[:1] if created.config.durability == "ephemeral" else decided)
+
+    def _commit_config(self, decided: Sequence[AnyEntry], logged: Sequence[AnyEntry]) -> None:
+        """Log and apply entries by which a topic comes, changes or goes: synced, whatever its class."""
+        end = self.wal.append(entries.encode(logged), True)
+        for entry in decided:
+            apply(self.state, entry)
+        self.state.names_at = end
+        for topic_id in {entry.topic for entry in decided if not isinstance(entry, RouterEntry)}:
+            topic = self.state.by_id.get(topic_id)
+            if topic is not None:
+                topic.synced_at = topic.reserved_at = end
+            self._unsynced.append((end, topic_id))
+
+    async def settled(self, name: str) -> Topic | None:
+        """The topic, when no change of it is under way that is not carried out yet."""
+        while name in self._changing:
+            await asyncio.wait([self._changing[name]])
+        return self.expire(name)
+
+    async def commit_change(self, topic: Topic | None, decided: Sequence[AnyEntry]) -> None:
+        """Commit entries by which a topic comes, changes or goes."""
+        if topic is None or topic.is_logged:
+            self._commit_config(decided, decided)
+            return
+        change = asyncio.create_task(self._change_ephemeral(topic, decided))
+        self._changing[topic.name] = change
+        change.add_done_callback(lambda _: self._changing.pop(topic.name))
+        await asyncio.shield(change)
+
+    async def _change_ephemeral(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
+        """Change an ephemeral topic once the change is synced: if that fails, its records could not be restored."""
+        control = [entry for entry in decided if not isinstance(entry, entries.Evicted | entries.Expired)]
+        end = self.wal.append(entries.encode(control), True)
+        await self.wal.wait_synced(end)
+        for entry in control:
+            apply(self.state, entry)
+        self.state.names_at = topic.synced_at = topic.reserved_at = end
+        self._tell(topic.id)
+        if topic.id in self.state.by_id:
+            lost = decide.retention(topic, topic.config, self._clock.now_ms())
+            if topic.is_logged:
+                head = topic.log.head
+                self.commit(topic, [entries.HeadKept(topic.id, head, topic.log.highest_live(head)), *lost])
+            elif lost:
+                self.commit(topic, lost)
+
+    def reserved_gate(self, topic: Topic, gate: Gate) -> Gate:
+        """The gate of a write beyond the reservation that is known to be synced (DU10)."""
+        if self.wal.synced >= topic.reserved_at:
+            topic.reserved_durable = topic.reserved
+            return gate
+        return Gate(max(gate.synced_at, topic.reserved_at), gate.written_at, gate.generation)
+
+    def gate(self, topic: Topic | None) -> Gate:
+        """The gate for what was just read of a topic, or of there being none."""
+        if topic is None:
+            return Gate(self.state.names_at, 0, self.wal.generation)
+        return Gate(topic.synced_at, topic.written_at, self.wal.generation)
+
+    def is_open(self, gate: Gate) -> bool:
+        """Whether what depends on the gate may be shown; writes what is buffered if only that is missing."""
+        wal = self.wal
+        if gate.synced_at > wal.synced:
+            return False
+        if gate.written_at > wal.written:
+            wal.flush()
+        return gate.written_at <= wal.written and gate.generation == wal.generation
+
+    def when_open(self, gate: Gate, callback: Callback) -> None:
+        """Call back when the gate is open, or with what keeps it from opening."""
+        wal = self.wal
+        if gate.synced_at <= wal.synced and gate.written_at > wal.written and gate.generation == wal.generation:
+            wal.when_written(callback)
+            return
+
+        def synced(failure: CommitFailed | None) -> None:
+            if failure is None and gate.written_at > wal.written:
+                wal.when_written(written)
+            else:
+                written(failure)
+
+        def written(failure: CommitFailed | None) -> None:
+            if failure is None and gate.generation != wal.generation:
+                failure = CommitFailed("the disk failed meanwhile")
+            callback(failure)
+
+        if gate.synced_at > wal.synced:
+            wal.when_synced(gate.synced_at, synced)
+        else:
+            synced(None)
+
+    async def wait_open(self, gate: Gate, *, at_once: bool = False) -> None:
+        """Wait for a gate. `at_once`: write what is buffered rather than wait for the end of the turn."""
+        if self.broken is not None:
+            raise self.broken
+        wal = self.wal
+        if at_once and gate.written_at > wal.written and gate.synced_at <= wal.synced:
+            wal.flush()
+        if gate.synced_at > wal.synced or gate.written_at > wal.written or gate.generation != wal.generation:
+            opened = asyncio.get_running_loop().create_future()
+            self.when_open(gate, partial(settle, opened))
+            await opened
+
+    async def wait_to_refuse(self, name: str) -> None:
+        """Wait until the state for which something was refused may be shown."""
+        await self.wait_open(self.gate(self.state.topics.get(name)))
+
+    def _publish(self) -> None:
+        """The log has been written or synced further: tell those who wait."""
+        for queue, reached in ((self._unwritten, self.wal.written), (self._unsynced, self.wal.synced)):
+            while queue and queue[0][0] <= reached:
+                self._tell(queue.popleft()[1])
+
+    def _tell(self, topic_id: int) -> None:
+        for listener in list(self._listeners.get(topic_id, ())):
+            listener()
+
+    def listen(self, topic_id: int, listener: Listener) -> None:
+        """Call `listener` whenever something new can be read of a topic, or it is gone."""
+        self._listeners.setdefault(topic_id, set()).add(listener)
+
+    def unlisten(self, topic_id: int, listener: Listener) -> None:
+        listeners = self._listeners.get(topic_id)
+        if listeners is not None:
+            listeners.discard(listener)
+            if not listeners:
+                del self._listeners[topic_id]
+
+    def _rebuild(self, void: frozenset[int]) -> None:
+        """Start over from the disk after the log failed, without the frames in `void`."""
+        old = self.state
+        try:
+            self.state = self.store.rebuild(void)
+        except (StorageError, OSError) as error:
+            logger.critical("the state cannot be read back: %s; nothing is served any more", error)
+            self.broken = UnusableDirectory(f"the disk failed, and the state cannot be read back: {error}")
+            self.wal.refuse(self.broken.message)
+            return
+        for topic in self.state.topics.values():
+            before = old.by_id.get(topic.id)
+            if before is not None:
+                topic.last_read_ms = before.last_read_ms
+                if not topic.is_logged:
+                    topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
+                    topic.queue = before.queue
+                    self.store.adopt(topic.log.parts)
+        self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
+        self._unwritten.clear()
+        self._unsynced.clear()
+        self.on_rebuilt()
+        for topic_id in list(self._listeners):
+            self._tell(topic_id)
