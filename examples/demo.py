@@ -1,4 +1,4 @@
-"""Ten steps with a real server: write, read, lose records and be told, kill -9, and nothing acked is gone.
+"""A tour with a real server: write, read, lose records and be told, kill -9, and nothing acked is gone.
 
 Run with `make demo`, or `python -m examples.demo`.
 """
@@ -29,7 +29,8 @@ class Demo:
             data=None if body is None else json.dumps(body).encode(),
             headers={} if body is None else {"Content-Type": "application/json"},
         )
-        print(f"$ curl -X {method} http://{host}:{port}{path}" + (f" -d '{json.dumps(body)}'" if body else ""))
+        given = f" -H content-type:application/json -d '{json.dumps(body)}'" if body else ""
+        print(f"$ curl -X {method} http://{host}:{port}{path}{given}")
         with urllib.request.urlopen(request) as response:
             answer = json.load(response)
         shown = {key: value for key, value in answer.items() if key not in ("performance", "config")}

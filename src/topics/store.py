@@ -127,6 +127,7 @@ class Store:
         if log.torn is not None:
             logger.warning("%s: cut at offset %d, a torn write was behind it", *log.torn)
         await self._disk.run(lambda: self._begin(log, entries.encode(closing)))
+        await self.wal.warm_up()
         self.progress = 1.0
         return state
 

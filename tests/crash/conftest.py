@@ -18,7 +18,7 @@ SMALL = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def small_bounds() -> Iterator[None]:
     before = [(module, name, getattr(module, name)) for module, name, _ in SMALL]
     for module, name, value in SMALL:

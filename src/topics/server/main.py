@@ -89,7 +89,7 @@ class Server:
             await self.listener.start(self._settings.host, self._settings.port)
         except (OSError, UnicodeError) as error:
             raise ConfigurationError(
-                f"cannot bind {self._settings.host}:{self._settings.port}: {getattr(error, 'strerror', None) or error}"
+                f"cannot bind {self._settings.host}:{self._settings.port}: {_reason(error)}"
             ) from None
         self.pressure.start()
 
@@ -137,6 +137,12 @@ def _is_loopback(host: str) -> bool:
     except (OSError, UnicodeError):
         return False
     return bool(found) and all(ipaddress.ip_address(str(one[4][0]).partition("%")[0]).is_loopback for one in found)
+
+
+def _reason(error: Exception) -> str:
+    """Why a bind failed, without the address that asyncio repeats."""
+    text = str(getattr(error, "strerror", None) or error)
+    return text.rpartition("): ")[2] or text
 
 
 def serve(settings: Settings, on_bound: Bound = lambda port_file, address: None) -> None:

@@ -1,7 +1,7 @@
 """The table of routes: which paths there are, what each takes, and which scopes it needs (Appendix A.1).
 
 A path is matched segment by segment; `:name` stands for one segment, percent-decoded once (CV14). Adding an endpoint
-is adding a row to ROUTES in `app`. Must not know: requests beyond method and path, handlers beyond their type.
+is adding a row to ROUTES in `api`. Must not know: requests beyond method and path, handlers beyond their type.
 """
 
 from collections.abc import Callable, Iterable

@@ -184,6 +184,11 @@ class Wal:
         if generation != self.generation:
             raise CommitFailed("the log failed meanwhile")
 
+    async def warm_up(self) -> None:
+        """Sync once off the loop, so that whatever that takes to get going is there for the first commit."""
+        assert self._file is not None
+        await self._disk.sync(self._file)
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
