@@ -202,7 +202,7 @@ class Engine:
 
     async def append_batch(self, command: Append) -> WriteResult:
         """Append a batch that was checked already. Returns when it is as durable as the topic's class asks."""
-        if self._upkeep.is_running and self._upkeep.fill >= 1.0:
+        if self._upkeep.is_full:
             await self._upkeep.wait_for_room()
         try:
             result, gate = self.submit(command)
@@ -244,7 +244,7 @@ class Engine:
             await self._ledger.wait_to_refuse(name)
             raise TopicNotFound(name)
         before = topic.log.count
-        decided = decide.delete(self.state, Delete(name, before_seq, blocks))
+        decided = decide.delete(self.state, Delete(name, before_seq, blocks, is_measured=True))
         if decided:
             self._ledger.commit(topic, decided)
         log = topic.log

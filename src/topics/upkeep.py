@@ -28,6 +28,7 @@ class Upkeep:
     def __init__(self, ledger: Ledger, cache: Cache, clock: Clock, settings: Settings) -> None:
         self.cache = cache
         self.is_running = False
+        self.is_full = False  # sealing is so far behind that writes should wait
         self._ledger = ledger
         self._clock = clock
         self._checkpoint_bytes = min(CHECKPOINT_BYTES, settings.cache_bytes // 2)
@@ -62,6 +63,7 @@ class Upkeep:
 
     def _committed(self) -> None:
         if self._ledger.wal.bytes_since_roll > self._checkpoint_bytes:
+            self.is_full = self.fill >= 1.0
             self._wake_background()
 
     @property
@@ -84,6 +86,7 @@ class Upkeep:
 
     def _checkpoint_done(self, task: "asyncio.Task[None]") -> None:
         self._checkpoint = None
+        self.is_full = False
         self._checkpointed_at = self._clock.monotonic()
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a checkpoint failed and will be tried again: %s", error)

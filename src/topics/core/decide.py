@@ -61,6 +61,7 @@ class Delete(Struct, frozen=True, gc=False):
     topic: str
     before: int | None = None
     blocks: Blocks | None = None  # what the tag predicate selected, see `Log.matching`
+    is_measured: bool = False  # `Log.matching` has looked at all of it
 
 
 class Appending(Struct, frozen=True, gc=False):
@@ -144,7 +145,8 @@ def delete(state: State, command: Delete) -> list[AnyEntry]:
         mask = selected & ((1 << max(0, min(BLOCK, bound - number * BLOCK))) - 1)
         if mask:
             masks.append((number, mask))
-    log.measure(0, masks)
+    if not command.is_measured:
+        log.measure(0, masks)
     blocks = [(number, mask.to_bytes((mask.bit_length() + 7) // 8, "little")) for number, mask in masks]
     return [Deleted(topic.id, 0, blocks)] if blocks else []
 

@@ -113,6 +113,8 @@ class Log:
         tail = self.parts[-1] if self.parts else None
         count = len(batch.sizes)
         if type(tail) is not Chunk or tail.last != self.head or not tail.takes(count):
+            if type(tail) is Chunk:
+                tail.fold()
             tail = Chunk(self.head + 1)
             self.parts.append(tail)
         before = tail.live_bytes

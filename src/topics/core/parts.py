@@ -28,6 +28,7 @@ T = TypeVar("T")
 PAGE_ROWS = 1024
 CHUNK_BYTES = 1024 * 1024  # a chunk takes no further write beyond this size
 PAGE_OVERHEAD_BYTES = 400
+FOLDED_BODY_BYTES_MAX = 4096  # larger ones stay apart
 
 
 class Projection(NamedTuple):
@@ -152,6 +153,7 @@ class Chunk:
     """Records in memory: the bodies of consecutive writes, as received."""
 
     __slots__ = (
+        "_ends",
         "_firsts",
         "_sizes",
         "_tag_order",
@@ -176,7 +178,8 @@ class Chunk:
         self.live_bytes = 0
         self.has_tags = False
         self.is_closed = False  # takes no further write
-        self.bodies: list[bytes] = []
+        self.bodies: list[bytes] = []  # a single one, once they are folded
+        self._ends: array[int] | None = None  # where each write's body ends in the folded one
         self.body_bytes = 0
         self._firsts = array("I")  # row of each body's first record
         self.timestamps = array("q")  # of each body
@@ -209,6 +212,19 @@ class Chunk:
             self.has_tags = True
             self._tag_order = None
 
+    def fold(self) -> None:
+        """No further write comes: keep small bodies as one, a Python object costs more than many of them."""
+        self.is_closed = True
+        if self._ends is None and len(self.bodies) > 1 and self.body_bytes < FOLDED_BODY_BYTES_MAX * len(self.bodies):
+            self._ends = array("I", accumulate(map(len, self.bodies)))
+            self.bodies = [b"".join(self.bodies)]
+
+    def _body(self, number: int) -> bytes | memoryview:
+        """The body of the chunk's write `number`."""
+        if self._ends is None:
+            return self.bodies[number]
+        return memoryview(self.bodies[0])[self._ends[number - 1] if number else 0 : self._ends[number]]
+
     def seq_at(self, row: int) -> int:
         return self.first + row if self.seqs is None else self.seqs[row]
 
@@ -238,7 +254,7 @@ class Chunk:
         body = bisect_right(self._firsts, start) - 1
         while len(records) < stop - start:
             row = self._firsts[body]
-            decoded: Body = decode_body(self.bodies[body])
+            decoded: Body = decode_body(self._body(body))
             some = decoded.records[max(0, start - row) : stop - row]
             records += some
             timestamps += [self.timestamps[body]] * len(some)

@@ -22,7 +22,7 @@ from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 
 META_KEYS_MAX = 64
 KEY_CHARACTERS_MAX = 256
-NESTING_FREE = 128  # levels that are always accepted (CV21)
+NESTED_BYTES_MIN = 1000  # a shorter body cannot be nested so deeply that it matters
 STACK_MARGIN = 300  # frames that later readers of a body have beyond those of its first one
 WASTE_BYTES_MAX = 4096  # a body this much larger than twice its records is rewritten
 
@@ -115,7 +115,7 @@ def check_batch(
 
 def batch_of(records: Sequence[RecordIn], node: str | None, limits: Limits, key: str | None = None) -> Batch:
     """A batch from records made in this process; their `data` and `meta` must be JSON text."""
-    body = _encode(Body(list(records), node))
+    body = bytes(memoryview(_encode(Body(list(records), node))))  # an encoder's bytes may hold on to a larger block
     return check_batch(decode_json(decode_body, body).records, node, key, limits, body)
 
 
@@ -124,7 +124,7 @@ def decode_json(decode: "msgspec.json.Decoder[object].decode", body: bytes):  # 
     try:
         if not body.isascii():
             body.decode()
-        return decode(body) if len(body) < NESTING_FREE else _decode_nested(decode, body)
+        return decode(body) if len(body) < NESTED_BYTES_MIN else _decode_nested(decode, body)
     except msgspec.ValidationError as error:
         raise InvalidRequest(_located(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
