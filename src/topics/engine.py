@@ -214,20 +214,24 @@ class Engine:
 
     def submit(self, command: Append) -> tuple[WriteResult, Gate]:
         """Append a batch. The result holds, and may be shown, once the gate is open (see `when_open`)."""
-        self._ledger.expire(command.topic)
+        ledger = self._ledger
+        state = ledger.state
+        topic = state.topics.get(command.topic)
+        if topic is not None and topic.config.ttl_ms:
+            ledger.expire(command.topic)
         bytes_max = self._caps.max_total_bytes
-        if bytes_max and self.state.bytes + sum(command.batch.sizes) > bytes_max:
-            for expiring in list(self.state.expiring.values()):
-                self._ledger.expire(expiring.name)
-        decided, done = decide.append(self.state, command, self.clock.now_ms(), self._caps)
-        if done.created:
-            self._ledger.commit_created(decided)
-        topic = self.state.topics[command.topic]
-        if decided and not done.created:
-            self._ledger.commit(topic, decided)
-        gate = self._ledger.gate(topic)
+        if bytes_max and state.bytes + sum(command.batch.sizes) > bytes_max:
+            for expiring in list(state.expiring.values()):
+                ledger.expire(expiring.name)
+        decided, done = decide.append(state, command, self.clock.now_ms(), self._caps)
+        if topic is None:
+            ledger.commit_created(decided)
+            topic = state.topics[command.topic]
+        elif decided:
+            ledger.commit(topic, decided)
+        gate = ledger.gate(topic)
         if done.last > topic.reserved_durable and topic.reserves:
-            gate = self._ledger.reserved_gate(topic, gate)
+            gate = ledger.reserved_gate(topic, gate)
         result = WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
         return result, gate
 
