@@ -286,28 +286,6 @@ def test_lists_leave_out_what_the_key_may_not_name(root: Client, topic: str) -> 
     assert ok(root.with_key("acme-r").get("/v0/topics?prefix=other:"))["topics"] == []
 
 
-def test_a_router_is_shown_only_to_a_key_that_may_name_all_three(root: Client, topic: str) -> None:
-    """AU9, AU14, AU8"""
-    if root.get("/v0/routers").status == 404:
-        pytest.skip("routers are not built yet")
-    inside, outside = f"acme:{topic}", f"other:{topic}"
-    triples = [
-        (inside, f"{inside}.a", f"{inside}.b"),
-        (f"{inside}.2", f"{inside}.a", outside),
-        (outside, f"{inside}.c", f"{inside}.d"),
-    ]
-    for name, source, dest in triples:
-        assert root.put(f"/v0/routers/{name}", {"source": source, "dest": dest}).status == 201
-    acme = root.with_key("acme")
-    listed = ok(acme.get("/v0/routers?page_size=1000"))["routers"]
-    assert [entry["router"] for entry in listed if topic in entry["router"]] == [inside]
-    for name, status in ((inside, 200), (f"{inside}.2", 403), (outside, 403)):
-        assert acme.get(f"/v0/routers/{name}").status == status
-    refused(acme.delete(f"/v0/routers/{inside}.2"), 403, "forbidden")
-    refused(acme.put(f"/v0/routers/{inside}.3", {"source": outside, "dest": f"{inside}.e"}), 403, "forbidden")
-    assert ok(acme.delete(f"/v0/topics/{inside}.a"))["routers_removed"] == [inside]
-
-
 def test_a_list_cursor_shows_no_name_outside_the_prefixes(root: Client, topic: str) -> None:
     """AU14: the cursor holds a name, too."""
     for name in (f"acme:{topic}", f"acmf:{topic}", f"zzz:{topic}"):

@@ -548,17 +548,6 @@ def test_a_cursor_is_read_in_both_alphabets_with_and_without_padding(api: Client
                 assert [entry["topic"] for entry in listed] == names[1:], cursor
 
 
-def test_routers_are_paged_with_a_cursor_pasted_unescaped(api: Client, topic: str) -> None:
-    """S23"""
-    if api.get("/v0/routers").status == 404:
-        pytest.skip("routers are not built yet")
-    names = [f"{topic}.{n}->{topic}.{n + 1}" for n in range(5)]
-    for n, name in enumerate(names):
-        body = {"source": f"{topic}.{n}", "dest": f"{topic}.{n + 1}"}
-        assert api.put(f"/v0/routers/{name.replace('>', '%3E')}", body).status == 201
-    assert all_pages(api, f"/v0/routers?prefix={topic}&page_size=1", "routers") == sorted(names)
-
-
 def b64(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
