@@ -253,7 +253,7 @@ class Ledger:
             self.wal.refuse(self.broken.message)
             return
         for topic in self.state.topics.values():
-            before = old.by_id.get(topic.id)
+            before = old.by_id.get(topic.id) or old.dirty.get(topic.id)  # a deletion that failed is in the latter
             if before is not None:
                 topic.last_read_ms = before.last_read_ms
                 if not topic.is_logged:
