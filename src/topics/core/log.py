@@ -50,10 +50,6 @@ class Plan(Struct, gc=False):
     earliest: int
     tombstone: Tombstone | None
 
-    @property
-    def is_caught_up(self) -> bool:
-        return self.next == self.head
-
     def texts(self) -> list[bytes]:
         """The records' JSON, joined by commas within each text."""
         return [page.slice(start, stop) for page, start, stop in self.pieces]

@@ -166,7 +166,6 @@ class Chunk:
         "last",
         "live_bytes",
         "live_count",
-        "seqs",
         "timestamps",
     )
 
@@ -184,7 +183,6 @@ class Chunk:
         self._firsts = array("I")  # row of each body's first record
         self.timestamps = array("q")  # of each body
         self._sizes = array("I", [0])  # sum of the sizes of the rows before each row
-        self.seqs: array[int] | None = None  # of each row, where rows are missing between first and last
         self._tag_order: list[tuple[str, int]] | None = None  # (tag, row) sorted, made for the first tag query
 
     def takes(self, count: int) -> bool:
@@ -226,13 +224,11 @@ class Chunk:
         return memoryview(self.bodies[0])[self._ends[number - 1] if number else 0 : self._ends[number]]
 
     def seq_at(self, row: int) -> int:
-        return self.first + row if self.seqs is None else self.seqs[row]
+        return self.first + row
 
     def row_from(self, seq: int) -> int:
         """The first row whose seq is `seq` or above; `count` if there is none."""
-        if self.seqs is None:
-            return max(0, min(self.count, seq - self.first))
-        return bisect_left(self.seqs, seq)
+        return max(0, min(self.count, seq - self.first))
 
     def bytes_before(self, row: int) -> int:
         """Sum of the sizes of the rows before `row`."""
@@ -264,7 +260,7 @@ class Chunk:
                 nodes += [decoded.node if record.node is None else record.node for record in some]
             body += 1
         return Columns(
-            range(self.first + start, self.first + stop) if self.seqs is None else self.seqs[start:stop],
+            range(self.first + start, self.first + stop),
             timestamps,
             _column(nodes),
             _column([record.tag for record in records]) if self.has_tags else None,
