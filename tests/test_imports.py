@@ -29,14 +29,18 @@ LAYERS = {
     "core": VOCABULARY,
     "storage": f"{VOCABULARY} clock",
     "segments": f"{VOCABULARY} core storage",
-    "store": f"{VOCABULARY} clock settings core storage",
+    "sealing": f"{VOCABULARY} core storage",
+    "store": f"{VOCABULARY} clock settings core storage sealing",
     "export": f"{VOCABULARY} core storage",
     "answers": f"{VOCABULARY} core",
     "ledger": f"{VOCABULARY} clock core storage store",
     "upkeep": f"{VOCABULARY} clock settings core ledger store",
-    "engine": f"{VOCABULARY} clock settings core storage store export answers ledger upkeep",
+    "moves": f"{VOCABULARY} clock core ledger",
+    "queues": f"{VOCABULARY} clock core storage answers ledger moves",
+    "workers": f"{VOCABULARY} clock core answers ledger queues",
+    "engine": f"{VOCABULARY} clock settings core storage store export answers ledger upkeep moves queues workers",
     "tuning": "",
-    "server": f"{VOCABULARY} clock settings core engine answers tuning",
+    "server": f"{VOCABULARY} clock settings core engine answers queues workers tuning",
     "client": f"{VOCABULARY} clock settings",
     "spark": f"{VOCABULARY} clock settings client segments",
     "cli": f"{VOCABULARY} clock settings engine server client segments spark",
@@ -61,9 +65,14 @@ MAY_TOUCH_FILES = {
     "topics.testing",  # disks that fail on purpose, servers in a process of their own
     "topics.cli",  # the files that its user names
     "topics.server.console",  # its own static pages
+    "topics.spark",  # Java, lakes, rows that do not fit into memory
 }
 MAY_READ_TIME = {"topics.clock"}
-MAY_READ_ENVIRONMENT = {"topics.settings"}
+MAY_READ_ENVIRONMENT = {
+    "topics.settings",
+    "topics.spark.java",  # JAVA_HOME, as Spark reads it
+    "topics.spark.session",  # PYSPARK_PYTHON
+}
 
 ENVIRONMENT = names("os", "environ environb getenv getenvb putenv unsetenv")
 TIME = (

@@ -18,7 +18,16 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from topics.answers import DeleteResult, ReadResult, TopicState, WriteResult, read_result, topic_state
+from topics.answers import (
+    Claimed,
+    DeleteResult,
+    ReadResult,
+    Settled,
+    TopicState,
+    WriteResult,
+    read_result,
+    topic_state,
+)
 from topics.clock import Clock, SystemClock
 from topics.core import decide
 from topics.core.config import ConfigIn
@@ -26,6 +35,7 @@ from topics.core.decide import Append, Caps, Delete, DeleteTopic, PutTopic
 from topics.core.log import Blocks, Query
 from topics.core.machine import State, Topic
 from topics.core.parts import Cache, ColdPage, Projection
+from topics.core.queue import lease_number
 from topics.core.records import NO_META, Batch, RecordIn, batch_of
 from topics.errors import (
     CommitFailed,
@@ -38,11 +48,14 @@ from topics.errors import (
 from topics.export import Export, capture
 from topics.ledger import Gate, Ledger
 from topics.model import TagMatch, TopicConfig
+from topics.moves import Moves
+from topics.queues import Claimer, Queues
 from topics.settings import Settings
 from topics.storage.files import Disk, RealDisk
 from topics.storage.wal import Wal
 from topics.store import SLICE_SECONDS, Store
 from topics.upkeep import Upkeep
+from topics.workers import Workers
 
 LIMIT_DEFAULT = 256
 BYTES_MAX_DEFAULT = 1024 * 1024
@@ -64,6 +77,9 @@ class Engine:
         self._cache = Cache(settings.cache_bytes // 2)
         self._upkeep = Upkeep(self._ledger, self._cache, clock, settings)
         self._caps = Caps(settings.max_topics, settings.max_total_bytes)
+        self.queues = Queues(self._ledger, clock, Moves(self._ledger, clock, self._caps), self.load)
+        self.queues.cache = self._cache
+        self.workers = Workers(self._ledger, clock, self.queues, self.load)
         self._has_background = background
         self._names: list[str] = []  # sorted, as of `_names_version`
         self._names_version: tuple[State, int, int] | None = None
@@ -71,6 +87,7 @@ class Engine:
         self.wal: Wal = self._ledger.wal
         self.listen = self._ledger.listen
         self.unlisten = self._ledger.unlisten
+        self.gate = self._ledger.gate
         self.is_open = self._ledger.is_open
         self.when_open = self._ledger.when_open
 
@@ -135,9 +152,10 @@ class Engine:
             return
         self._is_open = False
         try:
+            await self.workers.stop()
             await self._upkeep.stop()
         finally:
-            self.wal.close()
+            self._ledger.store.close()
             self._disk.unlock()
             self._disk.close()
 
@@ -151,7 +169,7 @@ class Engine:
 
     def _start_cache(self) -> None:
         """Begin with an empty cache: the state was rebuilt, its parts are others."""
-        self._cache = self._upkeep.cache = Cache(self._cache.bytes_max)
+        self._cache = self._upkeep.cache = self.queues.cache = Cache(self._cache.bytes_max)
 
     # --- writing
 
@@ -268,6 +286,47 @@ class Engine:
                 await asyncio.sleep(0)
                 slice_end = self.clock.monotonic() + SLICE_SECONDS
         return selected
+
+    # --- queues
+
+    async def claim(self, name: str, node: str, count: int = 1, lease_ms: int | None = None) -> Claimed:
+        """Lease up to `count` jobs of a queue to a node."""
+        return await self.workers.claim(name, Claimer(node, count, lease_ms))
+
+    async def ack(self, name: str, node: str, seqs: Sequence[int], lease_ids: Sequence[str] | None = None) -> Settled:
+        """Complete jobs that the node holds."""
+        return await self._settle(name, lambda numbers: self.queues.ack(name, node, seqs, numbers), lease_ids)
+
+    async def nack(
+        self, name: str, node: str, seqs: Sequence[int], lease_ids: Sequence[str] | None = None, *, delay_ms: int = 0
+    ) -> Settled:
+        """Give jobs back that the node holds; they are claimable again after the delay."""
+        return await self._settle(
+            name, lambda numbers: self.queues.nack(name, node, seqs, numbers, delay_ms), lease_ids
+        )
+
+    async def extend(
+        self, name: str, node: str, seqs: Sequence[int], lease_ids: Sequence[str] | None = None, *, lease_ms: int
+    ) -> Settled:
+        """Let the node hold its jobs until `lease_ms` from now."""
+        return await self._settle(
+            name, lambda numbers: self.queues.extend(name, node, seqs, numbers, lease_ms), lease_ids
+        )
+
+    async def _settle(
+        self,
+        name: str,
+        change: Callable[[Sequence[int | None] | None], tuple[Settled, Gate]],
+        lease_ids: Sequence[str] | None,
+    ) -> Settled:
+        numbers = None if lease_ids is None else [lease_number(text, "lease_ids") for text in lease_ids]
+        try:
+            settled, gate = change(numbers)
+        except Refusal:
+            await self._ledger.wait_to_refuse(name)
+            raise
+        await self._ledger.wait_open(gate)
+        return settled
 
     # --- reading
 
@@ -425,9 +484,7 @@ class Engine:
     def routers_of(self, name: str) -> list[tuple[str, str, str]]:
         """Routers into or out of a topic, sorted: name, source, dest."""
         topic, by_id = self.state.topics.get(name), self.state.by_id
-        if topic is None:
-            return []
-        touching = [one for one in self.state.routers.values() if topic.id in (one.source, one.dest)]
+        touching = [] if topic is None else self.state.routers.of(topic.id)
         return sorted((one.name, by_id[one.source].name, by_id[one.dest].name) for one in touching)
 
     def cursor_before(self, name: str, ts: int) -> int:

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from topics.clock import Clock
 from topics.core import decide, dump, entries
-from topics.core.entries import AnyEntry
+from topics.core.entries import AnyEntry, Appended, Forwarding
 from topics.core.machine import State, Topic, apply
 from topics.errors import CommitFailed, StorageError, UnusableDirectory
 from topics.storage.wal import Callback, Wal, settle
@@ -31,7 +31,7 @@ from topics.store import Store
 logger = logging.getLogger("topics.ledger")
 
 Listener = Callable[[], None]
-RouterEntry = entries.RouterSet | entries.RouterRemoved
+CONTROL = (entries.TopicConfigured, entries.TopicDeleted, entries.HeadKept, entries.Reserved)
 
 
 class Gate(Struct, frozen=True, gc=False):
@@ -51,6 +51,9 @@ class Ledger:
         self.wal: Wal = store.wal
         self.broken: StorageError | None = None  # the log failed, and the state could not be read back
         self.on_commit: Listener = lambda: None  # something was logged
+        self.on_change: Callable[[Topic], None] = lambda topic: None  # a source of routers, or a topic in `watched`
+        self.watched: set[int] = set()
+        self._sources = self.state.routers.outgoing
         self.on_rebuilt: Listener = lambda: None  # the state is another one
         self._clock = clock
         self._listeners: dict[int, set[Listener]] = {}
@@ -61,6 +64,10 @@ class Ledger:
     async def start(self) -> None:
         """Recover the state."""
         self.state = await self.store.recover()
+        self._sources = self.state.routers.outgoing
+        for topic in self.state.topics.values():
+            if topic.is_queue and not topic.keeps_leases:
+                topic.queue.drop_leases()
         self.wal.on_progress = self._publish
         self.wal.on_failure = self._rebuild
 
@@ -68,17 +75,20 @@ class Ledger:
         """Take away what has expired, before anyone looks at the topic."""
         topic = self.state.topics.get(name)
         if topic is not None and topic.config.ttl_ms:
-            expired = decide.expiry(topic, self._clock.now_ms())
-            if expired is not None:
+            decided = decide.expiry(self.state, topic, self._clock.now_ms())
+            if decided:
                 with suppress(CommitFailed):  # a loss is shown only once it is logged; until then the records stay
-                    self.commit(topic, [expired])
+                    self.commit(topic, decided)
         return topic
 
     def commit(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
         """Log and apply entries of one topic. CommitFailed: nothing has changed."""
+        if type(decided[0]) is Forwarding:
+            self._commit_losing(topic, decided)
+            return
         if topic.is_logged:
             is_synced = topic.config.durability == "fsync"
-            end = self.wal.append(entries.encode(decided), is_synced, self._depends_on(topic, decided))
+            end = self.wal.append(entries.encode(decided), is_synced, self.depends_on(topic, decided))
             for entry in decided:
                 apply(self.state, entry)
             if is_synced:
@@ -97,17 +107,99 @@ class Ledger:
             for entry in decided:
                 apply(self.state, entry)
             self._tell(topic.id)
+        if topic.id in self._sources or topic.id in self.watched:
+            self.on_change(topic)
 
-    def _depends_on(self, topic: Topic, decided: Sequence[AnyEntry]) -> int:
+    def _commit_losing(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
+        """Commit what takes records from routers that have not forwarded them, with the holes in their dests (RT12).
+
+        Both are one frame, unless that would make the topic wait for a sync that its class does not ask for; then
+        the holes come first. What is only in memory changes last: it cannot be undone.
+        """
+        holes: dict[int, list[AnyEntry]] = {}
+        for entry in decided:
+            holes.setdefault(entry.topic, []).append(entry)  # type: ignore[union-attr]
+        own = holes.pop(topic.id)
+        dests = [self.state.by_id[topic_id] for topic_id in holes]
+        waits = topic.config.durability == "fsync"
+        together = [d for d in dests if d.is_logged and topic.is_logged and (waits or d.reserves)]
+        apart = [d for d in dests if d.is_logged and d not in together]
+        for group in ([d for d in apart if not d.reserves], [d for d in apart if d.reserves]):
+            if group:
+                self.commit_across(group, [entry for dest in group for entry in holes[dest.id]])
+        if topic.is_logged:
+            self.commit_across([topic, *together], [*(entry for d in together for entry in holes[d.id]), *own])
+        else:
+            self.commit_unlogged(topic, own)
+        for dest in dests:
+            if not dest.is_logged:
+                self.commit_unlogged(dest, holes[dest.id])
+
+    def commit_unlogged(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
+        """Apply entries of a topic that is in memory only."""
+        self.apply_unlogged(decided)
+        self._tell(topic.id)
+        self._changed(topic)
+
+    def _changed(self, topic: Topic) -> None:
+        if topic.id in self._sources or topic.id in self.watched:
+            self.on_change(topic)
+
+    def commit_across(self, topics: Sequence[Topic], decided: Sequence[AnyEntry], depends_on: int = 0) -> None:
+        """Log and apply entries of several logged topics as one frame. CommitFailed: nothing has changed.
+
+        The frame is synced if one of the topics asks for that, and then all of them are shown only when it is; so
+        they are if it must not be shown before all below `depends_on` is synced.
+        """
+        heads = {entry.topic: entry.last for entry in decided if isinstance(entry, Appended | Forwarding)}
+        dests = [self.state.by_id[topic_id] for topic_id in heads]  # also of holes that the entries leave
+        topics = list(dict.fromkeys([*topics, *(topic for topic in dests if topic.is_logged)]))
+        is_synced = any(topic.config.durability == "fsync" for topic in topics)
+        depends_on = max(depends_on, *(self._needed(topic, heads.get(topic.id, 0)) for topic in topics))
+        logged = [entry for entry in decided if not self._is_unlogged_hole(entry)]
+        end = self.wal.append(entries.encode(logged), is_synced, depends_on)
+        for entry in decided:
+            apply(self.state, entry)
+        reserving = {entry.topic for entry in decided if type(entry) is entries.Reserved}
+        for topic in topics:
+            if is_synced:
+                topic.synced_at = end
+            else:
+                topic.synced_at, topic.written_at = max(topic.synced_at, depends_on), end
+            if topic.id in reserving:
+                topic.reserved_at = end
+                self.wal.start_sync_soon()
+            if topic.id in self._listeners:
+                (self._unsynced if is_synced else self._unwritten).append((end, topic.id))
+            self._changed(topic)
+        self.on_commit()
+
+    def apply_unlogged(self, decided: Sequence[AnyEntry]) -> None:
+        """Apply entries that are not kept across a restart: leases of a queue that does not keep them."""
+        for entry in decided:
+            apply(self.state, entry)
+
+    def depends_on(self, topic: Topic, decided: Sequence[AnyEntry]) -> int:
         """What must be synced before a commit that need not be synced itself may be acked (`gate`, `reserved_gate`)."""
         first = decided[0]
         if type(first) is not entries.Appended or first.last <= topic.reserved_durable or not topic.reserves:
             return topic.synced_at
+        return self._needed(topic, first.last)
+
+    def _needed(self, topic: Topic, last: int) -> int:
+        """What must be synced before seqs up to `last` of a topic may be shown."""
+        if last <= topic.reserved_durable or not topic.reserves:
+            return topic.synced_at
         if self.wal.synced >= topic.reserved_at:
             topic.reserved_durable = topic.reserved
-            if first.last <= topic.reserved:
+            if last <= topic.reserved:
                 return topic.synced_at
-        return max(topic.synced_at, topic.reserved_at, self.wal.end + 1 if first.last > topic.reserved else 0)
+        return max(topic.synced_at, topic.reserved_at, self.wal.end + 1 if last > topic.reserved else 0)
+
+    def sure_at(self, topic: Topic) -> int:
+        """The position that must be synced before all records of a topic are there for good; 0 if they are."""
+        needed = self._needed(topic, topic.log.head)
+        return needed if needed > self.wal.synced else 0
 
     def commit_created(self, decided: Sequence[AnyEntry]) -> None:
         """Commit a write that creates its topic; the log has no records of an ephemeral one."""
@@ -121,10 +213,11 @@ class Ledger:
         for entry in decided:
             apply(self.state, entry)
         self.state.names_at = end
-        for topic_id in {entry.topic for entry in decided if not isinstance(entry, RouterEntry)}:
+        for topic_id in {topic_id for entry in decided for topic_id in _concerned(entry)}:
             topic = self.state.by_id.get(topic_id)
             if topic is not None:
                 topic.synced_at = topic.reserved_at = end
+                self._changed(topic)
             self._unsynced.append((end, topic_id))
 
     async def settled(self, name: str) -> Topic | None:
@@ -136,7 +229,7 @@ class Ledger:
     async def commit_change(self, topic: Topic | None, decided: Sequence[AnyEntry]) -> None:
         """Commit entries by which a topic comes, changes or goes."""
         if topic is None or topic.is_logged:
-            self._commit_config(decided, decided)
+            self._commit_config(decided, [entry for entry in decided if not self._is_unlogged_hole(entry)])
             return
         change = asyncio.create_task(self._change_ephemeral(topic, decided))
         self._changing[topic.name] = change
@@ -145,7 +238,7 @@ class Ledger:
 
     async def _change_ephemeral(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
         """Change an ephemeral topic once the change is synced: if that fails, its records could not be restored."""
-        control = [entry for entry in decided if not isinstance(entry, entries.Evicted | entries.Expired)]
+        control = [entry for entry in decided if isinstance(entry, CONTROL) and entry.topic == topic.id]
         end = self.wal.append(entries.encode(control), True)
         await self.wal.wait_synced(end)
         for entry in control:
@@ -153,10 +246,12 @@ class Ledger:
         self.state.names_at = topic.synced_at = topic.reserved_at = end
         self._tell(topic.id)
         if topic.id in self.state.by_id:
-            lost = decide.retention(topic, topic.config, self._clock.now_ms())
+            lost = decide.retention(self.state, topic, topic.config, self._clock.now_ms())
             if topic.is_logged:
                 head = topic.log.head
-                self.commit(topic, [entries.HeadKept(topic.id, head, topic.log.highest_live(head)), *lost])
+                kept = entries.HeadKept(topic.id, head, topic.log.highest_live(head))
+                holes = [entry for entry in lost if entry.topic != topic.id]  # type: ignore[union-attr]
+                self.commit(topic, [*holes, kept, *lost[len(holes) :]])
             elif lost:
                 self.commit(topic, lost)
 
@@ -258,11 +353,35 @@ class Ledger:
                 topic.last_read_ms = before.last_read_ms
                 if not topic.is_logged:
                     topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
-                    topic.queue = before.queue
+                    topic.queue, topic.hops, topic.stamps = before.queue, before.hops, before.stamps
                     self.store.adopt(topic.log.parts)
+                elif topic.is_queue and not topic.keeps_leases:
+                    topic.queue.drop_leases()
+                    topic.queue.take_over(before.queue, topic.log)
+        self._carry_cursors(old)
         self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
+        self._sources = self.state.routers.outgoing
         self._unwritten.clear()
         self._unsynced.clear()
         self.on_rebuilt()
         for topic_id in list(self._listeners):
             self._tell(topic_id)
+
+    def _carry_cursors(self, old: State) -> None:
+        """Routers into topics that are in memory only have come as far as they had before the log failed."""
+        for router in self.state.routers.by_id.values():
+            before = old.routers.by_id.get(router.id)
+            if before is not None and not self.state.by_id[router.dest].is_logged:
+                router.cursor = min(before.cursor, self.state.by_id[router.source].log.head)
+                router.total = before.total
+
+    def _is_unlogged_hole(self, entry: AnyEntry) -> bool:
+        """Whether an entry is a hole in a topic that is in memory only."""
+        return isinstance(entry, Forwarding) and not self.state.by_id[entry.topic].is_logged
+
+
+def _concerned(entry: AnyEntry) -> tuple[int, ...]:
+    """The topics whose readers an entry concerns."""
+    if isinstance(entry, entries.RouterRemoved):
+        return ()
+    return (entry.dest,) if isinstance(entry, entries.RouterSet) else (entry.topic,)  # type: ignore[union-attr]

@@ -29,18 +29,21 @@ from msgspec import Struct
 
 from topics.clock import Clock
 from topics.core import dump, entries
+from topics.core.copies import MissingRecord
 from topics.core.entries import AnyEntry, GapOpened, Reincarnated
 from topics.core.log import Log
-from topics.core.machine import State, Topic, apply, replay
-from topics.core.parts import PAGE_ROWS, Chunk, Columns, Part, Sealed
+from topics.core.machine import State, Topic, apply, end_replay, keep_references_short, replay
+from topics.core.parts import Chunk, Part, Sealed
+from topics.core.routers import lowered_cursors
 from topics.errors import CommitFailed, Damaged, UnusableDirectory
+from topics.sealing import JOB_BYTES_MIN, PiecePlan, Sealer, plan
 from topics.settings import Settings
 from topics.storage import frames, segments
 from topics.storage.files import Disk
 from topics.storage.replay import Replay
 from topics.storage.replay import name_of as log_name
 from topics.storage.replay import number_in as log_number
-from topics.storage.segments import FileRef, Piece, PieceRef, SegmentFile, SegmentRows
+from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentRows
 from topics.storage.snapshots import Snapshots
 from topics.storage.wal import Wal
 
@@ -90,6 +93,7 @@ class Store:
         self._segment_bytes_max = min(settings.segment_max_bytes, SEGMENT_BYTES_LIMIT)
         self._snapshots = Snapshots(disk)
         self._installing = threading.Lock()  # a snapshot is installed off the loop, and loaded after a failure on it
+        self._sealer = Sealer(disk)
         self.wal = Wal(disk, clock)
         self.progress = 0.0  # of replay, 0.0 to 1.0
         self.replayed_frames = 0
@@ -100,7 +104,13 @@ class Store:
         self._pieces: dict[int, set[Sealed]] = {}  # pieces in force, by file
         self._obsolete: list[PieceRef] = []  # pieces in the snapshot that nothing refers to any more
         self._captured: list[Topic] = []  # by the checkpoint under way
+        self._captured_routers: dict[str, None] = {}  # the same, by name
         self._sparse: set[int] = set()  # files that the checkpoint under way rewrites
+
+    def close(self) -> None:
+        """Let go of the files. No checkpoint may be under way."""
+        self.wal.close()
+        self._sealer.close()
 
     # --- recovery
 
@@ -121,12 +131,16 @@ class Store:
             raise Damaged(f"{self._disk.path}/{log_name(frames.number_of(self._start))}", 0, "this log file is missing")
         is_clean = is_clean and log.boot_id is None
         is_same_boot = bool(self._disk.boot_id) and log.boot_id == self._disk.boot_id
+        end_replay(state)
         closing = list(_losses(state, is_clean, has_lost_power=not is_clean and not is_same_boot))
         for entry in closing:
             apply(state, entry)
+        lowered = list(lowered_cursors(state))
+        for entry in lowered:
+            apply(state, entry)
         if log.torn is not None:
             logger.warning("%s: cut at offset %d, a torn write was behind it", *log.torn)
-        await self._disk.run(lambda: self._begin(log, entries.encode(closing)))
+        await self._disk.run(lambda: self._begin(log, entries.encode([*closing, *lowered])))
         await self.wal.warm_up()
         self.progress = 1.0
         return state
@@ -140,6 +154,7 @@ class Store:
             state, log, _ = self._load(void)
         for frame in log.read():
             self._replay_frame(state, frame)
+        end_replay(state)
         return state
 
     def _load(self, void: frozenset[int]) -> tuple[State, Replay, Meta | None]:
@@ -183,6 +198,9 @@ class Store:
             raise UnusableDirectory(
                 f"{self._disk.path}/{name}: offset {frames.offset_of(frame.position)}: {error}"
             ) from None
+        except MissingRecord as error:
+            name = log_name(frames.number_of(frame.position))
+            raise Damaged(f"{self._disk.path}/{name}", frames.offset_of(frame.position), str(error)) from None
         self.replayed_frames += 1
 
     def _begin(self, log: Replay, payload: bytes) -> None:
@@ -209,6 +227,7 @@ class Store:
     async def checkpoint(self, state: State, on_sealed: Callable[[Part], None], is_last: bool = False) -> None:
         """Make recovery start here. `on_sealed` is told of parts that a sealed one replaces."""
         start = await self.wal.roll()
+        keep_references_short(state)
         generation, appended, number = self.wal.generation, self.wal.bytes_appended, self._snapshots.number
         files: list[FileRef] = []
         captures: list[Capture] = []
@@ -250,7 +269,7 @@ class Store:
         """Capture every dirty topic, in slices of time."""
         self._mark_sparse(state)
         self._captured = list(state.dirty.values())
-        routers, state.dirty_routers = state.dirty_routers, {}
+        self._captured_routers = {}
         slice_end = self._clock.monotonic() + SLICE_SECONDS
         for topic in self._captured:
             state.dirty.pop(topic.id, None)
@@ -259,9 +278,9 @@ class Store:
             if self._clock.monotonic() > slice_end:
                 await asyncio.sleep(0)
                 slice_end = self._clock.monotonic() + SLICE_SECONDS
-        if routers:
-            items = {b"r" + name.encode(): _router_value(state, name) for name in routers}
-            yield Capture(items, [], [], [])
+        self._captured_routers, state.dirty_routers = state.dirty_routers, {}
+        if self._captured_routers:
+            yield Capture(dump.dump_routers(state, self._captured_routers, self.wal.end), [], [], [])
 
     def _capture(self, topic: Topic) -> Capture:
         log = topic.log
@@ -298,7 +317,7 @@ class Store:
     def _group(self, topic: Topic, parts: list[Part]) -> Group:
         for part in parts:
             if isinstance(part, Chunk):
-                part.is_closed = True
+                part.fold()  # it does not change any more, and may be read by another thread
         live = [list(topic.log.live_runs(part, 0, part.count)) for part in parts]
         return Group(topic, list(parts), live, [])
 
@@ -306,60 +325,46 @@ class Store:
         """Write segments; they are durable at the end."""
         items: dump.Items = {}
         groups = [group for capture in captures for group in capture.groups]
-        pieces: list[tuple[Group, Piece]] = []
+        is_large = sum(part.live_bytes for group in groups for part in group.old) >= JOB_BYTES_MIN
+        pieces: list[tuple[Group, PiecePlan]] = []
         count = size = 0
-        async for group, piece in self._pieces_of(groups):
+        for group, piece in self._pieces_of(groups):
             pieces.append((group, piece))
             count, size = count + piece.count, size + piece.size_bytes
             if count >= self._settings.segment_max_events or size >= self._segment_bytes_max:
-                await self._write_file(pieces, items, files)
+                await self._write_file(pieces, items, files, is_large)
                 pieces, count, size = [], 0, 0
         if pieces:
-            await self._write_file(pieces, items, files)
+            await self._write_file(pieces, items, files, is_large)
         for capture in captures:
             items.update(capture.items)
         if files:
             await self._disk.run(self._disk.sync_directory)
         return items, groups
 
-    async def _pieces_of(self, groups: list[Group]) -> AsyncIterator[tuple[Group, Piece]]:
+    def _pieces_of(self, groups: list[Group]) -> Iterator[tuple[Group, PiecePlan]]:
         """The groups' rows as pieces within the bounds of a segment."""
-        slice_end = self._clock.monotonic() + SLICE_SECONDS
         for group in groups:
-            piece = Piece(group.topic.id)
-            for columns in _live_columns(group):
-                start, count = 0, len(columns.datas)
-                while start < count:
-                    stop = min(count, start + self._settings.segment_max_events - piece.count)
-                    piece.extend(columns if stop - start == count else columns.select([(start, stop)]))
-                    start = stop
-                    if piece.count >= self._settings.segment_max_events or self._is_large(piece):
-                        yield group, piece
-                        piece = Piece(group.topic.id)
-                if self._clock.monotonic() > slice_end:
-                    await asyncio.sleep(0)
-                    slice_end = self._clock.monotonic() + SLICE_SECONDS
-            if piece.count:
+            parts = zip(group.old, group.live, strict=True)
+            for piece in plan(group.topic.id, parts, self._settings.segment_max_events, self._segment_bytes_max):
                 yield group, piece
 
-    def _is_large(self, piece: Piece) -> bool:
-        return piece.size_bytes >= self._segment_bytes_max
-
-    async def _write_file(self, pieces: list[tuple[Group, Piece]], items: dump.Items, files: list[FileRef]) -> None:
+    async def _write_file(
+        self, pieces: list[tuple[Group, PiecePlan]], items: dump.Items, files: list[FileRef], is_large: bool
+    ) -> None:
         number = self._next_segment
         self._next_segment += 1
+        image, file_ref, refs = await self._sealer.encode(number, [piece for _, piece in pieces], is_large=is_large)
 
-        def write() -> tuple[FileRef, list[PieceRef]]:
-            image, file_ref, refs = segments.encode(number, [piece for _, piece in pieces])
+        def write() -> None:
             file = self._disk.create(segments.name_of(number))
             try:
                 file.write(0, image)
                 file.sync()
             finally:
                 file.close()
-            return file_ref, refs
 
-        file_ref, refs = await self._disk.run(write)
+        await self._disk.run(write)
         files.append(file_ref)
         self._files[number] = SegmentFile(self._disk, file_ref)
         items[_file_key(number)] = segments.encode_ref(file_ref)
@@ -423,7 +428,7 @@ class Store:
                 state.dirty.setdefault(topic.id, topic)
                 topic.sealed_dirty = True
                 topic.keys.redump()
-            state.dirty_routers.update(dict.fromkeys(state.routers))
+            state.dirty_routers.update(self._captured_routers)
         for file in files:
             self._files.pop(file.number, None)
             with suppress(OSError):
@@ -506,11 +511,6 @@ def _gone(topic: Topic) -> Capture:
     return Capture(dump.gone_topic(topic), [], [], list(parts))
 
 
-def _router_value(state: State, name: str) -> bytes | None:
-    router = state.routers.get(name)
-    return None if router is None else dump.dump_router(router)
-
-
 def _file_key(number: int) -> bytes:
     return b"f" + number.to_bytes(8, "big")
 
@@ -522,18 +522,6 @@ def _piece_key(ref: PieceRef) -> bytes:
 def _ref_of(part: Part) -> PieceRef:
     assert isinstance(part, Sealed) and isinstance(part.sealed, SegmentRows)
     return part.sealed.ref
-
-
-def _live_columns(group: Group) -> Iterator[Columns]:
-    """The rows of a group that were live at its capture, in steps short enough for one turn of the loop."""
-    for part, runs in zip(group.old, group.live, strict=True):
-        for first in range(0, part.count, PAGE_ROWS):
-            stop = min(part.count, first + PAGE_ROWS)
-            within = [(max(a, first) - first, min(b, stop) - first) for a, b in runs if a < stop and b > first]
-            if within == [(0, stop - first)]:
-                yield part.columns(first, stop)
-            elif within:
-                yield part.columns(first, stop).select(within)
 
 
 def _complement(runs: Iterator[tuple[int, int]], first: int, count: int) -> list[tuple[int, int]]:

@@ -13,8 +13,9 @@ is not cached raises `ColdPage`, and whoever owns the files loads it.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, product, repeat
+from operator import sub
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -37,6 +38,7 @@ class Projection(NamedTuple):
     tags: bool = False
     meta: bool = True
     data: bool = True
+    node: bool = True
 
 
 class _Out(Struct, gc=False):
@@ -118,6 +120,8 @@ def _rendered(columns: Columns, projection: Projection) -> list[_Out]:
     seqs, timestamps, nodes, tags, metas, datas = columns
     if not projection.tags:
         tags = None
+    if not projection.node:
+        nodes = None
     if not projection.meta or not projection.data:
         metas = None
     if nodes is None and tags is None and metas is None and projection.data:
@@ -149,6 +153,18 @@ def _extended(present: Texts, count: int, added: Texts, added_count: int) -> Tex
     return column
 
 
+class ChunkImage(Struct, array_like=True, frozen=True):
+    """A chunk for another process, its bodies left out; the arrays are those of `Chunk`, as bytes."""
+
+    first: int
+    count: int
+    has_tags: bool
+    body_bytes: int
+    ends: bytes
+    firsts: bytes
+    timestamps: bytes
+
+
 class Chunk:
     """Records in memory: the bodies of consecutive writes, as received."""
 
@@ -177,7 +193,7 @@ class Chunk:
         self.live_bytes = 0
         self.has_tags = False
         self.is_closed = False  # takes no further write
-        self.bodies: list[bytes] = []  # a single one, once they are folded
+        self.bodies: list[bytes | memoryview] = []  # a single one, once they are folded
         self._ends: array[int] | None = None  # where each write's body ends in the folded one
         self.body_bytes = 0
         self._firsts = array("I")  # row of each body's first record
@@ -217,11 +233,40 @@ class Chunk:
             self._ends = array("I", accumulate(map(len, self.bodies)))
             self.bodies = [b"".join(self.bodies)]
 
+    def image(self) -> ChunkImage:
+        ends = self._ends or array("I", accumulate(map(len, self.bodies)))
+        arrays = (ends.tobytes(), self._firsts.tobytes(), self.timestamps.tobytes())
+        return ChunkImage(self.first, self.count, self.has_tags, self.body_bytes, *arrays)
+
+    @classmethod
+    def from_image(cls, image: ChunkImage, body: memoryview) -> "Chunk":
+        """A chunk whose rows can be decoded, and no more than that; `body` is all its bodies, joined."""
+        chunk = cls(image.first)
+        chunk.count, chunk.has_tags, chunk.bodies, chunk.is_closed = image.count, image.has_tags, [body], True
+        chunk._ends = array("I", image.ends)
+        chunk._firsts, chunk.timestamps = array("I", image.firsts), array("q", image.timestamps)
+        return chunk
+
     def _body(self, number: int) -> bytes | memoryview:
         """The body of the chunk's write `number`."""
         if self._ends is None:
             return self.bodies[number]
         return memoryview(self.bodies[0])[self._ends[number - 1] if number else 0 : self._ends[number]]
+
+    def writes(self, start: int, stop: int) -> Iterator[tuple[bytes, int, int, int]]:
+        """The bodies that hold rows start..stop: body, its start and stop row within these, how many rows it has."""
+        firsts, number = self._firsts, bisect_right(self._firsts, start) - 1
+        while number < len(firsts) and firsts[number] < stop:
+            row = firsts[number]
+            end = firsts[number + 1] if number + 1 < len(firsts) else self.count
+            body = self._body(number)
+            yield body if type(body) is bytes else bytes(body), max(0, start - row), min(stop, end) - row, end - row
+            number += 1
+
+    def sizes(self, start: int, stop: int) -> "array[int]":
+        """The size of each of the rows start..stop."""
+        sums = self._sizes
+        return array("I", map(sub, sums[start + 1 : stop + 1], sums[start:stop]))
 
     def seq_at(self, row: int) -> int:
         return self.first + row
@@ -354,7 +399,8 @@ class Sealed:
 
 
 Part = Chunk | Sealed
-_PROJECTIONS = [Projection(*flags) for flags in product((False, True), repeat=3)]
+JOB = Projection(tags=True, node=False)  # what a worker gets of a record
+_PROJECTIONS = [*(Projection(*flags) for flags in product((False, True), repeat=3)), JOB]
 
 
 class ColdPage(Exception):

@@ -29,7 +29,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
@@ -406,7 +406,7 @@ class Helper:
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         try:
-            self._process = _start_helper(theirs, path)
+            self._process = _start_process(theirs, ["-I", "-S", syncer.__file__, path])
         except OSError:
             self._socket.close()
             raise
@@ -449,10 +449,7 @@ class Helper:
         for _, answer in waiting:
             if answer is not None and not answer.done() and not self.loop.is_closed():
                 answer.set_exception(OSError(errno.EIO, "the sync helper ended before it answered"))
-        try:
-            self._process.wait(HELPER_END_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        _wait_or_kill(self._process)
 
     def _post(self, kind: int, file: RealFile, handed: int | None, answer: "asyncio.Future[int] | None") -> None:
         self._outbox.append((syncer.REQUEST.pack(kind, file.number), handed))
@@ -501,13 +498,35 @@ class Helper:
             answer.set_result(failure)
 
 
-def _start_helper(connection: socket.socket, path: str) -> "subprocess.Popen[bytes]":
-    """Start `syncer.py`. It inherits a mask that blocks what a terminal or a service manager sends to all
-    processes of the server: the last syncs of a graceful stop need the helper."""
+class HelperProcess:
+    """A Python script that serves this process over a socket, its stdin, and ends when that is closed."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.socket, theirs = socket.socketpair()
+        try:
+            self._process = _start_process(theirs, arguments)
+        except OSError:
+            self.socket.close()
+            raise
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def end(self) -> None:
+        self.socket.close()
+        _wait_or_kill(self._process)
+
+
+def _start_process(connection: socket.socket, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Start a helper. It inherits a mask that blocks what a terminal or a service manager sends to all
+    processes of the server: a graceful stop needs its helpers to the end."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", syncer.__file__, path],  # the path is for people who read `ps`
+            [sys.executable, *arguments],
             stdin=connection.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -515,6 +534,14 @@ def _start_helper(connection: socket.socket, path: str) -> "subprocess.Popen[byt
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        process.wait(HELPER_END_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _close_optional(descriptor: int | None) -> None:

@@ -23,7 +23,7 @@ orphans. This module owns the files' bytes, not which of them are in force.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, chain, pairwise
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -122,12 +122,14 @@ class Piece:
         if metas is not None:
             self.size_bytes += sum(len(meta) for meta in metas if meta is not None)
 
-    def tag_order(self) -> Sequence[int]:
+    def tag_order(self) -> "array[int]":
         tags = self.texts["tag"]
         if tags.count(None) == self.count:
-            return range(self.count)
+            return array("I", range(self.count))
         tagged = sorted((tag.encode(), row) for row, tag in enumerate(tags) if tag is not None)
-        return [row for _, row in tagged] + [row for row, tag in enumerate(tags) if tag is None]
+        order = array("I", [row for _, row in tagged])
+        order.extend([row for row, tag in enumerate(tags) if tag is None])
+        return order
 
     def ref(self, file: int, start: int) -> PieceRef:
         tagged = self.count - self.texts["tag"].count(None)
@@ -183,16 +185,16 @@ def _arrays(pieces: Sequence[Piece]) -> list[Any]:
 
     topics, seqs, timestamps, order = array("I"), array("Q"), array("q"), array("I")
     for piece in pieces:
-        topics.extend(repeat(piece.topic, piece.count))
-        seqs.extend(piece.seqs)
-        timestamps.extend(piece.ts)
-        order.extend(piece.tag_order())
+        topics += array("I", (piece.topic,)) * piece.count
+        seqs += piece.seqs
+        timestamps += piece.ts
+        order += piece.tag_order()
     flags = bytes([LIVE]) * len(seqs)
     return [
         number_array(pa.uint32(), topics),
         number_array(pa.uint64(), seqs),
         number_array(pa.timestamp("ms", "UTC"), timestamps),
-        *(text_array([text for piece in pieces for text in piece.texts[name]]) for name in _TEXTS),
+        *(text_array(list(chain.from_iterable(piece.texts[name] for piece in pieces))) for name in _TEXTS),
         number_array(pa.uint8(), flags),
         number_array(pa.uint32(), order),
     ]

@@ -1,0 +1,154 @@
+"""Sealing: which rows go where, and the helper process that does the work."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from topics.core.parts import Chunk, Sealed
+from topics.core.records import NO_META, RecordIn, batch_of
+from topics.engine import Engine
+from topics.sealing import JOB_BYTES_MIN, PiecePlan, Rows, Sealer, encode, plan
+from topics.settings import Settings
+from topics.storage.files import RealDisk
+from topics.storage.segments import SegmentFile, SegmentRows
+
+SETTINGS = Settings()
+
+
+def chunk_of(first: int, *writes: int, tagged: bool = False, is_folded: bool = True) -> Chunk:
+    """A chunk of writes with that many records each."""
+    chunk, seq = Chunk(first), first
+    for number, count in enumerate(writes):
+        records = [
+            RecordIn(
+                Raw(b'{"n":%d}' % (seq + i)),
+                f"t{(seq + i) % 7}" if tagged and (seq + i) % 3 else None,
+                f"node{i}" if i % 2 else None,
+                Raw(b'{"m":"%d"}' % i) if i % 5 == 0 else NO_META,
+            )
+            for i in range(count)
+        ]
+        batch = batch_of(records, "all" if number % 2 else None, SETTINGS)
+        chunk.append(batch.body, batch.sizes, 1000 + number, batch.has_tags)
+        seq += count
+    if is_folded:
+        chunk.fold()
+    return chunk
+
+
+def rows_of(pieces: list[PiecePlan]) -> list[tuple[int, int]]:
+    """Every row of the plan, as first seq of its part and row."""
+    return [
+        (rows.part.first, row)
+        for piece in pieces
+        for rows in piece.rows
+        for start, stop in rows.runs
+        for row in range(start, stop)
+    ]
+
+
+runs_of_100 = st.sets(st.integers(0, 100), min_size=2, max_size=12).map(
+    lambda ends: list(zip(sorted(ends)[::2], sorted(ends)[1::2], strict=False))
+)
+
+
+@given(st.lists(runs_of_100, min_size=1, max_size=4), st.integers(1, 40), st.integers(20, 2000))
+def test_a_plan_has_every_row_once_in_order_and_keeps_its_bounds(
+    runs: list[list[tuple[int, int]]], count_max: int, bytes_max: int
+) -> None:
+    """ST6"""
+    parts = [(chunk_of(1 + 100 * n, *[10] * 10), some) for n, some in enumerate(runs)]
+    pieces = list(plan(7, parts, count_max, bytes_max))
+    expected = [(part.first, row) for part, some in parts for start, stop in some for row in range(start, stop)]
+    assert rows_of(pieces) == expected
+    for piece in pieces:
+        assert piece.topic == 7
+        assert piece.count == len(rows_of([piece])) <= count_max
+        assert piece.size_bytes == sum(
+            rows.part.bytes_before(stop) - rows.part.bytes_before(start)
+            for rows in piece.rows
+            for start, stop in rows.runs
+        )
+    assert all(piece.count == count_max or piece.size_bytes >= bytes_max for piece in pieces[:-1])
+
+
+@pytest.mark.parametrize("is_folded", [True, False], ids=["folded", "as received"])
+async def test_the_helper_makes_the_same_file_as_is_made_on_the_spot(tmp_path: Path, is_folded: bool) -> None:
+    """ST6: from chunks, parts of them, and pieces of an earlier segment."""
+    disk = RealDisk(tmp_path)
+    old_image, old_ref, (old_piece,) = encode(1, [(7, [Rows(chunk_of(1, 50, tagged=True), [(0, 50)])])])
+    file = disk.create("segment-0000000001.arrow")
+    file.write(0, old_image)
+    file.close()
+    sealed = Sealed(1, 50, SegmentRows(SegmentFile(disk, old_ref), old_piece), 50, old_piece.size_bytes)
+    chunk = chunk_of(51, 700, 1, 1, 900, tagged=True, is_folded=is_folded)
+    pieces = [
+        PiecePlan(7, [Rows(sealed, [(0, 3), (5, 50)]), Rows(chunk, [(0, 10), (500, 1100), (1101, 1602)])]),
+        PiecePlan(9, [Rows(chunk_of(1, 3), [(1, 2)])]),
+    ]
+    sealer = Sealer(disk)
+    try:
+        helped = await sealer.encode(2, pieces, is_large=True)
+        assert sealer.helper_pid is not None
+        again = await sealer.encode(2, pieces, is_large=True)
+        inline = await sealer.encode(2, pieces, is_large=False)
+    finally:
+        sealer.close()
+        disk.close()
+    assert bytes(helped[0]) == bytes(again[0]) == bytes(inline[0])
+    assert helped[1:] == again[1:] == inline[1:]
+    assert [(ref.topic, ref.count) for ref in helped[2]] == [(7, 48 + 10 + 600 + 501), (9, 1)]
+
+
+async def test_a_large_checkpoint_goes_through_the_helper_and_ends_with_the_engine(tmp_path: Path) -> None:
+    """ST7"""
+    async with Engine.open(str(tmp_path), background=False) as engine:
+        await fill(engine)
+        await engine.checkpoint()
+        pid = engine._ledger.store._sealer.helper_pid
+        assert pid is not None and is_running(pid)
+        assert await everything(engine) == list(range(1, COUNT + 1))
+    assert not is_running(pid)
+    async with Engine.open(str(tmp_path), background=False) as engine:
+        assert await everything(engine) == list(range(1, COUNT + 1))
+
+
+async def test_a_helper_that_dies_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """ST7"""
+    async with Engine.open(str(tmp_path), background=False) as engine:
+        await fill(engine)
+        await engine.checkpoint()
+        pid = engine._ledger.store._sealer.helper_pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await fill(engine)
+        await engine.checkpoint()
+        assert "records are sealed without it" in caplog.text
+        assert engine._ledger.store._sealer.helper_pid is None
+        assert all(isinstance(part, Sealed) for part in engine.state.topics["t"].log.parts)
+        assert await everything(engine) == list(range(1, 2 * COUNT + 1))
+
+
+RECORD = "x" * 2000
+COUNT = JOB_BYTES_MIN // len(RECORD) + 1000
+
+
+async def fill(engine: Engine) -> None:
+    for first in range(0, COUNT, 500):
+        await engine.append("t", [{"data": RECORD}] * min(500, COUNT - first))
+
+
+async def everything(engine: Engine) -> list[int]:
+    found: list[int] = []
+    while not (answer := await engine.read("t", found[-1] if found else 0, 1000)).caught_up or answer.records:
+        found += [record.seq for record in answer.records]
+    return found
+
+
+def is_running(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
