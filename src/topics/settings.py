@@ -2,7 +2,8 @@
 
 The only module that reads the environment. `Settings()` is the default;
 `Settings.load(environ)` reads and checks the variables, `Settings.sources(environ)`
-says where each value comes from. Secrets are left out of the repr.
+says where each value comes from. Secrets are left out of the repr. `ClientSettings`
+are those of a client.
 """
 
 import os
@@ -103,6 +104,23 @@ class Settings:
         if "port" in values and sources["port"] == "default":
             sources["port"] = "TOPICS_HOST"
         return sources
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """What a client takes from the environment: where the server is, and its key."""
+
+    url: str = "http://127.0.0.1:4000"
+    token: str = field(default="", repr=False)
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None) -> "ClientSettings":
+        """Read TOPICS_URL and TOPICS_TOKEN; a blank variable counts as unset."""
+        environ = os.environ if environ is None else environ
+        return cls(
+            url=environ.get("TOPICS_URL", "").strip() or cls.url,
+            token=environ.get("TOPICS_TOKEN", "").strip(),
+        )
 
 
 def _variable(setting: Field[Any]) -> str:

@@ -1,0 +1,101 @@
+"""The Python client: `Client` for blocking code, `AsyncClient` for asyncio, with the same methods.
+
+One implementation of the protocol, without a socket (`calls`, `answers`, `retries`, `http1`, `reading`), and two thin
+transports. Knows the server by its API alone. pyarrow is imported only by what needs it.
+"""
+
+from topics.client.aio import AsyncClient
+from topics.client.aio_streams import AsyncConsumer, AsyncExport, AsyncWatcher
+from topics.client.answers import (
+    Acked,
+    CaughtUp,
+    Claimed,
+    Diff,
+    ExportInfo,
+    Extended,
+    Health,
+    Job,
+    Lease,
+    Lost,
+    Nacked,
+    NewRecord,
+    Performance,
+    QueueCounts,
+    Ready,
+    Record,
+    Records,
+    RecordsDeleted,
+    Redriven,
+    Router,
+    RouterDeleted,
+    RouterListed,
+    TopicDeleted,
+    TopicGone,
+    TopicListed,
+    TopicPut,
+    TopicState,
+    WatchEvent,
+    Written,
+)
+from topics.client.errors import (
+    ApiError,
+    ClientError,
+    ConnectionFailed,
+    DeadlineExceeded,
+    UnexpectedAnswer,
+    WatchEnded,
+)
+from topics.client.streams import Consumer, Export, Watcher
+from topics.client.sync import Client
+from topics.client.worker import AsyncWorker, Worker
+from topics.model import Tombstone, TopicConfig
+
+__all__ = [
+    "Acked",
+    "ApiError",
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncExport",
+    "AsyncWatcher",
+    "AsyncWorker",
+    "CaughtUp",
+    "Claimed",
+    "Client",
+    "ClientError",
+    "ConnectionFailed",
+    "Consumer",
+    "DeadlineExceeded",
+    "Diff",
+    "Export",
+    "ExportInfo",
+    "Extended",
+    "Health",
+    "Job",
+    "Lease",
+    "Lost",
+    "Nacked",
+    "NewRecord",
+    "Performance",
+    "QueueCounts",
+    "Ready",
+    "Record",
+    "Records",
+    "RecordsDeleted",
+    "Redriven",
+    "Router",
+    "RouterDeleted",
+    "RouterListed",
+    "Tombstone",
+    "TopicConfig",
+    "TopicDeleted",
+    "TopicGone",
+    "TopicListed",
+    "TopicPut",
+    "TopicState",
+    "UnexpectedAnswer",
+    "WatchEnded",
+    "WatchEvent",
+    "Watcher",
+    "Worker",
+    "Written",
+]

@@ -1,0 +1,170 @@
+"""What an AsyncClient reads for a while: consumers, exports, watches."""
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from topics.client.aio_transport import AioBody, AioCaller
+from topics.client.answers import ExportInfo, WatchEvent
+from topics.client.errors import ApiError, ClientError
+from topics.client.http1 import Request
+from topics.client.reading import ArrowReader, Cursor, Item
+from topics.client.watching import Ask, Emit, Open, Read, Rest, Step, Watch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AsyncConsumer(AsyncIterator[Item]):
+    """Records and tombstones in order. Store `cursor` and `epoch` once the last item is dealt with: they are what
+    `consume` takes to go on behind it. An error ends no consumer: the next `anext` tries again."""
+
+    def __init__(self, caller: AioCaller, cursor: Cursor, wait_ms: int, follows: bool) -> None:
+        self._caller = caller
+        self._cursor = cursor
+        self._wait_ms = wait_ms
+        self._follows = follows
+
+    @property
+    def cursor(self) -> int:
+        return self._cursor.seq
+
+    @property
+    def epoch(self) -> int | None:
+        return self._cursor.epoch
+
+    async def __anext__(self) -> Item:
+        while (item := self._cursor.pop()) is None:
+            if self._cursor.is_caught_up and not self._follows:
+                raise StopAsyncIteration
+            self._cursor.take(await self._caller.run(self._cursor.call(self._wait_ms)))
+        return item
+
+
+class AsyncExport(AsyncIterator["pa.RecordBatch"]):
+    """An export: its batches, and in `info` what it covers, `lost` included."""
+
+    info: ExportInfo
+
+    def __init__(self, caller: AioCaller, request: Request) -> None:
+        self._caller = caller
+        self._request = request
+        self._body: AioBody | None = None
+        self._reader = ArrowReader(request.method, request.path)
+
+    async def __aenter__(self) -> Self:
+        self._body = await self._caller.open(self._request)
+        try:
+            while self._reader.schema is None:
+                await self._read()
+            self.info = self._reader.info()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @property
+    def schema(self) -> "pa.Schema":
+        return self._reader.schema
+
+    async def __anext__(self) -> "pa.RecordBatch":
+        while (batch := self._reader.pop()) is None:
+            if self._reader.is_over:
+                raise StopAsyncIteration
+            await self._read()
+        return batch
+
+    async def _read(self) -> None:
+        assert self._body is not None, "an export is read within `async with`"
+        self._reader.feed(await self._body.read(self._caller.read_deadline()))
+
+    async def read_all(self) -> "pa.Table":
+        """The rest as one table."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches([batch async for batch in self], self.schema)
+
+    def close(self) -> None:
+        if self._body is not None:
+            self._body.close()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncWatcher(AsyncIterator[WatchEvent]):
+    """The events of a watch. It reconnects by itself and goes on where it was; what it cannot mend is raised, and
+    then `positions` and `epochs` are what a new watch takes to go on."""
+
+    def __init__(self, caller: AioCaller, watch: Watch) -> None:
+        self._caller = caller
+        self._watch = watch
+        self._steps = watch.steps()
+        self._step: Step | None = None  # to be done
+        self._body: AioBody | None = None
+        self._failure: Exception | None = None
+
+    @property
+    def positions(self) -> dict[str, int | None]:
+        return dict(self._watch.positions)
+
+    @property
+    def epochs(self) -> dict[str, int]:
+        return dict(self._watch.epochs)
+
+    async def __anext__(self) -> WatchEvent:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            while not isinstance(step := self._step or next(self._steps), Emit):
+                self._step = step  # done again if this is interrupted
+                try:
+                    outcome = await self._do(step)
+                except (ApiError, ClientError) as error:
+                    self._step = self._steps.throw(error)
+                else:
+                    self._step = self._steps.send(outcome)
+        except (ApiError, ClientError) as error:
+            self._failure = error
+            self._leave()
+            raise
+        except StopIteration:
+            self._leave()
+            raise StopAsyncIteration from None
+        self._step = None
+        return step.event
+
+    async def _do(self, step: Ask | Open | Read | Rest) -> Any:
+        match step:
+            case Ask():
+                return await self._caller.run(step.call)
+            case Open():
+                self._leave()
+                self._body = await self._caller.open(step.request)
+            case Read():
+                assert self._body is not None
+                return await self._body.read(self._caller.monotonic() + step.seconds)
+            case Rest():
+                await self._caller.pause(step.seconds)
+        return None
+
+    def close(self) -> None:
+        """End the watch. Its session ends by itself after five minutes."""
+        self._leave()
+        self._steps.close()
+        self._step = None
+
+    def _leave(self) -> None:
+        if self._body is not None:
+            self._body.close()
+            self._body = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,341 @@
+"""What a client's calls return: frozen structs with the fields of the API, in its order (Appendix A).
+
+Fields that are unknown here are skipped (CV1). `data` and `meta` are the JSON texts that were written; `value` and
+`meta_value` decode them.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+
+from topics import model
+from topics.model import Reason, Tombstone, TopicConfig, TopicType
+
+_decode = msgspec.json.Decoder().decode
+
+
+class NewRecord(Struct, frozen=True, omit_defaults=True):
+    """A record to append. `data` is anything that msgspec encodes; a `msgspec.Raw` is taken as JSON text."""
+
+    data: Any
+    tag: str | None = None
+    node: str | None = None
+    meta: Any = None
+
+
+class Record(model.Record, frozen=True):
+    """A record as readers get it. Without data (`include_data=False`) `data` is empty and `value` None."""
+
+    @property
+    def value(self) -> Any:
+        """The data, decoded."""
+        return decoded(self.data)
+
+    @property
+    def meta_value(self) -> dict[str, Any] | None:
+        """The meta, decoded; None if there is none."""
+        return decoded(self.meta)  # type: ignore[no-any-return]
+
+
+class Job(Struct, frozen=True, kw_only=True, rename={"seq": "$seq", "ts": "$ts", "tag": "$tag"}):
+    """A record of a queue, leased until `deadline` (epoch-ms). `deliveries` counts this one."""
+
+    seq: int
+    lease_id: str
+    deadline: int
+    ts: int
+    tag: str | None = None
+    deliveries: int
+    data: Raw = Raw()
+    meta: Raw = Raw()
+
+    @property
+    def value(self) -> Any:
+        return decoded(self.data)
+
+    @property
+    def meta_value(self) -> dict[str, Any] | None:
+        return decoded(self.meta)  # type: ignore[no-any-return]
+
+
+def decoded(text: Raw) -> Any:
+    """The value of a JSON text; None if there is none."""
+    view = memoryview(text)
+    return _decode(view) if len(view) else None
+
+
+class Performance(Struct, frozen=True):
+    """Times in milliseconds; those that an answer does not have are 0."""
+
+    server_total_ms: float = 0.0
+    wal_append_ms: float = 0.0
+    fsync_ms: float = 0.0
+    throttle_wait_ms: float = 0.0
+    records_scanned: int = 0
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """`deduped`: the key was known and nothing was appended, as after a retry whose first attempt had come through."""
+
+    topic: str
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    performance: Performance = Performance()
+
+    @property
+    def seqs(self) -> range:
+        return range(self.first_seq, self.last_seq + 1)
+
+
+class Diff(Struct, frozen=True, kw_only=True):
+    topic: str
+    epoch: int
+    records: list[Record]
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    tombstone: Tombstone | None
+    lag: int
+    performance: Performance = Performance()
+
+
+class TopicPut(Struct, frozen=True, kw_only=True):
+    topic: str
+    created: bool
+    config: TopicConfig
+    performance: Performance = Performance()
+
+
+class QueueCounts(Struct, frozen=True):
+    ready: int
+    in_flight: int
+    dead_lettered: int
+
+
+class TopicState(Struct, frozen=True, kw_only=True):
+    topic: str
+    epoch: int
+    type: TopicType
+    head_seq: int
+    earliest_seq: int
+    next_seq: int
+    count: int
+    bytes: int
+    config: TopicConfig
+    effective_priority: int
+    last_write_ts: int | None
+    last_read_ts: int | None
+    queue: QueueCounts | None = None  # queues only
+    performance: Performance = Performance()
+
+
+class TopicListed(Struct, frozen=True, kw_only=True):
+    topic: str
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    durable: bool
+    effective_priority: int
+
+
+class TopicPage(Struct, frozen=True, kw_only=True):
+    topics: list[TopicListed]
+    next_cursor: str | None = None
+
+
+class TopicDeleted(Struct, frozen=True, kw_only=True):
+    """`deleted` is False if there was none."""
+
+    topic: str
+    deleted: bool
+    routers_removed: list[str]
+    performance: Performance = Performance()
+
+
+class RecordsDeleted(Struct, frozen=True, kw_only=True):
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    bytes: int
+    performance: Performance = Performance()
+
+
+class Router(Struct, frozen=True, kw_only=True):
+    """A router in full; `created` belongs to the answer of a PUT, `forwarded_total` to that of a GET."""
+
+    router: str
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: tuple[str, str, str] | None
+    allow_cycle: bool
+    guarantee: Literal["at_least_once", "exactly_once"]
+    created: bool = False
+    forwarded_total: int = 0
+    performance: Performance = Performance()
+
+
+class RouterListed(Struct, frozen=True, kw_only=True):
+    router: str
+    source: str
+    dest: str
+    guarantee: Literal["at_least_once", "exactly_once"]
+    forwarded_total: int
+
+
+class RouterPage(Struct, frozen=True, kw_only=True):
+    routers: list[RouterListed]
+    next_cursor: str | None = None
+
+
+class RouterDeleted(Struct, frozen=True, kw_only=True):
+    router: str
+    deleted: bool
+    performance: Performance = Performance()
+
+
+class Claimed(Struct, frozen=True, kw_only=True):
+    topic: str
+    claimed: list[Job]
+    count: int
+    ready: int
+    performance: Performance = Performance()
+
+
+class Acked(Struct, frozen=True, kw_only=True):
+    """`skipped`: seqs that were not under this node's active lease, e.g. since an earlier attempt had acked them."""
+
+    topic: str
+    acked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    performance: Performance = Performance()
+
+
+class Nacked(Struct, frozen=True, kw_only=True):
+    topic: str
+    nacked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    performance: Performance = Performance()
+
+
+class Extended(Struct, frozen=True, kw_only=True):
+    topic: str
+    extended: int
+    skipped: list[int]
+    deadlines: dict[int, int]  # seq → epoch-ms
+    performance: Performance = Performance()
+
+
+class Redriven(Struct, frozen=True, kw_only=True):
+    """Dead letters that are jobs again, and how many are still letters."""
+
+    topic: str
+    dead_letter: str
+    redriven: int
+    remaining: int
+    performance: Performance = Performance()
+
+
+class Lease(Struct, frozen=True, kw_only=True, rename={"seq": "$seq"}):
+    """Who holds a job, and until when (epoch-ms)."""
+
+    seq: int
+    node: str
+    deadline: int
+    deliveries: int
+
+
+class LeasePage(Struct, frozen=True, kw_only=True):
+    leases: list[Lease]
+    next_cursor: str | None = None
+
+
+class Health(Struct, frozen=True):
+    status: str
+    version: str
+    uptime_ms: int
+
+
+class Ready(Struct, frozen=True):
+    status: str
+    wal_replay_complete: bool
+    topics: int
+
+
+class WatchedTopic(Struct, frozen=True):
+    epoch: int
+    from_seq: int
+    head_seq: int
+    earliest_seq: int
+
+
+class WatchSession(Struct, frozen=True):
+    wid: str
+    stream_url: str
+    session_ttl_ms: int
+    topics: dict[str, WatchedTopic]
+
+
+class Records(Struct, frozen=True):
+    """Of a watch: the next records of a topic. Every seq above `from_seq` up to `to_seq` is covered by them."""
+
+    topic: str
+    records: list[Record]
+    from_seq: int
+    to_seq: int
+    head_seq: int
+
+
+class Lost(Struct, frozen=True):
+    """Of a watch: seqs `gap_from`..`gap_to` of a topic were missed."""
+
+    topic: str
+    reason: Reason
+    gap_from: int
+    gap_to: int
+    earliest_seq: int
+    head_seq: int
+
+
+class CaughtUp(Struct, frozen=True):
+    """Of a watch: all that a topic has was delivered."""
+
+    topic: str
+    head_seq: int
+
+
+class TopicGone(Struct, frozen=True):
+    """Of a watch: the topic was deleted; nothing more comes of it."""
+
+    topic: str
+    head_seq: int
+    reason: str = "deleted"
+
+
+WatchEvent = Records | Lost | CaughtUp | TopicGone
+
+
+class ExportInfo(NamedTuple):
+    """What an export covers: every seq above `after` up to `last` is in it, in `lost`, or was deleted."""
+
+    topic: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    after: int
+    last: int
+    lost: tuple[Tombstone, ...]

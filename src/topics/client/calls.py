@@ -1,0 +1,399 @@
+"""The calls of the API, without a socket: what is sent, how the answer is read, and whether it may be repeated.
+
+Both clients run these; neither knows a path or a field. A call is `REPEATABLE` if carrying it out twice leaves what
+carrying it out once, later, would have left (reads, PUT, DELETE, deletes, acks); an append is so only under an
+idempotency key and within the topic's window (ID1), which `retries` looks after.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec import Struct
+
+from topics.client import answers
+from topics.client.answers import NewRecord
+from topics.client.errors import UnexpectedAnswer
+from topics.client.http1 import Answer, Request
+from topics.errors import InvalidRequest
+from topics.model import Discard, Durability, TagMatch, TopicConfig, TopicType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+JSON: Final = (("content-type", "application/json"),)
+NDJSON: Final = (("content-type", "application/x-ndjson"),)
+ARROW: Final = (("content-type", "application/vnd.apache.arrow.stream"),)
+
+Repeat = Literal["always", "keyed", "never"]
+Match = str | Sequence[str] | TagMatch
+Config = TopicConfig | Mapping[str, Any]
+
+
+class ConfigFields(TypedDict, total=False):
+    """The fields of a topic's config; what is left out has its default (Appendix A.4)."""
+
+    type: TopicType
+    ttl_ms: int
+    cap_records: int
+    cap_bytes: int
+    discard: Discard
+    durable: bool
+    durability: Durability
+    priority: int | None
+    auto_priority: bool
+    auto_create: bool
+    idempotency_window_ms: int
+    dedupe_node: bool
+    lease_ms: int
+    claim_jitter_ms: int
+    max_deliveries: int
+    dead_letter: str | None
+    leases_durable: bool
+
+
+class Call(Struct, Generic[T], frozen=True):
+    """One call. `type` is that of the answer; `wait_ms` is added to the time that it may take."""
+
+    request: Request
+    type: type[T]
+    repeat: Repeat = "always"
+    wait_ms: int = 0
+    topic: str = ""  # of a keyed append
+    window_ms: int = TopicConfig().idempotency_window_ms  # that it creates the topic with, if it does
+
+    def parse(self, answer: Answer) -> T:
+        try:
+            return msgspec.json.decode(answer.body, type=self.type)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise UnexpectedAnswer(
+                f"the answer, {answer.status}, is not what the API says: {error}",
+                method=self.request.method,
+                path=self.request.path,
+                was_sent=True,
+            ) from None
+
+
+# --- topics
+
+
+def put_topic(topic: str, config: Config | None, fields: Mapping[str, Any]) -> Call[answers.TopicPut]:
+    body = {**config_body(config), **fields}
+    return Call(Request("PUT", topic_path(topic), encode(body), JSON), answers.TopicPut)
+
+
+def state(topic: str, touch: bool) -> Call[answers.TopicState]:
+    return Call(Request("GET", with_query(topic_path(topic), touch=None if touch else False)), answers.TopicState)
+
+
+def list_topics(prefix: str, page_size: int, cursor: str | None, touch: bool) -> Call[answers.TopicPage]:
+    path = with_query("/v0/topics", prefix=prefix or None, page_size=page_size, cursor=cursor, touch=touch or None)
+    return Call(Request("GET", path), answers.TopicPage)
+
+
+def delete_topic(topic: str, if_empty: bool) -> Call[answers.TopicDeleted]:
+    path = with_query(topic_path(topic), if_empty=if_empty or None)
+    return Call(Request("DELETE", path), answers.TopicDeleted)
+
+
+# --- records
+
+
+def append(
+    topic: str,
+    records: Iterable[NewRecord | Mapping[str, Any]],
+    *,
+    node: str | None,
+    idempotency_key: str | None,
+    idempotent: bool,
+    create: bool | None,
+    config: Config | None,
+    disable_backpressure: bool,
+) -> Call[answers.Written]:
+    key = key_of(idempotency_key, idempotent)
+    settings = None if config is None else config_body(config)
+    body = given(
+        records=[record_of(record, n) for n, record in enumerate(records)],
+        node=node,
+        idempotency_key=key,
+        create=create,
+        config=settings,
+        disable_backpressure=disable_backpressure or None,
+    )
+    request = Request("POST", with_query(topic_path(topic), return_seqs=False), encode(body), JSON)
+    window_ms = (settings or {}).get("idempotency_window_ms", TopicConfig().idempotency_window_ms)
+    return Call(request, answers.Written, repeat_of(key), topic=topic, window_ms=window_ms)
+
+
+def append_bulk(
+    topic: str,
+    body: bytes,
+    headers: tuple[tuple[str, str], ...],
+    *,
+    node: str | None,
+    idempotency_key: str | None,
+    idempotent: bool,
+    create: bool | None,
+    disable_backpressure: bool,
+) -> Call[answers.Written]:
+    key = key_of(idempotency_key, idempotent)
+    path = with_query(
+        topic_path(topic),
+        return_seqs=False,
+        node=node,
+        idempotency_key=key,
+        create=create,
+        disable_backpressure=disable_backpressure or None,
+    )
+    return Call(Request("POST", path, body, headers), answers.Written, repeat_of(key), topic=topic)
+
+
+def ndjson_body(lines: bytes | str | Iterable[bytes | str]) -> bytes:
+    """Lines as one body; those of an iterable get their line end."""
+    if isinstance(lines, bytes | str):
+        return lines.encode() if isinstance(lines, str) else lines
+    return b"\n".join(line.encode() if isinstance(line, str) else line for line in lines)
+
+
+def arrow_body(rows: "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | bytes") -> bytes:
+    """An Arrow IPC stream of rows that have a column `data` of JSON texts."""
+    if isinstance(rows, bytes):
+        return rows
+    import pyarrow as pa
+
+    if isinstance(rows, pa.Table):
+        batches, schema = rows.to_batches(), rows.schema
+    else:
+        batches = [rows] if isinstance(rows, pa.RecordBatch) else list(rows)
+        if not batches:
+            raise InvalidRequest("append_arrow got no batches")
+        schema = batches[0].schema
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def diff(
+    topic: str,
+    from_seq: int = 0,
+    *,
+    limit: int | None = None,
+    node: str | Sequence[str] | None = None,
+    include_tags: bool = False,
+    include_meta: bool = True,
+    wait_ms: int = 0,
+    max_batch_bytes: int | None = None,
+    epoch: int | None = None,
+    filter: Match | None = None,
+    from_ts: int | None = None,
+) -> Call[answers.Diff]:
+    body = given(
+        from_seq=from_seq,
+        limit=limit,
+        node=node,
+        include_tags=include_tags or None,
+        include_meta=None if include_meta else False,
+        wait_ms=wait_ms or None,
+        max_batch_bytes=max_batch_bytes,
+        epoch=epoch,
+        filter=None if filter is None else match_of(filter),
+        from_ts=from_ts,
+    )
+    return Call(Request("POST", f"{topic_path(topic)}/diff", encode(body), JSON), answers.Diff, wait_ms=wait_ms)
+
+
+def delete_records(topic: str, before_seq: int | None, match: Match | None) -> Call[answers.RecordsDeleted]:
+    body = given(before_seq=before_seq, match=None if match is None else match_of(match))
+    return Call(Request("POST", f"{topic_path(topic)}/delete", encode(body), JSON), answers.RecordsDeleted)
+
+
+def export(topic: str, after: int, last: int | None, epoch: int | None) -> Request:
+    path = with_query(f"{topic_path(topic)}/export", after=after, last=last, epoch=epoch)
+    return Request("GET", path, headers=(("accept", "application/vnd.apache.arrow.stream"),))
+
+
+# --- routers
+
+
+def put_router(
+    router: str, source: str, dest: str, filter: Match | None, fields: Mapping[str, Any]
+) -> Call[answers.Router]:
+    chosen = {name: value for name, value in fields.items() if value is not None}
+    body = given(source=source, dest=dest, filter=None if filter is None else match_of(filter)) | chosen
+    return Call(Request("PUT", router_path(router), encode(body), JSON), answers.Router)
+
+
+def router(name: str) -> Call[answers.Router]:
+    return Call(Request("GET", router_path(name)), answers.Router)
+
+
+def list_routers(
+    prefix: str, source: str | None, dest: str | None, page_size: int, cursor: str | None
+) -> Call[answers.RouterPage]:
+    path = with_query(
+        "/v0/routers", prefix=prefix or None, source=source, dest=dest, page_size=page_size, cursor=cursor
+    )
+    return Call(Request("GET", path), answers.RouterPage)
+
+
+def delete_router(name: str) -> Call[answers.RouterDeleted]:
+    return Call(Request("DELETE", router_path(name)), answers.RouterDeleted)
+
+
+# --- queues
+
+
+def claim(topic: str, node: str, max_jobs: int, lease_ms: int | None) -> Call[answers.Claimed]:
+    """Not repeated once sent: the jobs of a lost answer would stay leased, and another claim would lease more."""
+    body = given(node=node, max=max_jobs, lease_ms=lease_ms)
+    return Call(Request("POST", f"{topic_path(topic)}/claim", encode(body), JSON), answers.Claimed, "never")
+
+
+def settle(
+    verb: Literal["ack", "nack", "extend"],
+    kind: type[T],
+    topic: str,
+    node: str,
+    jobs: Sequence[answers.Job | int],
+    **fields: int,
+) -> Call[T]:
+    """Ack, nack or extend. Jobs are named with their lease, so that a late call cannot hit a later delivery."""
+    body = {
+        "node": node,
+        "seqs": [job.seq if isinstance(job, answers.Job) else job for job in jobs],
+        "lease_ids": [job.lease_id if isinstance(job, answers.Job) else "" for job in jobs],
+        **fields,
+    }
+    return Call(Request("POST", f"{topic_path(topic)}/{verb}", encode(body), JSON), kind)
+
+
+def redrive(topic: str, match: Match | None, max_jobs: int | None) -> Call[answers.Redriven]:
+    """Not repeated once sent if it is bounded: each time it would bring back as many again."""
+    body = given(match=None if match is None else match_of(match), max=max_jobs)
+    repeat: Repeat = "always" if max_jobs is None else "never"
+    return Call(Request("POST", f"{topic_path(topic)}/redrive", encode(body), JSON), answers.Redriven, repeat)
+
+
+def list_leases(topic: str, page_size: int, cursor: str | None) -> Call[answers.LeasePage]:
+    path = with_query(f"{topic_path(topic)}/leases", page_size=page_size, cursor=cursor)
+    return Call(Request("GET", path), answers.LeasePage)
+
+
+# --- watch
+
+
+def watch(body: Mapping[str, Any], lenient: bool) -> Call[answers.WatchSession]:
+    path = with_query("/v0/watch", lenient=lenient or None)
+    return Call(Request("POST", path, encode(body), JSON), answers.WatchSession)
+
+
+def watch_options(
+    node: str | Sequence[str] | None,
+    filter: Match | None,
+    limit: int | None,
+    max_batch_bytes: int | None,
+    include_meta: bool,
+    include_tags: bool,
+    include_data: bool,
+    consistency: str,
+) -> dict[str, Any]:
+    return given(
+        filter=None if filter is None else match_of(filter),
+        node=node,
+        limit=limit,
+        max_batch_bytes=max_batch_bytes,
+        include_meta=include_meta,
+        include_tags=include_tags,
+        include_data=include_data,
+        consistency=consistency,
+    )
+
+
+# --- the server
+
+
+def health() -> Call[answers.Health]:
+    return Call(Request("GET", "/v0/health"), answers.Health)
+
+
+def ready() -> Call[answers.Ready]:
+    return Call(Request("GET", "/v0/ready"), answers.Ready)
+
+
+def metrics() -> Call[dict[str, Any]]:
+    return Call(Request("GET", "/v0/metrics", headers=(("accept", "application/json"),)), dict[str, Any])
+
+
+# --- pieces
+
+
+def topic_path(topic: str) -> str:
+    return f"/v0/topics/{segment('topic', topic)}"
+
+
+def router_path(name: str) -> str:
+    return f"/v0/routers/{segment('router', name)}"
+
+
+def segment(what: str, name: str) -> str:
+    if not name:
+        raise InvalidRequest(f"the name of the {what} is empty")
+    return quote(name, safe=":")
+
+
+def with_query(path: str, **parameters: Any) -> str:
+    query = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in parameters.items()
+        if value is not None
+    }
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def encode(body: Any) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidRequest(f"the request cannot be written as JSON: {error}") from error
+
+
+def config_body(config: Config | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    if not isinstance(config, TopicConfig):
+        return dict(config)
+    if config.durable != (config.durability == "fsync"):
+        raise InvalidRequest(f"durable is {config.durable} and durability {config.durability!r}; give one of the two")
+    fields: dict[str, Any] = msgspec.structs.asdict(config)
+    return fields
+
+
+def record_of(record: NewRecord | Mapping[str, Any], n: int) -> NewRecord | Mapping[str, Any]:
+    if isinstance(record, NewRecord) or (isinstance(record, Mapping) and "data" in record):
+        return record
+    raise InvalidRequest(f'records[{n}] is no record: a mapping with "data", or a NewRecord')
+
+
+def match_of(match: Match) -> Any:
+    return match.as_tuple() if isinstance(match, TagMatch) else match
+
+
+def key_of(idempotency_key: str | None, idempotent: bool) -> str | None:
+    """The caller's key, or one of its own for every call, unless it opts out."""
+    if idempotency_key is not None:
+        return idempotency_key
+    return uuid.uuid4().hex if idempotent else None
+
+
+def repeat_of(key: str | None) -> Repeat:
+    return "never" if key is None else "keyed"

@@ -1,0 +1,69 @@
+"""What a client is made of: where the server is, the key, and how long to try. This is what a pickle of it holds."""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from topics.client.http1 import Endpoint
+from topics.client.retries import Retries
+from topics.clock import SystemClock
+from topics.errors import InvalidRequest
+from topics.settings import ClientSettings
+
+
+class Pace(Protocol):
+    """Time, for a blocking client."""
+
+    def monotonic(self) -> float: ...
+
+    def pause(self, seconds: float, over: threading.Event) -> None:
+        """Return after the time, or when `over` is set."""
+        ...
+
+
+class SystemPace(SystemClock):
+    """The machine's time."""
+
+    def pause(self, seconds: float, over: threading.Event) -> None:
+        over.wait(seconds)
+
+
+class ClientConfig(Struct, frozen=True):
+    """The arguments of a client, checked. The token is in no repr."""
+
+    endpoint: Endpoint
+    token: str
+    timeout_ms: int
+    retries: int
+    gzip: bool
+    window_ms: int
+
+    @classmethod
+    def of(
+        cls, url: str | None, token: str | None, timeout_ms: int, retries: int, gzip: bool, window_ms: int
+    ) -> "ClientConfig":
+        """With what the environment says for what is not given."""
+        settings = ClientSettings.load() if url is None or token is None else ClientSettings()
+        url = settings.url if url is None else url
+        token = settings.token if token is None else token
+        for name, number in (("timeout_ms", timeout_ms), ("retries", retries), ("window_ms", window_ms)):
+            if number < 0:
+                raise InvalidRequest(f"{name} is {number}; it must not be negative")
+        if not token.isascii() or not token.isprintable():
+            raise InvalidRequest("the token has characters that no key has")
+        return cls(Endpoint.parse(url), token, timeout_ms, retries, gzip, window_ms)
+
+    def headers(self) -> str:
+        """The header lines of every request."""
+        lines = "user-agent: topics-client\r\n"
+        if self.gzip:
+            lines += "accept-encoding: gzip\r\n"
+        return f"{lines}authorization: Bearer {self.token}\r\n" if self.token else lines
+
+    def policy(self, monotonic: Callable[[], float], random: Callable[[], float]) -> Retries:
+        return Retries(self.timeout_ms, self.retries, self.window_ms, monotonic, random)
+
+    def __repr__(self) -> str:
+        return f"ClientConfig({str(self.endpoint)!r})"

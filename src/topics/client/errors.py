@@ -1,0 +1,202 @@
+"""What a client raises.
+
+    TopicsError
+    ├── ApiError                the server answered with an error: status, code, message, detail, method, path
+    │   ├── InvalidRequest …    one class per code; each is also the class of that name in topics.errors
+    │   └── ServerFault         500 internal: nothing of the call is visible
+    └── ClientError             there is no answer to speak of
+        ├── ConnectionFailed    not connected, or the connection broke; `was_sent`: the server may have acted
+        ├── DeadlineExceeded    the time for the call is over; `was_sent` as above
+        ├── UnexpectedAnswer    what came is not what this API answers
+        └── WatchEnded          the server ended a watch for good
+
+So `except topics.errors.TopicFull` catches a full topic however it is reached. All of them can be pickled. None
+holds a key: a request is named by its method and path alone.
+"""
+
+from typing import Any, Final
+
+from topics import errors
+from topics.errors import TopicsError
+
+
+class ApiError(TopicsError):
+    """The server refused the call, or failed at it. `str` names the request."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        code: str,
+        detail: dict[str, Any] | None = None,
+        method: str = "",
+        path: str = "",
+        retry_after_ms: int | None = None,
+    ) -> None:
+        Exception.__init__(self, f"{method} {path}: {status} {code}: {message}")
+        self.message = message
+        self.status = status
+        self.code = code
+        self.detail = detail or {}
+        self.method = method
+        self.path = path
+        self.retry_after_ms = retry_after_ms
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+class InvalidRequest(ApiError, errors.InvalidRequest):
+    pass
+
+
+class BatchTooLarge(InvalidRequest, errors.BatchTooLarge):
+    pass
+
+
+class RecordTooLarge(InvalidRequest, errors.RecordTooLarge):
+    pass
+
+
+class Unauthorized(ApiError, errors.Unauthorized):
+    pass
+
+
+class Forbidden(ApiError, errors.Forbidden):
+    pass
+
+
+class NotFound(ApiError, errors.NotFound):
+    pass
+
+
+class TopicNotFound(NotFound, errors.TopicNotFound):
+    pass
+
+
+class RouterNotFound(NotFound, errors.RouterNotFound):
+    pass
+
+
+class MethodNotAllowed(ApiError, errors.MethodNotAllowed):
+    pass
+
+
+class NotAcceptable(ApiError, errors.NotAcceptable):
+    pass
+
+
+class TopicIncompatible(ApiError, errors.TopicIncompatible):
+    pass
+
+
+class TopicNotEmpty(ApiError, errors.TopicNotEmpty):
+    pass
+
+
+class NotAQueue(ApiError, errors.NotAQueue):
+    pass
+
+
+class NoDeadLetter(ApiError, errors.NoDeadLetter):
+    pass
+
+
+class RouterCycle(ApiError, errors.RouterCycle):
+    pass
+
+
+class PayloadTooLarge(ApiError, errors.PayloadTooLarge):
+    pass
+
+
+class UnsupportedMedia(ApiError, errors.UnsupportedMedia):
+    pass
+
+
+class TopicFull(ApiError, errors.TopicFull):
+    pass
+
+
+class Throttled(ApiError, errors.Throttled):
+    pass
+
+
+class NotReady(ApiError, errors.NotReady):
+    pass
+
+
+class ShuttingDown(ApiError, errors.ShuttingDown):
+    pass
+
+
+class ServerFault(ApiError, errors.StorageError):
+    pass
+
+
+class ClientError(TopicsError):
+    """No answer that says anything about the call."""
+
+    code = "client"
+    status = 0
+
+    def __init__(self, message: str, *, method: str = "", path: str = "", was_sent: bool = False) -> None:
+        Exception.__init__(self, f"{method} {path}: {message}" if method else message)
+        self.message = message
+        self.detail = {}
+        self.method = method
+        self.path = path
+        self.was_sent = was_sent
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+class ConnectionFailed(ClientError):
+    """No connection, or it broke before the answer was there. `was_sent`: the server may have carried the call out."""
+
+
+class DeadlineExceeded(ClientError):
+    """The time for the call is over. `was_sent`: the server may have carried it out."""
+
+
+class UnexpectedAnswer(ClientError):
+    """An answer that is not HTTP, not JSON, or not of the shape that this API has. The call was carried out or not."""
+
+
+class WatchEnded(ClientError):
+    """The server ended a watch for good, e.g. because another client opened the same session."""
+
+
+CODES: Final[dict[str, type[ApiError]]] = {
+    "invalid_request": InvalidRequest,
+    "batch_too_large": BatchTooLarge,
+    "record_too_large": RecordTooLarge,
+    "unauthorized": Unauthorized,
+    "forbidden": Forbidden,
+    "not_found": NotFound,
+    "topic_not_found": TopicNotFound,
+    "router_not_found": RouterNotFound,
+    "method_not_allowed": MethodNotAllowed,
+    "not_acceptable": NotAcceptable,
+    "topic_exists_incompatible": TopicIncompatible,
+    "topic_not_empty": TopicNotEmpty,
+    "not_a_queue": NotAQueue,
+    "no_dead_letter": NoDeadLetter,
+    "router_cycle": RouterCycle,
+    "payload_too_large": PayloadTooLarge,
+    "unsupported_media_type": UnsupportedMedia,
+    "topic_full": TopicFull,
+    "throttled": Throttled,
+    "not_ready": NotReady,
+    "shutting_down": ShuttingDown,
+    "internal": ServerFault,
+}
+
+
+def _unpickled(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error

@@ -1,0 +1,380 @@
+"""The blocking client. It is safe to share between threads, and pickles without its connections."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+
+from topics.client import answers, calls
+from topics.client.answers import Job, NewRecord
+from topics.client.calls import ARROW, NDJSON, Config, ConfigFields, Match
+from topics.client.config import ClientConfig, Pace, SystemPace
+from topics.client.reading import Cursor
+from topics.client.streams import Consumer, Export, Watcher
+from topics.client.transport import Caller
+from topics.client.watching import Watch
+from topics.client.worker import Plan, Worker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Client:
+    """A server, for blocking code.
+
+    `url` and `token` are those of TOPICS_URL and TOPICS_TOKEN unless given. `timeout_ms` bounds a call with all its
+    retries; the wait of a long poll comes on top. `retries` bounds how often a call is tried again. `gzip` compresses
+    both ways, for slow networks. `window_ms` is what to take as a topic's idempotency window where the key may not
+    read it; without it such an append is not repeated once it may have been carried out.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        timeout_ms: int = 30_000,
+        retries: int = 10,
+        gzip: bool = False,
+        window_ms: int = 0,
+        pace: Pace | None = None,
+    ) -> None:
+        self._open(ClientConfig.of(url, token, timeout_ms, retries, gzip, window_ms), pace or SystemPace())
+
+    def _open(self, config: ClientConfig, pace: Pace) -> None:
+        self._config = config
+        self._caller = Caller(config, pace)
+
+    @property
+    def url(self) -> str:
+        return str(self._config.endpoint)
+
+    def close(self) -> None:
+        """Close the idle connections, and end the waits of other threads before a retry."""
+        self._caller.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    def __getstate__(self) -> ClientConfig:
+        return self._config
+
+    def __setstate__(self, config: ClientConfig) -> None:
+        self._open(config, SystemPace())
+
+    # --- topics
+
+    def put_topic(self, topic: str, config: Config | None = None, **fields: Unpack[ConfigFields]) -> answers.TopicPut:
+        """Create a topic or replace its whole config: what is left out returns to its default."""
+        return self._caller.run(calls.put_topic(topic, config, fields))
+
+    def state(self, topic: str, *, touch: bool = True) -> answers.TopicState:
+        """A topic as it is now. `touch=False` does not count as a read."""
+        return self._caller.run(calls.state(topic, touch))
+
+    def topics(self, prefix: str = "", *, page_size: int = 1000, touch: bool = False) -> Iterator[answers.TopicListed]:
+        """All topics whose names begin so, by name; pages are fetched as needed."""
+        cursor = None
+        while True:
+            page = self._caller.run(calls.list_topics(prefix, page_size, cursor, touch))
+            yield from page.topics
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def delete_topic(self, topic: str, *, if_empty: bool = False) -> answers.TopicDeleted:
+        return self._caller.run(calls.delete_topic(topic, if_empty))
+
+    # --- records
+
+    def append(
+        self,
+        topic: str,
+        records: Iterable[NewRecord | Mapping[str, Any]],
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        idempotent: bool = True,
+        create: bool | None = None,
+        config: Config | None = None,
+        disable_backpressure: bool = False,
+    ) -> answers.Written:
+        """Append records, all or none. Without a key of yours each call gets one, unless `idempotent` is False."""
+        return self._caller.run(
+            calls.append(
+                topic,
+                records,
+                node=node,
+                idempotency_key=idempotency_key,
+                idempotent=idempotent,
+                create=create,
+                config=config,
+                disable_backpressure=disable_backpressure,
+            )
+        )
+
+    def append_ndjson(
+        self,
+        topic: str,
+        lines: bytes | str | Iterable[bytes | str],
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        idempotent: bool = True,
+        create: bool | None = None,
+        disable_backpressure: bool = False,
+    ) -> answers.Written:
+        """Append records given as JSON lines, `{"data":…}` each."""
+        return self._caller.run(
+            calls.append_bulk(
+                topic,
+                calls.ndjson_body(lines),
+                NDJSON,
+                node=node,
+                idempotency_key=idempotency_key,
+                idempotent=idempotent,
+                create=create,
+                disable_backpressure=disable_backpressure,
+            )
+        )
+
+    def append_arrow(
+        self,
+        topic: str,
+        rows: "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | bytes",
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        idempotent: bool = True,
+        create: bool | None = None,
+        disable_backpressure: bool = False,
+    ) -> answers.Written:
+        """Append the rows of an Arrow table: `data` as JSON texts, and `tag`, `node`, `meta` if there are any."""
+        return self._caller.run(
+            calls.append_bulk(
+                topic,
+                calls.arrow_body(rows),
+                ARROW,
+                node=node,
+                idempotency_key=idempotency_key,
+                idempotent=idempotent,
+                create=create,
+                disable_backpressure=disable_backpressure,
+            )
+        )
+
+    def diff(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        limit: int | None = None,
+        node: str | Sequence[str] | None = None,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        wait_ms: int = 0,
+        max_batch_bytes: int | None = None,
+        epoch: int | None = None,
+        filter: Match | None = None,
+        from_ts: int | None = None,
+    ) -> answers.Diff:
+        """What lies above a cursor; `next_from_seq` of the answer is the next one."""
+        return self._caller.run(
+            calls.diff(
+                topic,
+                from_seq,
+                limit=limit,
+                node=node,
+                include_tags=include_tags,
+                include_meta=include_meta,
+                wait_ms=wait_ms,
+                max_batch_bytes=max_batch_bytes,
+                epoch=epoch,
+                filter=filter,
+                from_ts=from_ts,
+            )
+        )
+
+    def consume(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        epoch: int | None = None,
+        follow: bool = True,
+        limit: int | None = 1000,
+        node: str | Sequence[str] | None = None,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        wait_ms: int = 20_000,
+        max_batch_bytes: int | None = None,
+        filter: Match | None = None,
+        from_ts: int | None = None,
+    ) -> Consumer:
+        """Records and tombstones above a cursor, in order; for ever, or with `follow=False` up to the head."""
+        cursor = Cursor(
+            topic,
+            from_seq,
+            epoch,
+            from_ts,
+            limit=limit,
+            node=node,
+            include_tags=include_tags,
+            include_meta=include_meta,
+            max_batch_bytes=max_batch_bytes,
+            filter=filter,
+        )
+        return Consumer(self._caller, cursor, wait_ms if follow else 0, follow)
+
+    def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> Export:
+        """The live records above `after` as of now, as Arrow batches. Close it if it is not read to the end."""
+        return Export(self._caller, calls.export(topic, after, last, epoch))
+
+    def delete_records(
+        self, topic: str, *, before_seq: int | None = None, match: Match | None = None
+    ) -> answers.RecordsDeleted:
+        """Delete the records below a seq, or whose tag matches, or both."""
+        return self._caller.run(calls.delete_records(topic, before_seq, match))
+
+    # --- routers
+
+    def put_router(
+        self,
+        router: str,
+        source: str,
+        dest: str,
+        *,
+        filter: Match | None = None,
+        preserve_node: bool | None = None,
+        preserve_tag: bool | None = None,
+        create_dest: bool | None = None,
+        allow_cycle: bool | None = None,
+        guarantee: Literal["at_least_once", "exactly_once"] | None = None,
+    ) -> answers.Router:
+        """Copy what is committed to `source` from now on into `dest`."""
+        fields = {
+            "preserve_node": preserve_node,
+            "preserve_tag": preserve_tag,
+            "create_dest": create_dest,
+            "allow_cycle": allow_cycle,
+            "guarantee": guarantee,
+        }
+        return self._caller.run(calls.put_router(router, source, dest, filter, fields))
+
+    def router(self, name: str) -> answers.Router:
+        return self._caller.run(calls.router(name))
+
+    def routers(
+        self, prefix: str = "", *, source: str | None = None, dest: str | None = None, page_size: int = 1000
+    ) -> Iterator[answers.RouterListed]:
+        """All routers that fit, by name; pages are fetched as needed."""
+        cursor = None
+        while True:
+            page = self._caller.run(calls.list_routers(prefix, source, dest, page_size, cursor))
+            yield from page.routers
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def delete_router(self, name: str) -> answers.RouterDeleted:
+        return self._caller.run(calls.delete_router(name))
+
+    # --- queues
+
+    def claim(self, topic: str, node: str, *, max_jobs: int = 1, lease_ms: int | None = None) -> answers.Claimed:
+        """Lease jobs of a queue; fewer than asked for, or none, is no error."""
+        return self._caller.run(calls.claim(topic, node, max_jobs, lease_ms))
+
+    def ack(self, topic: str, node: str, jobs: Sequence[Job | int]) -> answers.Acked:
+        """Complete jobs. Given as Job, one counts only under the very lease it was claimed with."""
+        return self._caller.run(calls.settle("ack", answers.Acked, topic, node, jobs))
+
+    def nack(self, topic: str, node: str, jobs: Sequence[Job | int], *, delay_ms: int = 0) -> answers.Nacked:
+        """Give jobs back, to be claimed again after the delay."""
+        return self._caller.run(calls.settle("nack", answers.Nacked, topic, node, jobs, delay_ms=delay_ms))
+
+    def extend(self, topic: str, node: str, jobs: Sequence[Job | int], *, lease_ms: int) -> answers.Extended:
+        """Let leases end `lease_ms` from now."""
+        return self._caller.run(calls.settle("extend", answers.Extended, topic, node, jobs, lease_ms=lease_ms))
+
+    def redrive(self, topic: str, *, match: Match | None = None, max_jobs: int | None = None) -> answers.Redriven:
+        """Bring the dead letters of a queue back into it: all, those whose tag matches, or only so many."""
+        return self._caller.run(calls.redrive(topic, match, max_jobs))
+
+    def leases(self, topic: str, *, page_size: int = 1000) -> Iterator[answers.Lease]:
+        """Who holds which jobs of a queue, by seq; pages are fetched as needed."""
+        cursor = None
+        while True:
+            page = self._caller.run(calls.list_leases(topic, page_size, cursor))
+            yield from page.leases
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def worker(
+        self,
+        topic: str,
+        node: str,
+        handler: Callable[[Job], object],
+        *,
+        slots: int = 1,
+        lease_ms: int = 30_000,
+        delay_ms: int = 1_000,
+        poll_ms: int = 1_000,
+    ) -> Worker:
+        """A worker that runs `handler` for the jobs of a queue, `slots` at a time, once its `run` is called."""
+        return Worker(self, self._caller, Plan(topic, node, slots, lease_ms, delay_ms, poll_ms), handler)
+
+    # --- watch
+
+    def watch(
+        self,
+        topics: Mapping[str, int | None] | Sequence[str],
+        *,
+        epochs: Mapping[str, int] | None = None,
+        node: str | Sequence[str] | None = None,
+        filter: Match | None = None,
+        limit: int | None = None,
+        max_batch_bytes: int | None = None,
+        heartbeat_ms: int = 15_000,
+        include_meta: bool = True,
+        include_tags: bool = False,
+        include_data: bool = True,
+        consistency: Literal["eventual", "strong"] = "eventual",
+        lenient: bool = False,
+    ) -> Watcher:
+        """What happens in topics, pushed. They are given with the seq to start behind (None: what comes from now on),
+        or as names to read from the beginning; `epochs` are the instances that these seqs belong to."""
+        options = calls.watch_options(
+            node, filter, limit, max_batch_bytes, include_meta, include_tags, include_data, consistency
+        )
+        watch = Watch(
+            topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 0),
+            epochs,
+            options,
+            lenient=lenient,
+            heartbeat_ms=heartbeat_ms,
+            retries=self._config.retries,
+            wait_s=self._caller.retries.backoff_s,
+        )
+        return Watcher(self._caller, watch)
+
+    # --- the server
+
+    def health(self) -> answers.Health:
+        return self._caller.run(calls.health())
+
+    def ready(self) -> answers.Ready:
+        """Raises NotReady or ShuttingDown, after retries, if it is not."""
+        return self._caller.run(calls.ready())
+
+    def metrics(self) -> dict[str, Any]:
+        """The metrics in their JSON form."""
+        return self._caller.run(calls.metrics())
