@@ -4,9 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SPARK := $(VENV)/.ready-spark
+PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server beanstalkd postgresql
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full check format bench bench-peers demo lock clean
+.PHONY: help setup run test test-full check format browser bench bench-peers demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,13 +18,19 @@ setup: $(READY) ## create .venv and install the locked packages and this project
 run: $(READY) ## start the server on 127.0.0.1:4000, data in ./topics-data
 	$(BIN)/topics serve
 
-test: $(READY) ## run the tests, without the slow sweeps
+test: $(READY) $(SPARK) browser ## run the tests, without the slow sweeps
 	$(BIN)/python -m pytest -q -m "not full"
 
-test-full: $(READY) ## run all tests
+test-full: $(READY) $(SPARK) browser ## run all tests
 	$(BIN)/python -m pytest -q
 
-check: $(READY) ## lint, formatting and types
+browser: ## install Chromium from Debian for the browser test, unless there is one
+	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0; } || { echo \
+	    "the tests need Chromium as the command chromium; it is installed by itself only by root on Debian" >&2; exit 1; }
+	@command -v chromium >/dev/null || { echo "installing Chromium" && apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
+
+check: $(READY) $(SPARK) ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
@@ -35,17 +43,19 @@ bench: $(READY) bench-peers ## run the benchmarks and write bench/RESULTS.md
 	$(BIN)/python -m bench
 
 bench-peers: ## install the peers of the benchmarks from Debian
-	@for tool in wrk redis-server redis-benchmark; do command -v $$tool >/dev/null || missing=1; done; \
-	    test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq wrk redis-server redis-tools; }
+	@missing=$$(for peer in $(PEERS); do dpkg-query -W -f '$${Status}' $$peer 2>/dev/null | grep -q 'ok installed' \
+	    || echo $$peer; done); test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq $$missing; }
 
 demo: $(READY) ## run the demo
 	$(BIN)/python -m examples.demo
 
-lock: ## write requirements.lock anew, with the newest versions that pyproject.toml admits
+lock: ## write the lock files anew, with the newest versions that pyproject.toml admits
 	rm -rf .lock-venv
 	$(call make_venv,.lock-venv)
 	$(call pip,.lock-venv) install --quiet --editable '.[dev]'
 	$(call pip,.lock-venv) freeze --exclude-editable > requirements.lock
+	$(call pip,.lock-venv) install --quiet --constraint requirements.lock --editable '.[spark]'
+	$(call pip,.lock-venv) freeze --exclude-editable | grep -vxFf requirements.lock > requirements-spark.lock
 	rm -rf .lock-venv
 
 clean: ## remove the environment, caches and build products
@@ -65,3 +75,9 @@ $(READY): pyproject.toml requirements.lock
 	@$(call pip,$(VENV)) install --quiet --disable-pip-version-check --requirement requirements.lock
 	@$(call pip,$(VENV)) install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)
+
+# Spark is half a gigabyte, built from source: what can do without it does not wait for it.
+$(SPARK): requirements-spark.lock $(READY)
+	@echo "installing Spark into $(VENV)"
+	@$(call pip,$(VENV)) install --quiet --disable-pip-version-check --requirement requirements-spark.lock
+	@touch $(SPARK)

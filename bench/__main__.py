@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.figures import SECTIONS, Figure
+from bench.peers import end_on_signals, end_with_parent
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
@@ -24,30 +25,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("sections", nargs="*", help=f"which ones: {', '.join(SECTIONS)} (default: all)")
     parser.add_argument("--runs", type=int, default=5, help="runs of every figure (default 5)")
+    parser.add_argument("--quick", action="store_true", help="small sizes, where a program has any; not written")
     parser.add_argument("--no-write", action="store_true", help="print only, leave RESULTS.md alone")
     options = parser.parse_args(arguments)
+    end_on_signals()
     for section in options.sections or SECTIONS:
         if section not in SECTIONS:
             parser.error(f"there is no section {section!r}; use {', '.join(SECTIONS)}")
-        table = _table(SECTIONS[section], _measure(SECTIONS[section], options.runs))
+        table = _table(SECTIONS[section], _measure(SECTIONS[section], options.runs, options.quick))
         print(table)
-        if not options.no_write:
+        if not (options.no_write or options.quick):
             _write(section, table, options.runs)
     return 0
 
 
-def _measure(figures: Sequence[Figure], runs: int) -> dict[str, list[dict[str, float]]]:
+def _measure(figures: Sequence[Figure], runs: int, is_quick: bool) -> dict[str, list[dict[str, float]]]:
     """Run every figure `runs` times, round after round."""
     samples: dict[str, list[dict[str, float]]] = {}
     programs = list(dict.fromkeys(figure.program for figure in figures))
     for number in range(runs):
         for program in programs:
             print(f"run {number + 1} of {runs}: {program}", file=sys.stderr, flush=True)
-            done = subprocess.run(
-                [sys.executable, "-m", *program.split()], check=True, stdout=subprocess.PIPE, text=True
-            )
-            samples.setdefault(program, []).append(json.loads(done.stdout.splitlines()[-1]))
+            samples.setdefault(program, []).append(_run([*program.split(), *["--quick"] * is_quick]))
     return samples
+
+
+def _run(program: list[str]) -> dict[str, float]:
+    """What the program printed last. If we are told to end, it is, and has time to end what it started."""
+    command = [sys.executable, "-m", *program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=end_with_parent) as process:
+        try:
+            output, _ = process.communicate()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(program)} failed, see above")
+    figures: dict[str, float] = json.loads(output.splitlines()[-1])
+    return figures
 
 
 def _table(figures: Sequence[Figure], samples: dict[str, list[dict[str, float]]]) -> str:

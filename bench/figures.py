@@ -62,4 +62,115 @@ SERVER = [
     Figure("median fdatasync after a small write", "bench.server", "fdatasync_ms", "ms", None),
 ]
 
-SECTIONS = {"engine": ENGINE, "server": SERVER}
+STREAMS = {
+    "sse": "our SSE",
+    "nchan_sse": "nchan SSE",
+    "ws": "our WebSocket",
+    "nchan_ws": "nchan WebSocket",
+    "nats": "NATS",
+}
+
+
+def _latency(watchers: int) -> list[Figure]:
+    """Of one number of watchers. Each way is followed by its peer and their ratio."""
+    program, title = "bench.live latency", f"{watchers:,} watcher{'s' * (watchers > 1)}, 50 writes/s"
+    figures = []
+    for key, stream in STREAMS.items():
+        figures.append(Figure(f"{title}: p50, {stream}", program, f"{key}_{watchers}_p50_ms", "ms", None))
+        figures.append(Figure(f"{title}: p99, {stream}", program, f"{key}_{watchers}_p99_ms", "ms", None))
+        if key.startswith("nchan_"):
+            ratio = key.removeprefix("nchan_") + f"_{watchers}_p99_ratio"
+            figures.append(Figure("… ratio of the p99 to nchan's", program, ratio, "", 1.0))
+    return figures
+
+
+def _saturated() -> list[Figure]:
+    program, title, figures = "bench.live saturation", "saturated, 1,000 watchers", []
+    for key, stream in STREAMS.items():
+        figures.append(Figure(f"{title}: {stream}", program, f"{key}_per_s", "deliveries/s", None, "higher"))
+        if key.startswith("nchan_"):
+            way = key.removeprefix("nchan_")
+            target = {"sse": 1.0, "ws": 0.6}[way]
+            figures.append(Figure("… ratio to nchan", program, f"{way}_ratio", "", target, "higher"))
+    for key, stream in STREAMS.items():
+        figures.append(Figure(f"… CPU of the server, {stream}", program, f"{key}_server_cpu", "cores", None))
+        figures.append(Figure(f"… CPU of the watchers' process, {stream}", program, f"{key}_client_cpu", "cores", None))
+    return figures
+
+
+LIVE = [
+    *_latency(1),
+    *_latency(100),
+    *_latency(1000),
+    *(
+        Figure(
+            f"… CPU of the watchers' process at 1,000, {stream}",
+            "bench.live latency",
+            f"{key}_1000_client_cpu",
+            "cores",
+            None,
+        )
+        for key, stream in STREAMS.items()
+    ),
+    *_saturated(),
+    Figure("memory per idle SSE connection, of 1,000", "bench.live idle", "sse_few_bytes", "B", 4096),
+    Figure("memory per idle SSE connection, of 10,000", "bench.live idle", "sse_many_bytes", "B", 4096),
+    Figure("… nchan, of 10,000", "bench.live idle", "nchan_sse_many_bytes", "B", None),
+    Figure("a write reaches 10,000 idle SSE connections", "bench.live idle", "sse_reach_ms", "ms", 1000),
+    Figure("… nchan", "bench.live idle", "nchan_sse_reach_ms", "ms", None),
+]
+
+QUEUE_SYSTEMS = {
+    "disk": "our disk queue",
+    "redis": "Redis stream, everysec",
+    "beanstalkd": "beanstalkd -b",
+    "postgres": "PostgreSQL, deleting",
+    "postgres_lease": "PostgreSQL, leasing",
+    "fsync": "our fsync queue",
+    "redis_always": "Redis stream, always",
+    "beanstalkd_always": "beanstalkd -b -f0",
+    "jitter": "our disk queue, jitter 5 ms",
+}
+QUEUES = [
+    *(
+        figure
+        for key, system in QUEUE_SYSTEMS.items()
+        for figure in (
+            Figure(f"claim 8 and ack, 50 workers: {system}", "bench.queues", f"{key}_per_s", "jobs/s", None, "higher"),
+            Figure("… p50 of a claim", "bench.queues", f"{key}_p50_ms", "ms", None),
+            Figure("… p99 of a claim", "bench.queues", f"{key}_p99_ms", "ms", None),
+            Figure("… CPU of the two client processes", "bench.queues", f"{key}_client_cpu", "cores", None),
+        )
+    ),
+    Figure("jobs/s, disk: ratio to Redis, everysec", "bench.queues", "disk_to_redis", "", 0.8, "higher"),
+    Figure("… to beanstalkd -b", "bench.queues", "disk_to_beanstalkd", "", 1.0, "higher"),
+    Figure("… to PostgreSQL, deleting", "bench.queues", "disk_to_postgres", "", 1.0, "higher"),
+    Figure("… to PostgreSQL, leasing", "bench.queues", "disk_to_postgres_lease", "", 1.0, "higher"),
+    Figure("jobs/s, fsync: ratio to our disk queue", "bench.queues", "fsync_to_disk", "", 0.7, "higher"),
+    Figure("… to Redis, always", "bench.queues", "fsync_to_redis_always", "", None, "higher"),
+    Figure("… to beanstalkd -b -f0", "bench.queues", "fsync_to_beanstalkd_always", "", None, "higher"),
+    Figure("jobs per worker: cv, jitter 5 ms", "bench.queues", "jitter_cv", "", 0.1),
+    Figure("… cv without jitter", "bench.queues", "disk_cv", "", None),
+]
+
+ROUTERS = [
+    Figure(
+        "one source, one dest: 100 records per POST", "bench.routers", "batch_per_s", "records/s", 300_000, "higher"
+    ),
+    Figure("… without a router", "bench.routers", "unrouted_batch_per_s", "records/s", None, "higher"),
+    Figure("one source, one dest: one record per POST", "bench.routers", "single_per_s", "records/s", None, "higher"),
+    Figure("… without a router", "bench.routers", "unrouted_single_per_s", "records/s", None, "higher"),
+    Figure("p50 of the source's ack at 200 writes/s, 100 routers", "bench.routers", "many_p50_ms", "ms", None),
+    Figure("… no router", "bench.routers", "none_p50_ms", "ms", None),
+    Figure("… ratio", "bench.routers", "p50_ratio", "", 1.1),
+    Figure("p99 of the source's ack at 200 writes/s, 100 routers", "bench.routers", "many_p99_ms", "ms", None),
+    Figure("… no router", "bench.routers", "none_p99_ms", "ms", None),
+    Figure("… ratio", "bench.routers", "p99_ratio", "", 1.1),
+    Figure(
+        "acks/s of the source, 64 connections, 100 routers", "bench.routers", "many_acks_per_s", "/s", None, "higher"
+    ),
+    Figure("… no router", "bench.routers", "none_acks_per_s", "/s", None, "higher"),
+    Figure("… ratio, none to 100", "bench.routers", "acks_ratio", "", 1.1),
+]
+
+SECTIONS = {"engine": ENGINE, "server": SERVER, "live": LIVE, "queues": QUEUES, "routers": ROUTERS}

@@ -8,16 +8,13 @@ drives Redis. `make bench-peers` installs both from Debian.
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from bench import peers
 from topics.testing.server import ServerProcess
 
 DATA = '{"sku":"AEROPRESS-GO","qty":1,"total":3499,"customer":"c-123456","note":"' + "x" * 125 + '"}'
@@ -36,13 +33,13 @@ class Bench:
         self._directory = directory
         self.host, self.port = server.address
 
-    def wrk(self, path: str, body: str, connections: int) -> float:
+    def wrk(self, path: str, body: str, connections: int, seconds: float = SECONDS) -> float:
         """Requests per second of POSTs with `body`."""
         script = self._directory / "post.lua"
         script.write_text(SCRIPT.format(body=body))
         url = f"http://{self.host}:{self.port}{path}"
         done = subprocess.run(
-            ["wrk", "-t1", f"-c{connections}", f"-d{SECONDS}s", "-s", str(script), url],
+            ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "-s", str(script), url],
             check=True,
             capture_output=True,
             text=True,
@@ -101,25 +98,6 @@ class Redis:
         )
 
 
-@contextmanager
-def redis(directory: Path) -> Iterator[Redis]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    directory.mkdir()
-    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory)]
-    process = subprocess.Popen(
-        [*command, "--appendonly", "yes", "--appendfsync", "everysec", "--save", ""], stdout=subprocess.DEVNULL
-    )
-    try:
-        while subprocess.run(["redis-cli", "-p", str(port), "ping"], capture_output=True).stdout.strip() != b"PONG":
-            time.sleep(0.05)
-        yield Redis(port)
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def fdatasync_ms(directory: Path, count: int = 500) -> float:
     """The median of fdatasync after a small write into a file that was filled with zeros."""
     path = directory / "synced"
@@ -136,8 +114,9 @@ def fdatasync_ms(directory: Path, count: int = 500) -> float:
 
 
 def measure(directory: Path) -> dict[str, float]:
-    with ServerProcess(directory / "topics") as server, redis(directory / "redis") as peer:
+    with ServerProcess(directory / "topics") as server, peers.redis(directory / "redis") as redis:
         bench = Bench(server, directory)
+        peer = Redis(redis.address[1])
         one = '{"records":[{"data":' + DATA + "}]}"
         hundred = '{"records":[' + ",".join(['{"data":' + DATA + "}"] * 100) + "]}"
         for topic, durability in (("disk", "disk"), ("fsync", "fsync"), ("many", "disk")):
@@ -167,15 +146,12 @@ def measure(directory: Path) -> dict[str, float]:
     return figures
 
 
-def main() -> int:
-    missing = [name for name in ("wrk", "redis-server", "redis-benchmark", "redis-cli") if shutil.which(name) is None]
-    if missing:
-        print(f"not installed: {', '.join(missing)}; run `make bench-peers`", file=sys.stderr)
-        return 2
+def main() -> None:
+    peers.require("wrk", "redis-server", "redis-benchmark", "redis-cli")
+    peers.end_on_signals()
     with tempfile.TemporaryDirectory(prefix="topics-bench-", dir=".") as directory:
         print(json.dumps(measure(Path(directory).absolute())))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,0 +1,226 @@
+"""The load's side: many sockets on one epoll loop, in a process of its own, with as little Python per byte as can be.
+
+Watchers only receive, and count records by a mark that each holds once.
+Conversations ask and are answered. Neither knows a protocol: how a connection
+is opened, what is sent and when an answer is whole comes from outside.
+"""
+
+import gc
+import multiprocessing
+import re
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Generator, Iterable
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from bench.processes import cpu_seconds
+
+MARK: Final = b"^|"
+STAMP: Final = re.compile(rb"\^\|(\d{19})")
+STAMP_BYTES: Final = 21
+RECEIVE_BYTES: Final = 256 * 1024
+PATIENCE_S: Final = 60.0
+
+Opening = Callable[[], socket.socket]
+IsWhole = Callable[[bytes], bool]
+Log = list[tuple[int, int, bytes]]  # when, on which connection, what was received
+Conversation = Generator[tuple[bytes, IsWhole], bytes, None]
+
+FORK: Final = multiprocessing.get_context("fork")
+
+
+def stamped(filler_bytes: int = 150) -> bytes:
+    """A record with the mark and the time of the call, which is the same clock in every process."""
+    return b'{"at":"^|%019d","note":"%s"}' % (time.monotonic_ns(), b"x" * filler_bytes)
+
+
+class Latency(NamedTuple):
+    p50_ms: float
+    p99_ms: float
+    longest_ms: float
+
+
+def latency_of(times_ns: list[int]) -> Latency:
+    times = sorted(times_ns)
+    p50, p99 = times[len(times) // 2], times[min(len(times) - 1, int(len(times) * 0.99))]
+    return Latency(p50 / 1e6, p99 / 1e6, times[-1] / 1e6)
+
+
+class Watchers:
+    """Connections that receive records, in a process of their own, until the `with` ends."""
+
+    def __init__(self, opening: Opening, pause_s: float = 0.0) -> None:
+        """`pause_s` is slept between two rounds: more bytes per call, for runs that count only."""
+        self.count = 0
+        self._received = FORK.RawValue("Q", 0)
+        self._pipe, theirs = FORK.Pipe()
+        self._process = FORK.Process(target=_watch, args=(opening, theirs, self._received, pause_s), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self._process.join()
+
+    @property
+    def received(self) -> int:
+        """Records, over all connections."""
+        return int(self._received.value)
+
+    @property
+    def cpu_s(self) -> float:
+        assert self._process.pid is not None
+        return cpu_seconds(self._process.pid)
+
+    def open(self, count: int) -> None:
+        """Open connections until there are `count`."""
+        self._ask(("open", count - self.count))
+        self.count = count
+
+    def start_timing(self) -> None:
+        self._ask(("time", None))
+
+    def latency(self) -> Latency:
+        """Of all records received since `start_timing`: from their stamp to their receipt."""
+        answer = self._ask(("report", None))
+        assert isinstance(answer, Latency)
+        return answer
+
+    def wait_for(self, received: int) -> None:
+        """Until so many records have arrived in all."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.received < received:
+            if time.monotonic() > deadline or not self._process.is_alive():
+                raise RuntimeError(f"{self.received} of {received} records arrived at {self.count} watchers")
+            time.sleep(0.001)
+
+    def _ask(self, command: tuple[str, object]) -> object:
+        self._pipe.send(command)
+        while not self._pipe.poll(1):
+            if not self._process.is_alive():
+                raise RuntimeError("the watchers' process has ended, see above")
+        return self._pipe.recv()
+
+
+def _watch(opening: Opening, pipe: Connection, received: Any, pause_s: float) -> None:
+    _settle()
+    epoll = select.epoll()
+    commands = pipe.fileno()
+    epoll.register(commands, select.EPOLLIN)
+    receive: dict[int, Callable[[bytearray], int]] = {}  # of each connection, by descriptor
+    split: set[int] = set()  # connections whose last byte was the first of a mark
+    log: Log = []  # of a run that is timed
+    is_timed = False
+    buffer = bytearray(RECEIVE_BYTES)
+    view = memoryview(buffer)
+    first, second = MARK
+    now_ns, count_in = time.monotonic_ns, buffer.count
+    while True:
+        if pause_s:
+            time.sleep(pause_s)
+        found = 0
+        for descriptor, _ in epoll.poll():
+            if descriptor == commands:
+                command, value = pipe.recv()
+                if command == "open":
+                    for _ in range(value):
+                        connection = opening()
+                        receive[connection.fileno()] = connection.recv_into
+                        epoll.register(connection.fileno(), select.EPOLLIN)
+                is_timed |= command == "time"
+                pipe.send(_latency(log) if command == "report" else None)
+                continue
+            size = receive[descriptor](buffer)
+            if is_timed:
+                log.append((now_ns(), descriptor, bytes(view[:size])))
+            if size == 0:
+                raise RuntimeError("the server has closed the connection of a watcher")
+            found += count_in(MARK, 0, size)
+            if split and descriptor in split:
+                split.discard(descriptor)
+                found += buffer[0] == second
+            if buffer[size - 1] == first:
+                split.add(descriptor)
+        received.value += found
+
+
+def _latency(log: Log) -> Latency:
+    times: list[int] = []
+    rests: dict[int, bytes] = {}  # ends of what was received, which may hold the beginning of a stamp
+    for at, descriptor, received in log:
+        text = rests.pop(descriptor, b"") + received
+        end = 0
+        for match in STAMP.finditer(text):
+            times.append(at - int(match[1]))
+            end = match.end()
+        rests[descriptor] = text[max(end, len(text) - STAMP_BYTES + 1) :]
+    return latency_of(times) if times else Latency(0.0, 0.0, 0.0)
+
+
+def converse(conversations: Iterable[tuple[socket.socket, Conversation]]) -> None:
+    """Carry on all of them until each has ended."""
+    epoll = select.epoll()
+    going: dict[int, tuple[socket.socket, Conversation, IsWhole]] = {}
+    rests: dict[int, bytes] = {}
+    for connection, conversation in conversations:
+        request, is_whole = next(conversation)
+        going[connection.fileno()] = connection, conversation, is_whole
+        epoll.register(connection.fileno(), select.EPOLLIN)
+        connection.sendall(request)
+    while going:
+        for descriptor, _ in epoll.poll():
+            connection, conversation, is_whole = going[descriptor]
+            received = connection.recv(RECEIVE_BYTES)
+            if not received:
+                raise RuntimeError(f"the server has closed a connection, after {rests.get(descriptor, b'')!r}")
+            answer = rests.pop(descriptor, b"") + received
+            if not is_whole(answer):
+                rests[descriptor] = answer
+                continue
+            try:
+                request, is_whole = conversation.send(answer)
+            except StopIteration:
+                epoll.unregister(descriptor)
+                del going[descriptor]
+                continue
+            going[descriptor] = connection, conversation, is_whole
+            connection.sendall(request)
+
+
+def in_processes(count: int, work: Callable[[int, Callable[[], object]], Any]) -> list[Any]:
+    """`work(number, ready)` in `count` processes at once; what each returns. `ready()` waits for the others."""
+    barrier = FORK.Barrier(count)
+    pipes = [FORK.Pipe(duplex=False) for _ in range(count)]
+
+    def run(number: int) -> None:
+        _settle()
+        pipes[number][1].send(work(number, barrier.wait))
+
+    processes = [FORK.Process(target=run, args=(number,), daemon=True) for number in range(count)]
+    try:
+        for process in processes:
+            process.start()
+        for ours, _ in pipes:
+            while not ours.poll(0.5):
+                if not all(other.is_alive() or other.exitcode == 0 for other in processes):
+                    raise RuntimeError("a client process has failed, see above")
+        return [ours.recv() for ours, _ in pipes]
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _settle() -> None:
+    """At the start of a client process: it ends with its parent's `terminate`, and is not paused by collections."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.disable()

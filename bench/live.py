@@ -1,0 +1,185 @@
+"""Figures of live delivery beside nchan and NATS. `python -m bench.live NAME [--quick]` prints one JSON object.
+
+All servers are up at once, on loopback; one after the other is written to
+while its watchers, on one epoll loop in a process of its own, receive. The
+topics are of the default class, disk; the peers keep messages in memory. A
+delivery is one record at one watcher, however many share a frame; writers that
+saturate stay a fixed number of records ahead of the average watcher.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bench import peers
+from bench.epoll import Latency, Watchers, stamped
+from bench.processes import cpu_seconds, open_many_files, resident_bytes
+from bench.streams import Nats, NchanSse, NchanWebSocket, System, TopicsSse, TopicsWebSocket, Writer
+from topics.testing.server import ServerProcess
+
+RATE: Final = 50  # writes per second of the latency runs
+AHEAD: Final = 64  # records by which writers may be ahead of the watchers when they saturate them
+PAUSE_S: Final = 0.002  # of watchers that only count
+UNLIMITED: Final = {"TOPICS_MAX_SSE_CONNECTIONS": "0", "TOPICS_MAX_WATCH_SESSIONS": "0"}
+
+
+class Sizes(NamedTuple):
+    paced_s: float
+    watchers: tuple[int, ...]
+    saturated_s: float
+    saturated: int
+    idle: tuple[int, int]
+
+
+FULL: Final = Sizes(paced_s=6, watchers=(1, 100, 1000), saturated_s=4, saturated=1000, idle=(1000, 10_000))
+QUICK: Final = Sizes(paced_s=0.5, watchers=(1, 10), saturated_s=0.5, saturated=20, idle=(50, 200))
+
+
+class Under(NamedTuple):
+    """A system under test, and the process that serves it."""
+
+    system: System
+    pid: int
+
+
+@contextmanager
+def systems(directory: Path) -> Iterator[dict[str, Under]]:
+    with (
+        ServerProcess(directory / "topics", UNLIMITED) as ours,
+        peers.nchan(directory / "nchan") as nchan,
+        peers.nats(directory / "nats") as nats,
+    ):
+        yield {
+            "sse": Under(TopicsSse(ours.address), ours.pid),
+            "nchan_sse": Under(NchanSse(nchan.address), nchan.pid),
+            "ws": Under(TopicsWebSocket(ours.address), ours.pid),
+            "nchan_ws": Under(NchanWebSocket(nchan.address), nchan.pid),
+            "nats": Under(Nats(nats.address), nats.pid),
+        }
+
+
+def write_at(rate: float, seconds: float, writer: Writer) -> int:
+    """Write at this rate, however long the answers take; how many records."""
+    count = max(1, int(rate * seconds))
+    started = time.monotonic()
+    for number in range(count):
+        while (wait_s := started + number / rate - time.monotonic()) > 0:
+            writer.take_answers(wait_s)
+        while not writer.send(stamped()):
+            writer.take_answers(0.1)
+    return count
+
+
+def write_ahead(seconds: float, writer: Writer, watchers: Watchers, sent: int) -> int:
+    """Write as fast as the watchers receive; how many records in all. `sent` were received before."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if sent - watchers.received / watchers.count >= AHEAD or not writer.send(stamped()):
+            writer.take_answers(0.001)
+        else:
+            sent += 1
+    return sent
+
+
+def greet(writer: Writer, watchers: Watchers) -> None:
+    """Write one record and see it arrive everywhere: all watch."""
+    before = watchers.received
+    writer.send(stamped())
+    watchers.wait_for(before + watchers.count)
+
+
+def latency_at(under: Under, topic: str, count: int, seconds: float) -> tuple[Latency, float]:
+    """From write to delivery, and the share of a core that the watchers took."""
+    writer = under.system.writer(topic)
+    with Watchers(partial(under.system.watch, topic)) as watchers:
+        watchers.open(count)
+        greet(writer, watchers)
+        sent = 1 + write_at(RATE, seconds / 4, writer)
+        watchers.wait_for(sent * count)
+        watchers.start_timing()
+        started, client_s = time.monotonic(), watchers.cpu_s
+        sent += write_at(RATE, seconds, writer)
+        writer.finish()
+        watchers.wait_for(sent * count)
+        client_cpu = (watchers.cpu_s - client_s) / (time.monotonic() - started)
+        return watchers.latency(), client_cpu
+
+
+def latency(all_systems: dict[str, Under], sizes: Sizes) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for count in sizes.watchers:
+        for name, under in all_systems.items():
+            measured, client_cpu = latency_at(under, f"{name}{count}", count, sizes.paced_s)
+            figures[f"{name}_{count}_p50_ms"] = measured.p50_ms
+            figures[f"{name}_{count}_p99_ms"] = measured.p99_ms
+            figures[f"{name}_{count}_client_cpu"] = client_cpu
+        for way in ("sse", "ws"):
+            ours, theirs = figures[f"{way}_{count}_p99_ms"], figures[f"nchan_{way}_{count}_p99_ms"]
+            figures[f"{way}_{count}_p99_ratio"] = ours / theirs
+    return figures
+
+
+def saturation(all_systems: dict[str, Under], sizes: Sizes) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for name, under in all_systems.items():
+        topic = f"{name}_saturated"
+        writer = under.system.writer(topic)
+        with Watchers(partial(under.system.watch, topic), PAUSE_S) as watchers:
+            watchers.open(sizes.saturated)
+            greet(writer, watchers)
+            sent = write_ahead(sizes.saturated_s / 4, writer, watchers, 1)
+            before, server_s, client_s = watchers.received, cpu_seconds(under.pid), watchers.cpu_s
+            started = time.monotonic()
+            sent = write_ahead(sizes.saturated_s, writer, watchers, sent)
+            seconds = time.monotonic() - started
+            figures[f"{name}_per_s"] = (watchers.received - before) / seconds
+            figures[f"{name}_server_cpu"] = (cpu_seconds(under.pid) - server_s) / seconds
+            figures[f"{name}_client_cpu"] = (watchers.cpu_s - client_s) / seconds
+            writer.finish()
+            watchers.wait_for(sent * watchers.count)
+    figures["sse_ratio"] = figures["sse_per_s"] / figures["nchan_sse_per_s"]
+    figures["ws_ratio"] = figures["ws_per_s"] / figures["nchan_ws_per_s"]
+    return figures
+
+
+def idle(all_systems: dict[str, Under], sizes: Sizes) -> dict[str, float]:
+    """Memory that connections cost on which nothing happens, and how long a write takes to reach them all."""
+    figures: dict[str, float] = {}
+    for name in ("sse", "nchan_sse"):
+        under, topic = all_systems[name], f"{name}_idle"
+        writer = under.system.writer(topic)
+        with Watchers(partial(under.system.watch, topic)) as watchers:
+            watchers.open(20)  # what the first connections bring about is not theirs
+            greet(writer, watchers)
+            before = resident_bytes(under.pid)
+            for step, count in zip(("few", "many"), sizes.idle, strict=True):
+                watchers.open(20 + count)
+                figures[f"{name}_{step}_bytes"] = (resident_bytes(under.pid) - before) / count
+            watchers.start_timing()
+            greet(writer, watchers)
+            figures[f"{name}_reach_ms"] = watchers.latency().longest_ms
+            writer.finish()
+    return figures
+
+
+def main() -> None:
+    peers.require("nginx", "nats-server")
+    peers.end_on_signals()
+    open_many_files()
+    measure = {"latency": latency, "saturation": saturation, "idle": idle}[sys.argv[1]]
+    sizes = QUICK if "--quick" in sys.argv else FULL
+    with (
+        tempfile.TemporaryDirectory(prefix="topics-bench-", dir=".") as path,
+        systems(Path(path).absolute()) as all_systems,
+    ):
+        print(json.dumps(measure(all_systems, sizes)))
+
+
+if __name__ == "__main__":
+    main()
