@@ -13,13 +13,26 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_the_lock_holds_a_plain_pin_for_everything_that_development_needs() -> None:
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
+def locked_in(name: str) -> set[str]:
+    lines = (ROOT / name).read_text().splitlines()
     pins = [re.fullmatch(r"([A-Za-z0-9_.-]+)==[A-Za-z0-9_.+!-]+", line) for line in lines]
     assert all(pins), "each line is name==version, without addresses or paths"
-    locked = {re.sub(r"[-_.]+", "-", pin[1].lower()) for pin in pins if pin}
-    declared = {re.split(r"[<>=]", r)[0] for r in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]}
-    assert declared <= locked
+    return {re.sub(r"[-_.]+", "-", pin[1].lower()) for pin in pins if pin}
+
+
+def names_of(requirements: list[str]) -> set[str]:
+    return {re.split(r"[<>=]", requirement)[0] for requirement in requirements}
+
+
+def test_the_lock_holds_a_plain_pin_for_everything_that_development_needs() -> None:
+    declared = names_of(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"])
+    assert declared <= locked_in("requirements.lock")
+
+
+def test_spark_has_a_lock_of_its_own() -> None:
+    locked = locked_in("requirements-spark.lock")
+    assert names_of(PROJECT["optional-dependencies"]["spark"]) <= locked
+    assert not locked & locked_in("requirements.lock")
 
 
 def test_the_installed_package_has_the_version_that_it_says() -> None:

@@ -1,12 +1,14 @@
 """What the engine answers."""
 
+from typing import Literal
+
 import msgspec
 from msgspec import Struct
 
 from topics.core.config import effective_priority
 from topics.core.log import Plan
 from topics.core.machine import Topic
-from topics.model import Record, Tombstone, TopicConfig
+from topics.model import Record, RouterDefinition, Tombstone, TopicConfig
 
 
 class WriteResult(Struct, frozen=True):
@@ -33,6 +35,7 @@ class ReadResult(Struct, frozen=True):
     earliest_seq: int
     scanned: int
     tombstone: Tombstone | None
+    nodes: frozenset[str] = frozenset()  # of the records
 
     @property
     def caught_up(self) -> bool:
@@ -59,11 +62,68 @@ class DeleteResult(Struct, frozen=True):
 
 
 class QueueCounts(Struct, frozen=True):
-    """The jobs of a queue: live ones without lease and delay, those under a lease, those moved away."""
+    """The jobs of a queue: live ones without lease and delay, those under a lease, those moved away, those delayed."""
 
     ready: int
     in_flight: int
     dead_lettered: int
+    delayed: int
+
+
+class Claimed(Struct):
+    """Jobs handed out to one claimer. `texts` are claim items, as JSON."""
+
+    topic: str
+    topic_id: int
+    texts: list[bytes]
+    leases: list[tuple[int, int]]  # seq and lease number of each
+    ready: int
+
+    @property
+    def jobs(self) -> list["Job"]:
+        return [_decode_job(text) for text in self.texts]
+
+
+class Job(Struct, frozen=True, rename={"seq": "$seq", "ts": "$ts", "tag": "$tag"}):
+    """A job as its worker gets it. `data` and `meta` are the JSON texts that were written."""
+
+    seq: int
+    lease_id: str
+    deadline: int
+    ts: int
+    deliveries: int
+    data: msgspec.Raw
+    tag: str | None = None
+    meta: msgspec.Raw = msgspec.Raw()
+
+
+class Settled(Struct, frozen=True):
+    """The answer to an ack, nack or extend: what it reached, what not, and the queue after it."""
+
+    topic: str
+    done: list[int]
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    deadline: int = 0  # of an extend
+
+
+class LeaseView(Struct, frozen=True, rename={"seq": "$seq"}):
+    """Who holds a job, and until when. The lease's id is its holder's."""
+
+    seq: int
+    node: str
+    deadline: int
+    deliveries: int
+
+
+class Redriven(Struct, frozen=True):
+    """The answer to a redrive: dead letters that are jobs again, and those that are still letters."""
+
+    topic: str
+    dead_letter: str
+    redriven: int
+    remaining: int
 
 
 class TopicState(Struct, frozen=True):
@@ -83,7 +143,21 @@ class TopicState(Struct, frozen=True):
     queue: QueueCounts | None  # queues only
 
 
+class RouterState(Struct, frozen=True):
+    """A router as it is now."""
+
+    router: str
+    source: str
+    dest: str
+    definition: RouterDefinition
+    forwarded_total: int
+    lag: int  # seqs of the source that it has not looked at
+    state: Literal["running", "blocked"]
+    blocked_by: str | None  # why it cannot go on
+
+
 _decode_records = msgspec.json.Decoder(list[Record]).decode
+_decode_job = msgspec.json.Decoder(Job).decode
 
 
 def read_result(topic: Topic, plan: Plan) -> ReadResult:
@@ -97,6 +171,7 @@ def read_result(topic: Topic, plan: Plan) -> ReadResult:
         plan.earliest,
         plan.scanned,
         plan.tombstone,
+        plan.nodes(),
     )
 
 
@@ -119,7 +194,6 @@ def topic_state(topic: Topic, now: int) -> TopicState:
 
 
 def _queue_counts(topic: Topic, now: int) -> QueueCounts:
-    queue, is_live = topic.queue, topic.log.is_live
-    leased = [seq for seq, (_, _, deadline) in queue.leases.items() if now <= deadline and is_live(seq)]
-    delayed = [seq for seq, start in queue.delayed.items() if now < start and is_live(seq)]
-    return QueueCounts(topic.log.count - len(leased) - len(delayed), len(leased), queue.dead_lettered)
+    queue = topic.queue
+    queue.settle(now)
+    return QueueCounts(queue.ready(topic.log.count), len(queue.leases), queue.dead_lettered, queue.delayed_count)

@@ -16,12 +16,14 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from topics.answers import (
     Claimed,
     DeleteResult,
     ReadResult,
+    Redriven,
+    RouterState,
     Settled,
     TopicState,
     WriteResult,
@@ -37,6 +39,7 @@ from topics.core.machine import State, Topic
 from topics.core.parts import Cache, ColdPage, Projection
 from topics.core.queue import lease_number
 from topics.core.records import NO_META, Batch, RecordIn, batch_of
+from topics.core.routers import PutRouter
 from topics.errors import (
     CommitFailed,
     Damaged,
@@ -46,10 +49,12 @@ from topics.errors import (
     UnusableDirectory,
 )
 from topics.export import Export, capture
+from topics.forwarding import Behind, Forwarder
 from topics.ledger import Gate, Ledger
-from topics.model import TagMatch, TopicConfig
+from topics.model import Guarantee, RouterDefinition, TagMatch, TopicConfig
 from topics.moves import Moves
 from topics.queues import Claimer, Queues
+from topics.routing import Routing
 from topics.settings import Settings
 from topics.storage.files import Disk, RealDisk
 from topics.storage.wal import Wal
@@ -76,7 +81,9 @@ class Engine:
         self._ledger.on_rebuilt = self._start_cache
         self._cache = Cache(settings.cache_bytes // 2)
         self._upkeep = Upkeep(self._ledger, self._cache, clock, settings)
-        self._caps = Caps(settings.max_topics, settings.max_total_bytes)
+        self._caps = Caps(settings.max_topics, settings.max_total_bytes, settings.max_routers)
+        self.forwarder = Forwarder(self._ledger, clock, self._caps, disk.run)
+        self._routing = Routing(self._ledger, self.forwarder, self._caps)
         self.queues = Queues(self._ledger, clock, Moves(self._ledger, clock, self._caps), self.load)
         self.queues.cache = self._cache
         self.workers = Workers(self._ledger, clock, self.queues, self.load)
@@ -143,6 +150,7 @@ class Engine:
                 raise UnusableDirectory(f"{self._disk.path} cannot be used: {error}") from error
             raise
         self._is_open = True
+        self.forwarder.start()
         if self._has_background:
             self._upkeep.start()
 
@@ -153,6 +161,8 @@ class Engine:
         self._is_open = False
         try:
             await self.workers.stop()
+            await self.forwarder.drain()
+            await self.forwarder.stop()
             await self._upkeep.stop()
         finally:
             self._ledger.store.close()
@@ -169,7 +179,9 @@ class Engine:
 
     def _start_cache(self) -> None:
         """Begin with an empty cache: the state was rebuilt, its parts are others."""
+        self.forwarder.restart()
         self._cache = self._upkeep.cache = self.queues.cache = Cache(self._cache.bytes_max)
+        self.queues.rebuilt()
 
     # --- writing
 
@@ -213,7 +225,7 @@ class Engine:
         create: bool | None = None,
         config: ConfigIn | Mapping[str, Any] | None = None,
     ) -> WriteResult:
-        """Append records: mappings with `data` and optionally `tag`, `node`, `meta`, or RecordIn with JSON texts."""
+        """Append records: RecordIn with JSON texts, or mappings with the fields of a record that is written."""
         batch = batch_of([_record_in(record) for record in records], node, self.settings, key)
         given = None if config is None else _config_in(config)
         return await self.append_batch(Append(name, batch, key, create, given))
@@ -287,6 +299,48 @@ class Engine:
                 slice_end = self.clock.monotonic() + SLICE_SECONDS
         return selected
 
+    # --- routers
+
+    async def put_router(
+        self,
+        name: str,
+        source: str,
+        dest: str,
+        *,
+        preserve_node: bool = True,
+        preserve_tag: bool = True,
+        create_dest: bool = True,
+        match: TagMatch | None = None,
+        allow_cycle: bool = False,
+        guarantee: Guarantee = "at_least_once",
+    ) -> tuple[bool, RouterState]:
+        """Copy what is written to `source` into `dest` from now on. Gives whether the router is new, and what it is."""
+        definition = RouterDefinition(preserve_node, preserve_tag, match, allow_cycle, guarantee)
+        return await self._routing.put(PutRouter(name, source, dest, definition, create_dest))
+
+    async def router(self, name: str) -> RouterState:
+        """A router as it is now; what its source has was forwarded before, unless it is blocked."""
+        return await self._routing.show(name)
+
+    async def routers_after(
+        self, after: str, count: int, wanted: Callable[[RouterState], bool] = lambda router: True
+    ) -> tuple[list[RouterState], bool]:
+        """Up to `count` routers whose names are above `after` and wanted, sorted; and whether there are more."""
+        return await self._routing.list_after(after, count, wanted)
+
+    async def delete_router(self, name: str) -> bool:
+        """Delete a router; its copies stay. False: there was none."""
+        return await self._routing.delete(name)
+
+    async def carry(self, name: str) -> None:
+        """Make the copies of all that was committed upstream of a topic (DF9)."""
+        topic = self.state.topics.get(name)
+        if topic is not None:
+            try:
+                self.forwarder.carry(topic)
+            except Behind as behind:
+                await self.forwarder.carry_on(behind.dest)
+
     # --- queues
 
     async def claim(self, name: str, node: str, count: int = 1, lease_ms: int | None = None) -> Claimed:
@@ -312,6 +366,14 @@ class Engine:
         return await self._settle(
             name, lambda numbers: self.queues.extend(name, node, seqs, numbers, lease_ms), lease_ids
         )
+
+    async def redrive(self, name: str, match: TagMatch | None = None, most: int | None = None) -> Redriven:
+        """Make jobs again of the dead letters of a queue, those with a matching tag, at most so many."""
+        try:
+            return await self.queues.redrive(name, match, most)
+        except Refusal:
+            await self._ledger.wait_to_refuse(name)
+            raise
 
     async def _settle(
         self,
@@ -393,7 +455,11 @@ class Engine:
             self.unlisten(topic.id, wake)
 
     async def _read(self, name: str, query: Query) -> ReadResult:
-        """One read, held at the gate; made anew if the log failed meanwhile."""
+        """One read, held at the gate; made anew if the log failed meanwhile.
+
+        A read that needs more pages than the cache keeps would never find all of them: it ends early instead.
+        """
+        loaded: set[object] = set()
         while True:
             try:
                 result, gate = self.read_now(name, query)
@@ -401,6 +467,9 @@ class Engine:
                 return result
             except ColdPage as cold:
                 await self.load(cold)
+                if cold.page in loaded:
+                    query = msgspec.structs.replace(query, stops_at_cold=True)
+                loaded.add(cold.page)
             except CommitFailed:
                 continue
             except TopicNotFound:
@@ -412,6 +481,7 @@ class Engine:
         topic = self._ledger.expire(name)
         if topic is None:
             raise TopicNotFound(name)
+        self.forwarder.carry(topic)
         if query.nodes and not topic.config.dedupe_node:
             query = msgspec.structs.replace(query, nodes=frozenset())
         plan = topic.log.read(query, topic.epoch, self._cache)
@@ -419,7 +489,10 @@ class Engine:
         return read_result(topic, plan), self._ledger.gate(topic)
 
     async def load(self, cold: ColdPage) -> None:
-        """Bring a page of a segment into the cache, off the loop."""
+        """Bring a page of a segment into the cache, off the loop, or copies into the topic that is read."""
+        if isinstance(cold, Behind):
+            await self.forwarder.carry_on(cold.dest)
+            return
         start, stop = cold.rows()
         try:
             self._cache.load(cold, await self._disk.run(lambda: cold.part.columns(start, stop)))
@@ -430,6 +503,7 @@ class Engine:
     async def topic_state(self, name: str, *, touch: bool = True) -> TopicState:
         """The topic as it is now. `touch` counts as a read."""
         while True:
+            await self.carry(name)
             topic = self._ledger.expire(name)
             if topic is not None and touch:
                 topic.last_read_ms = self.clock.now_ms()
@@ -549,7 +623,12 @@ def _record_in(record: Mapping[str, Any] | RecordIn) -> RecordIn:
     try:
         data = Raw(_encode_json(record["data"]))
         return RecordIn(
-            data, record.get("tag"), record.get("node"), NO_META if meta is None else Raw(_encode_json(meta))
+            data,
+            record.get("tag"),
+            record.get("node"),
+            NO_META if meta is None else Raw(_encode_json(meta)),
+            record.get("delay_ms", UNSET),
+            record.get("deliver_at", UNSET),
         )
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"a record is not JSON: {error}") from None

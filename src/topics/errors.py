@@ -15,6 +15,7 @@
     │   ├── TopicIncompatible   409 topic_exists_incompatible
     │   ├── TopicNotEmpty       409 topic_not_empty
     │   ├── NotAQueue           409 not_a_queue
+    │   ├── NoDeadLetter        409 no_dead_letter
     │   ├── RouterCycle         409 router_cycle
     │   ├── PayloadTooLarge     413 payload_too_large
     │   ├── UnsupportedMedia    415 unsupported_media_type
@@ -110,6 +111,13 @@ class NotAQueue(Refusal):
 
     def __init__(self, topic: str) -> None:
         super().__init__(f'topic "{topic}" is a log; only a queue hands out jobs', topic=topic)
+
+
+class NoDeadLetter(Refusal):
+    status, code = 409, "no_dead_letter"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f'queue "{topic}" has no dead_letter topic; nothing can come back from there', topic=topic)
 
 
 class RouterCycle(Refusal):

@@ -37,6 +37,7 @@ TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 Reason = Literal["cap", "ttl", "mixed", "recreated", "source_trim", "from_seq_too_old"]
+Guarantee = Literal["at_least_once", "exactly_once"]
 
 EXAMINED_MIN: Final = 100_000  # a read may stop after examining this many seqs, or 10 per record asked for
 
@@ -94,6 +95,16 @@ class TagMatch(msgspec.Struct, frozen=True):
         if not value.endswith("*"):
             raise InvalidRequest(f'{field}[2] is "{value}"; a Glob ends in *')
         return cls("Glob", value[:-1])
+
+
+class RouterDefinition(msgspec.Struct, frozen=True, array_like=True):
+    """What a router does with the records of its source."""
+
+    preserve_node: bool = True
+    preserve_tag: bool = True
+    match: TagMatch | None = None  # records whose tag does not match are passed over; None = all are copied
+    allow_cycle: bool = False
+    guarantee: Guarantee = "at_least_once"
 
 
 class Tombstone(msgspec.Struct, frozen=True):

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
-from topics.core.dump import TopicItem
+from topics.core.dump import META, TopicItem
 from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
 from topics.model import Gap, Reason, TopicConfig
-from topics.storage import replay, segments, snapshots
+from topics.storage import frames, replay, segments, snapshots
 from topics.storage.files import Disk, RealDisk
 from topics.storage.segments import DELETED, LIVE, Column, FileRef, PieceRef, SegmentFile, SegmentRows
 
@@ -43,6 +43,18 @@ FILES_MAX: Final = 256  # segments kept open; before Python 3.13 each costs a de
 
 T = TypeVar("T")
 _decode_topic = msgspec.msgpack.Decoder(TopicItem).decode
+
+
+class _Meta(Struct, array_like=True):
+    """What a reader needs of the snapshot's item on the whole instance."""
+
+    start: int  # log position at which recovery starts
+    next_id: int
+    next_segment: int
+    is_clean: bool  # taken at a graceful stop
+
+
+_decode_meta = msgspec.msgpack.Decoder(_Meta).decode
 
 
 class TopicInfo(Struct, frozen=True):
@@ -167,6 +179,18 @@ class Directory:
 
     def topic(self, name: str) -> TopicInfo:
         return self._steadily(lambda: self._info(self._item(name)))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether segments hold all there is: the server was stopped gracefully, and none has run here since.
+
+        Otherwise a topic may have records above its `sealed_through`, which only the log has.
+        """
+        meta = self._snapshot.meta
+        if meta is None or not meta.is_clean:
+            return False
+        logs = (name for name in self._disk.names() if name.startswith(replay.PREFIX))
+        return all(replay.number_in(name) < frames.number_of(meta.start) for name in logs)
 
     def pieces(self, name: str) -> list[Piece]:
         """The pieces in which the live records of a topic lie, ascending; deleted ones may lie between them."""
@@ -332,6 +356,7 @@ class _Snapshot:
 
     def __init__(self, names: list[str], items: dict[bytes, bytes]) -> None:
         self.names = names
+        self.meta = _decode_meta(items[META]) if META in items else None
         self.topics: dict[str, TopicItem] = {}
         self.files: dict[int, FileRef] = {}
         self._pieces: dict[int, list[PieceRef]] = {}  # by topic, ascending

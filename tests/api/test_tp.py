@@ -246,7 +246,7 @@ def test_the_state_of_a_queue_counts_its_jobs(api: Client, topic: str) -> None:
     api.write(topic, 1, 2)
     state = api.state(topic)
     assert state["type"] == "queue"
-    assert state["queue"] == {"ready": 2, "in_flight": 0, "dead_lettered": 0}
+    assert state["queue"] == {"ready": 2, "in_flight": 0, "dead_lettered": 0, "delayed": 0}
 
 
 def test_the_state_follows_writes_and_deletes(api: Client, topic: str) -> None:

@@ -9,6 +9,7 @@ from topics.core import entries
 from topics.core.entries import (
     AnyEntry,
     Appended,
+    DeadLettered,
     Deleted,
     Evicted,
     Expired,
@@ -48,6 +49,8 @@ ENTRIES: list[AnyEntry] = [
     RouterRemoved("a->b"),
     Leased(1, "worker", [(1, 2, 3, 4)]),
     Released(1, [(1, 2, 3)]),
+    DeadLettered(1, 2),
+    Appended(4, 1, 0, Batch(b"{}", array("I", [9]), False, True)),
 ]
 
 
@@ -77,6 +80,7 @@ def test_tags_of_entries_are_never_changed() -> None:
     names = "Created Configured Deleted Evicted Expired Deleted GapOpened Reserved HeadKept Reincarnated"
     assert [tags[number].removeprefix("Topic") for number in range(1, 11)] == names.split()
     assert [tags[number] for number in range(11, 15)] == ["RouterSet", "RouterRemoved", "Leased", "Released"]
+    assert tags[20] == "DeadLettered"
 
 
 @pytest.mark.parametrize(

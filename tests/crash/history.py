@@ -8,9 +8,10 @@ what its ack promises; `History.lower_bound` is the last one that a crash may no
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
-from tests.crash.script import Append, Change, Drop, Operation, Put, Tick
+from tests.crash.script import Append, Change, Drop, Operation, Put, Read, Route, Tick, Unroute
 from topics.engine import Engine
 from topics.errors import Refusal
 from topics.model import Gap, TopicConfig
@@ -94,9 +95,24 @@ class History:
                 call.expected = type(refusal)
                 return call
             self._add(Commit(change, now, call, operation.topic), after)
+        if isinstance(operation, Read):
+            self._forward(now)
         call.number = self.last_of.get(operation.topic, 0)
         call.promise = self._promise(call)
+        self._forward(now)
         return call
+
+    def _forward(self, now: int) -> None:
+        """Routers forward what they can, before the answer comes."""
+        moved = True
+        while moved:
+            moved = False
+            for name, route in self.now.routers().items():
+                after = self.now.clone()
+                after.forward(name, now)
+                if after.routers()[name] != route:
+                    self._add(Commit(partial(_forward, name), now, None, route.dest), after)
+                    moved = True
 
     def _expire(self, name: str, now: int) -> None:
         if name not in self.now.names():
@@ -124,7 +140,7 @@ class History:
 
     def _promise(self, call: Call) -> Promise:
         operation = call.operation
-        if isinstance(operation, Put | Drop):
+        if isinstance(operation, Put | Drop | Route | Unroute):
             return "synced"
         if isinstance(operation, Append) and isinstance(call.expected, tuple) and call.expected[2]:
             return "synced"
@@ -198,6 +214,11 @@ class History:
         for call in self.calls:
             if call.status in ("acked", "refused") and call.operation.changes():
                 assert call.answer == call.expected, call
+
+
+def _forward(name: str, oracle: Oracle, now: int) -> None:
+    if name in oracle.routers():
+        oracle.forward(name, now)
 
 
 def _extent(oracle: Oracle, name: str) -> object:

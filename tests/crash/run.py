@@ -93,6 +93,8 @@ class Run:
             self.history.acked(call, answer, engine)
             if isinstance(operation, Checkpoint):
                 self.history.checkpointed = heads
+        while engine.forwarder.is_busy and not self.disk.is_dead:
+            await asyncio.sleep(0)
 
     async def _restart(self, how: str) -> bool:
         engine, hooks = self.engine, self.disk.hooks

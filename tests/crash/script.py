@@ -12,7 +12,7 @@ import msgspec
 
 from topics.core.config import ConfigIn, resolve
 from topics.engine import Engine
-from topics.model import TagMatch, TopicConfig
+from topics.model import RouterDefinition, TagMatch, TopicConfig
 from topics.testing.disk import Outcome
 from topics.testing.oracle import Oracle, Write
 
@@ -114,6 +114,39 @@ class Read(Operation):
     async def carry_out(self, engine: Engine) -> list[tuple[int, bytes]]:
         answer = await engine.read(self.topic)
         return [(record.seq, bytes(record.data)) for record in answer.records]
+
+
+@dataclass
+class Route(Operation):
+    """A router; `topic` is its dest, and everything that its source has is forwarded after every operation."""
+
+    name: str
+    source: str
+    topic: str
+    match: TagMatch | None = None
+    preserve_tag: bool = True
+
+    def changes(self) -> list[Change]:
+        definition = RouterDefinition(preserve_tag=self.preserve_tag, match=self.match)
+        return [lambda oracle, now: oracle.put_router(self.name, self.source, self.topic, definition)]
+
+    async def carry_out(self, engine: Engine) -> bool:
+        created, _ = await engine.put_router(
+            self.name, self.source, self.topic, match=self.match, preserve_tag=self.preserve_tag
+        )
+        return created
+
+
+@dataclass
+class Unroute(Operation):
+    name: str
+    topic: str  # the router's dest
+
+    def changes(self) -> list[Change]:
+        return [lambda oracle, now: oracle.delete_router(self.name)]
+
+    async def carry_out(self, engine: Engine) -> bool:
+        return await engine.delete_router(self.name)
 
 
 @dataclass

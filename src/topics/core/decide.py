@@ -18,7 +18,10 @@ from topics.core.entries import (
     Evicted,
     Expired,
     HeadKept,
+    Leased,
+    Released,
     Reserved,
+    RouterRemoved,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
@@ -26,6 +29,7 @@ from topics.core.entries import (
 from topics.core.log import BLOCK, Blocks
 from topics.core.machine import RESERVE, State, Topic
 from topics.core.records import Batch
+from topics.core.routers import PutRouter, check_router, holes, router_entries
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled, TopicFull, TopicNotEmpty, TopicNotFound
 from topics.model import TopicConfig, is_topic_name
 
@@ -35,6 +39,7 @@ class Caps(NamedTuple):
 
     max_topics: int = 0
     max_total_bytes: int = 0
+    max_routers: int = 0
 
 
 class PutTopic(Struct, frozen=True, gc=False):
@@ -78,9 +83,10 @@ class Appending(Struct, frozen=True, gc=False):
         return self.last - self.first + 1
 
 
-def expiry(topic: Topic, now: int) -> Expired | None:
-    """The entry that takes away what has expired by now, if anything has."""
-    return _expiry(topic, topic.config.ttl_ms, now)
+def expiry(state: State, topic: Topic, now: int) -> list[AnyEntry]:
+    """The entries that take away what has expired by now, if anything has."""
+    expired = _expiry(topic, topic.config.ttl_ms, now)
+    return [] if expired is None else [*holes(state, topic, expired.last, topic.log.head + 1, now), expired]
 
 
 def put_topic(state: State, command: PutTopic, now: int, caps: Caps) -> tuple[list[AnyEntry], TopicConfig]:
@@ -93,7 +99,7 @@ def put_topic(state: State, command: PutTopic, now: int, caps: Caps) -> tuple[li
     config = resolve(command.topic, command.config, topic.config)
     if config == topic.config:
         return [], config
-    return _reconfiguration(topic, config, now), config
+    return _reconfiguration(state, topic, config, now), config
 
 
 def delete_topic(state: State, command: DeleteTopic) -> list[AnyEntry]:
@@ -108,6 +114,22 @@ def delete_topic(state: State, command: DeleteTopic) -> list[AnyEntry]:
     return [TopicDeleted(topic.id)]
 
 
+def put_router(state: State, command: PutRouter, caps: Caps) -> list[AnyEntry]:
+    """Create or change a router, and the topics that it needs. No entries: it is already as asked."""
+    is_changed = check_router(state, command, caps.max_routers)
+    absent = [name for name in (command.source, command.dest) if name not in state.topics]
+    if caps.max_topics and absent and len(state.topics) + len(absent) > caps.max_topics:
+        raise _too_many_topics(absent[-1], caps.max_topics)
+    created = [TopicCreated(id, name, id, TopicConfig()) for id, name in enumerate(absent, state.next_id)]
+    return [*created, *router_entries(state, command, created)] if is_changed else []
+
+
+def delete_router(state: State, name: str) -> list[AnyEntry]:
+    """Delete a router. No entries: there is none."""
+    router = state.routers.by_name.get(name)
+    return [] if router is None else [RouterRemoved(router.id, name)]
+
+
 def append(state: State, command: Append, now: int, caps: Caps) -> tuple[list[AnyEntry], Appending]:
     """Append a batch, creating the topic if need be. No entries: the key was seen before."""
     topic = state.topics.get(command.topic)
@@ -118,17 +140,23 @@ def append(state: State, command: Append, now: int, caps: Caps) -> tuple[list[An
         written = topic.keys.find(key, config.idempotency_window_ms, now)
         if written is not None:
             return [], Appending(written.first, written.last, written.last, False, True)
+    if batch.has_delays:
+        _check_delays(topic.name, config)
     first = log.head + 1
     last = log.head + len(batch.sizes)
-    entries: list[AnyEntry] = [Appended(topic.id, first, max(now, log.last_ts), batch, key)]
+    ts = max(now, log.last_ts)
+    entries: list[AnyEntry] = [Appended(topic.id, first, ts, batch, key)]
+    evicted = 0
     if config.cap_records or config.cap_bytes:
-        evicted = _admit(topic.name, config, topic, batch)
+        evicted = admit(topic.name, config, topic, batch)
         if evicted:
             entries.append(Evicted(topic.id, evicted))
     if caps.max_total_bytes:
-        _check_total(state, sum(batch.sizes), topic, entries, caps)
+        check_total(state, topic, batch, evicted, caps)
     if last > topic.reserved - RESERVE // 2 and topic.reserves:
         entries.append(Reserved(topic.id, last + RESERVE))
+    if evicted and topic.id in state.routers.outgoing:
+        entries = [*holes(state, topic, evicted, first, ts), *entries]
     return entries, Appending(first, last, last, False, False)
 
 
@@ -167,13 +195,15 @@ def _append_creating(state: State, command: Append, now: int, caps: Caps) -> tup
     config = resolve(command.topic, given)
     created = _creation(state, command.topic, config, caps)
     batch = command.batch
+    if batch.has_delays:
+        _check_delays(command.topic, config)
     count = len(batch.sizes)
     entries: list[AnyEntry] = [created, Appended(created.topic, 1, now, batch, command.key)]
-    evicted = _admit(command.topic, config, Topic(0, command.topic, 0, config), batch)
+    evicted = admit(command.topic, config, Topic(0, command.topic, 0, config), batch)
     if evicted:
         entries.append(Evicted(created.topic, evicted))
     if caps.max_total_bytes:
-        _check_total(state, sum(batch.sizes), None, entries, caps)
+        check_total(state, None, batch, evicted, caps)
     if count > RESERVE // 2 and config.durability in ("disk", "memory"):
         entries.append(Reserved(created.topic, count + RESERVE))
     return entries, Appending(1, count, count, True, False)
@@ -181,12 +211,14 @@ def _append_creating(state: State, command: Append, now: int, caps: Caps) -> tup
 
 def _creation(state: State, name: str, config: TopicConfig, caps: Caps) -> TopicCreated:
     if caps.max_topics and len(state.topics) >= caps.max_topics:
-        raise Throttled(
-            f'topic "{name}" would be one more than the {caps.max_topics} topics allowed',
-            limit="max_topics",
-            max=caps.max_topics,
-        )
+        raise _too_many_topics(name, caps.max_topics)
     return TopicCreated(state.next_id, name, state.next_id, config)
+
+
+def _too_many_topics(name: str, topics_max: int) -> Throttled:
+    return Throttled(
+        f'topic "{name}" would be one more than the {topics_max} topics allowed', limit="max_topics", max=topics_max
+    )
 
 
 def _expiry(topic: Topic, ttl_ms: int, now: int) -> Expired | None:
@@ -196,7 +228,7 @@ def _expiry(topic: Topic, ttl_ms: int, now: int) -> Expired | None:
     return Expired(topic.id, log.expired_through(now - ttl_ms))
 
 
-def _reconfiguration(topic: Topic, config: TopicConfig, now: int) -> list[AnyEntry]:
+def _reconfiguration(state: State, topic: Topic, config: TopicConfig, now: int) -> list[AnyEntry]:
     """The new config, and what follows from it at once (TP7, TP17, DU5)."""
     entries: list[AnyEntry] = [TopicConfigured(topic.id, config)]
     log = topic.log
@@ -204,11 +236,26 @@ def _reconfiguration(topic: Topic, config: TopicConfig, now: int) -> list[AnyEnt
         entries.append(HeadKept(topic.id, log.head, log.highest_live(log.head)))
     if config.durability in ("disk", "memory") and topic.reserved < log.head + RESERVE:
         entries.append(Reserved(topic.id, log.head + RESERVE))
-    return entries + retention(topic, config, now)
+    if config.leases_durable and not topic.config.leases_durable and topic.is_logged:
+        entries += _leases_to_keep(topic)
+    return entries + retention(state, topic, config, now)
 
 
-def retention(topic: Topic, config: TopicConfig, now: int) -> list[AnyEntry]:
-    """What `config` takes away of the records there are: age first, then caps."""
+def _leases_to_keep(topic: Topic) -> list[AnyEntry]:
+    """What a queue has to log that keeps its leases from now on: those there are, and the delays (QU18)."""
+    queue = topic.queue
+    by_node: dict[str, list[tuple[int, int, int, int]]] = {}
+    for seq, (number, node, deadline) in queue.leases.items():
+        by_node.setdefault(node, []).append((seq, number, deadline, queue.deliveries[seq]))
+    entries: list[AnyEntry] = [Leased(topic.id, node, leases) for node, leases in by_node.items()]
+    if queue.delayed:
+        entries.append(Leased(topic.id, "", [(seq, 0, 0, queue.deliveries[seq]) for seq in queue.delayed]))
+        entries.append(Released(topic.id, [(seq, 0, start) for seq, start in queue.delayed.items()]))
+    return entries
+
+
+def retention(state: State, topic: Topic, config: TopicConfig, now: int) -> list[AnyEntry]:
+    """What `config` takes away of the records there are: age first, then caps. Holes that this leaves come first."""
     entries: list[AnyEntry] = []
     log = topic.log
     expired = _expiry(topic, config.ttl_ms, now)
@@ -218,10 +265,13 @@ def retention(topic: Topic, config: TopicConfig, now: int) -> list[AnyEntry]:
         evicted = log.overflow(config.cap_records, config.cap_bytes)
         if evicted > (0 if expired is None else expired.last):
             entries.append(Evicted(topic.id, evicted))
-    return entries
+    if not entries:
+        return []
+    last = max(entry.last for entry in entries if isinstance(entry, Expired | Evicted))
+    return [*holes(state, topic, last, log.head + 1, now), *entries]
 
 
-def _admit(name: str, config: TopicConfig, topic: Topic, batch: Batch) -> int:
+def admit(name: str, config: TopicConfig, topic: Topic, batch: Batch) -> int:
     """Check a batch against the topic's caps. Gives the last seq that must be evicted for it, or 0."""
     if not config.cap_records and not config.cap_bytes:
         return 0
@@ -249,6 +299,11 @@ def _admit(name: str, config: TopicConfig, topic: Topic, batch: Batch) -> int:
     return 0
 
 
+def _check_delays(name: str, config: TopicConfig) -> None:
+    if config.type != "queue":
+        raise InvalidRequest(f'records have delay_ms or deliver_at; topic "{name}" is a log, only a queue delays jobs')
+
+
 def _check_against_cap(cap_bytes: int, sizes: Sequence[int]) -> None:
     largest = max(sizes)
     if largest > cap_bytes:
@@ -257,16 +312,16 @@ def _check_against_cap(cap_bytes: int, sizes: Sequence[int]) -> None:
         )
 
 
-def _check_total(state: State, added: int, topic: Topic | None, entries: list[AnyEntry], caps: Caps) -> None:
-    """Refuse a batch that brings the instance's live bytes above their bound, what it evicts counted off."""
-    total = state.bytes + added
+def check_total(state: State, topic: Topic | None, batch: Batch, evicted: int, caps: Caps) -> None:
+    """Refuse a batch that brings the instance's live bytes above their bound, those up to `evicted` counted off."""
+    total = state.bytes + sum(batch.sizes)
     if total <= caps.max_total_bytes:
         return
-    evicted = next((entry.last for entry in entries if isinstance(entry, Evicted)), 0)
-    if topic is not None and evicted:
-        total -= topic.log.bytes_through(evicted)
-    appended = next(entry for entry in entries if isinstance(entry, Appended))
-    total -= sum(appended.batch.sizes[: max(0, evicted - appended.first + 1)])
+    head = 0
+    if topic is not None:
+        head = topic.log.head
+        total -= topic.log.bytes_through(evicted) if evicted else 0
+    total -= sum(batch.sizes[: max(0, evicted - head)])
     if total > caps.max_total_bytes:
         raise Throttled(
             f"live records would be {total} bytes, at most {caps.max_total_bytes}",

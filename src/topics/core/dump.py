@@ -19,8 +19,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
-from topics.core.machine import Queue, Router, State, Topic, Written
-from topics.model import Gap, TopicConfig
+from topics.core.copies import HopRun, StampRun
+from topics.core.machine import State, Topic, Written
+from topics.core.routers import Router
+from topics.model import Gap, RouterDefinition, TopicConfig
 
 Items = dict[bytes, bytes | None]  # None = the key is gone
 
@@ -45,14 +47,19 @@ class TopicItem(Struct, array_like=True):
     deliveries: dict[int, int]
     leases: dict[int, tuple[int, str, int]]
     delayed: dict[int, int]
+    scheduled: dict[int, int] = {}
+    hops: list[HopRun] = []
+    stamps: list[tuple[str, int, int, list[StampRun]]] = []
 
 
 class RouterItem(Struct, array_like=True):
+    id: int
     source: int
     dest: int
-    definition: bytes
+    definition: RouterDefinition
     cursor: int
     total: int
+    position: int
 
 
 class KeysItem(Struct, array_like=True):
@@ -78,7 +85,7 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
     """The items of a topic as it is at `position`, the end of the log."""
     log, queue = topic.log, topic.queue
     items: Items = {}
-    keeps_leases = topic.config.leases_durable
+    keeps_leases = topic.keeps_leases
     item = TopicItem(
         topic.id,
         topic.name,
@@ -97,6 +104,9 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
         queue.deliveries if topic.is_logged else {},
         queue.leases if keeps_leases else {},
         queue.delayed if keeps_leases else {},
+        queue.scheduled if topic.is_logged else {},
+        topic.hops if topic.is_logged else [],
+        topic.stamps.dump(log.earliest) if topic.is_logged else [],
     )
     items[topic_key(topic.id)] = _encode(item)
     items.update(_dump_keys(topic, position, now))
@@ -110,8 +120,18 @@ def gone_topic(topic: Topic) -> Items:
     return items
 
 
-def dump_router(router: Router) -> bytes:
-    return _encode(RouterItem(router.source, router.dest, router.definition, router.cursor, router.total))
+def dump_routers(state: State, names: Iterable[str], position: int) -> Items:
+    """The items of routers, some of them gone, as they are at `position`, the end of the log."""
+    items: Items = {}
+    for name in names:
+        router = state.routers.by_name.get(name)
+        items[b"r" + name.encode()] = None if router is None else _router_value(router, position)
+    return items
+
+
+def _router_value(router: Router, position: int) -> bytes:
+    item = RouterItem(router.id, router.source, router.dest, router.definition, router.cursor, router.total, position)
+    return _encode(item)
 
 
 def _dump_keys(topic: Topic, position: int, now: int) -> Items:
@@ -140,9 +160,7 @@ def load(items: Mapping[bytes, bytes]) -> State:
         if key.startswith(b"k"):
             _load_keys(state, key, _decode_keys(value))
         elif key.startswith(b"r"):
-            item = _decode_router(value)
-            name = key[1:].decode()
-            state.routers[name] = Router(name, item.source, item.dest, item.definition, item.cursor, item.total)
+            _load_router(state, key[1:].decode(), _decode_router(value))
     return state
 
 
@@ -159,11 +177,18 @@ def _load_topic(state: State, item: TopicItem) -> None:
     log.earliest = item.head + 1
     if not topic.is_logged:
         log.evict(item.live_hi)
-    queue = Queue()
-    queue.dead_lettered, queue.deliveries = item.dead_lettered, item.deliveries
-    queue.leases, queue.delayed = item.leases, item.delayed
-    topic.queue = queue
+    topic.hops = list(item.hops)
+    topic.stamps.load(item.stamps)
+    topic.queue.dead_lettered = item.dead_lettered
+    topic.queue.restore(item.deliveries, item.leases, item.delayed, item.scheduled)
     state.next_id = max(state.next_id, item.id + 1, item.epoch + 1)
+
+
+def _load_router(state: State, name: str, item: RouterItem) -> None:
+    router = Router(item.id, name, item.source, item.dest, item.definition, item.cursor, item.total)
+    router.position = item.position
+    state.routers.add(router)
+    state.next_id = max(state.next_id, item.id + 1)
 
 
 def _load_keys(state: State, key: bytes, item: KeysItem) -> None:

@@ -11,7 +11,7 @@ kind 1 is an Appended, whose content is (little endian)
 
     u64 topic | u64 first | i64 ts | u32 count | u8 flags | u16 key length | key | u32 size × count | body
 
-flags: 1 = some record has a tag, 2 = there is a key. Kind 0 is any other
+flags: 1 = some record has a tag, 2 = there is a key, 4 = some record has a delay. Kind 0 is any other
 entry, in MessagePack, as an array that starts with the entry's tag number.
 Numbers of kinds and tags are never reused.
 """
@@ -26,12 +26,12 @@ from msgspec import Struct
 
 from topics.core.records import Batch
 from topics.errors import TopicsError
-from topics.model import TopicConfig
+from topics.model import RouterDefinition, TopicConfig
 
 _HEAD = Layout("<BI")
 _APPENDED = Layout("<QQqIBH")
 _KIND_OTHER, _KIND_APPENDED = 0, 1
-_HAS_TAGS, _HAS_KEY = 1, 2
+_HAS_TAGS, _HAS_KEY, _HAS_DELAYS = 1, 2, 4
 
 
 class UnknownEntry(TopicsError):
@@ -129,17 +129,19 @@ class Reincarnated(Entry, tag=10):
 
 
 class RouterSet(Entry, tag=11):
-    """A router is created or replaced. `cursor` and `total` are where it starts."""
+    """A router is created, changed, or replaced by another one of its name. It goes on from `cursor` and `total`."""
 
+    router: int  # numeric id; a name used again is another router
     name: str
     source: int
     dest: int
-    definition: bytes  # JSON of the definition as answers show it
+    definition: RouterDefinition
     cursor: int
     total: int
 
 
 class RouterRemoved(Entry, tag=12):
+    router: int
     name: str
 
 
@@ -158,6 +160,68 @@ class Released(Entry, tag=14):
     leases: list[tuple[int, int, int]]
 
 
+class Stamp(Struct, gc=False, frozen=True, array_like=True):
+    """What an exactly_once router writes into the meta of its copies, besides ids and seqs (RT14)."""
+
+    router: str
+    source: str
+    epoch: int
+
+
+class Forwarded(Entry, tag=15):
+    """A router has come to `cursor` of its source: records `runs` of it are copied to the head of the dest.
+
+    It does not hold the records: they lie in the log before it, or, if `is_beside`, in the Appended behind it in its
+    frame. Before them, `lost` seqs of the dest are handed out to nobody, for records that the source lost (RT12).
+    """
+
+    router: int
+    source: int
+    dest: int
+    first: int  # seq of the dest at which all this starts
+    ts: int  # of the copies
+    lost: int
+    lost_hops: int  # routers that these have passed
+    runs: list[tuple[int, int, int]]  # first and last seq in the source, routers that their copies have passed
+    cursor: int
+    total: int
+    is_beside: bool = False
+    drops_node: bool = False
+    drops_tag: bool = False
+    stamp: Stamp | None = None
+
+    @property
+    def copied(self) -> int:
+        return sum([last - first + 1 for first, last, _ in self.runs])
+
+    @property
+    def last(self) -> int:
+        """The dest's head after it."""
+        return self.first + self.lost + self.copied - 1
+
+
+class Forwarding(Struct, gc=False):
+    """A Forwarded with the records it copies at hand: what is applied. They are not logged with it."""
+
+    entry: Forwarded
+    batches: Sequence[Batch]
+
+    @property
+    def topic(self) -> int:
+        return self.entry.dest
+
+    @property
+    def last(self) -> int:
+        return self.entry.last
+
+
+class DeadLettered(Entry, tag=20):
+    """Jobs of a queue were moved to its dead-letter topic, by the other entries of the frame."""
+
+    topic: int
+    count: int
+
+
 OtherEntry = (
     TopicCreated
     | TopicConfigured
@@ -173,8 +237,10 @@ OtherEntry = (
     | RouterRemoved
     | Leased
     | Released
+    | Forwarded
+    | DeadLettered
 )
-AnyEntry = Appended | OtherEntry
+AnyEntry = Appended | Forwarding | OtherEntry
 
 _encode_other = msgspec.msgpack.Encoder().encode
 _decode_other = msgspec.msgpack.Decoder(OtherEntry).decode
@@ -209,7 +275,7 @@ def decode(payload: memoryview) -> Iterator[AnyEntry]:
 def _encode_one(entry: AnyEntry) -> bytes:
     if type(entry) is Appended:
         return _encode_appended(entry)
-    content = _encode_other(entry)
+    content = _encode_other(entry.entry if type(entry) is Forwarding else entry)
     return _HEAD.pack(_KIND_OTHER, len(content)) + content
 
 
@@ -218,6 +284,8 @@ def _encode_appended(entry: Appended) -> bytes:
     sizes = batch.sizes.tobytes()
     key = b"" if entry.key is None else entry.key.encode()
     flags = (_HAS_TAGS if batch.has_tags else 0) | (_HAS_KEY if entry.key is not None else 0)
+    if batch.has_delays:
+        flags |= _HAS_DELAYS
     head = _APPENDED.pack(entry.topic, entry.first, entry.ts, len(batch.sizes), flags, len(key))
     size = len(head) + len(key) + len(sizes) + len(batch.body)
     return b"".join((_HEAD.pack(_KIND_APPENDED, size), head, key, sizes, batch.body))
@@ -230,4 +298,5 @@ def _decode_appended(content: memoryview) -> Appended:
     sizes = array("I")
     sizes.frombytes(content[sizes_start:body_start])
     key = str(content[_APPENDED.size : sizes_start], "utf-8") if flags & _HAS_KEY else None
-    return Appended(topic, first, ts, Batch(bytes(content[body_start:]), sizes, bool(flags & _HAS_TAGS)), key)
+    batch = Batch(bytes(content[body_start:]), sizes, bool(flags & _HAS_TAGS), bool(flags & _HAS_DELAYS))
+    return Appended(topic, first, ts, batch, key)

@@ -18,11 +18,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from topics.core.parts import PAGE_ROWS, Cache, Chunk, Page, Part, Projection
+from topics.core.parts import PAGE_ROWS, Cache, Chunk, ColdPage, Page, Part, Projection
 from topics.core.records import Batch
 from topics.model import EXAMINED_MIN, Gap, Reason, TagMatch, Tombstone
 
 BLOCK = 1024  # seqs whose dead marks share one integer
+
+NO_NODES: frozenset[str] = frozenset()
 
 Blocks = dict[int, int]  # block number → mask of its seqs
 
@@ -37,6 +39,7 @@ class Query(Struct, frozen=True, gc=False):
     match: TagMatch | None = None  # records whose tag does not match are left out
     epoch: int | None = None  # the instance the cursor belongs to; None = not known
     projection: Projection = Projection()
+    stops_at_cold: bool = False  # end at a page that must be loaded, if anything was examined before it
 
 
 class Plan(Struct, gc=False):
@@ -53,6 +56,14 @@ class Plan(Struct, gc=False):
     def texts(self) -> list[bytes]:
         """The records' JSON, joined by commas within each text."""
         return [page.slice(start, stop) for page, start, stop in self.pieces]
+
+    def nodes(self) -> frozenset[str]:
+        """The nodes of the records."""
+        found: set[str | None] = set()
+        for page, start, stop in self.pieces:
+            if page.nodes is not None:
+                found.update(page.nodes[start - page.start : stop - page.start])
+        return frozenset(node for node in found if node is not None) if found else NO_NODES
 
 
 class Log:
@@ -101,6 +112,11 @@ class Log:
     def earliest_ts(self) -> int:
         """The ts of the earliest live record; there must be one."""
         return self.parts[0].ts_at(self._earliest_row)
+
+    @property
+    def has_sealed(self) -> bool:
+        """Whether some records lie in segments; those come before all others."""
+        return bool(self.parts) and type(self.parts[0]) is not Chunk
 
     # --- growing
 
@@ -284,6 +300,43 @@ class Log:
         row = part.row_from(seq)
         return row < part.count and part.seq_at(row) == seq
 
+    def live_after(self, seq: int) -> Iterator[int]:
+        """The live seqs above `seq`, ascending."""
+        first = max(seq + 1, self.earliest)
+        for index in range(self._part_from(first), len(self.parts)):
+            part = self.parts[index]
+            if type(part) is Chunk:
+                yield from self._live_seqs(max(first, part.first), part.last)
+            else:
+                for start, stop in self.live_runs(part, part.row_from(first), part.count):
+                    yield from map(part.seq_at, range(start, stop))
+
+    def _live_seqs(self, first: int, last: int) -> Iterator[int]:
+        """Those of first..last, all of them in one chunk, that are live."""
+        while first <= last:
+            number, offset = divmod(first, BLOCK)
+            stop = min(last + 1, (number + 1) * BLOCK)
+            dead = self._dead.get(number, 0) >> offset
+            if not dead:
+                yield from range(first, stop)
+            else:
+                for start, end in _runs(~dead & ((1 << (stop - first)) - 1)):
+                    yield from range(first + start, first + end)
+            first = stop
+
+    def runs_between(self, after: int, last: int) -> Iterator[tuple[Part, int, int]]:
+        """Runs of live rows with seqs above `after` and up to `last`: part, start and stop row."""
+        for index in range(self._part_from(after + 1), len(self.parts)):
+            part = self.parts[index]
+            if part.first > last:
+                return
+            for start, stop in self.live_runs(part, part.row_from(after + 1), part.row_from(last + 1)):
+                yield part, start, stop
+
+    def count_between(self, after: int, last: int) -> int:
+        """How many records are live above `after` and up to `last`."""
+        return sum(stop - start for _, start, stop in self.runs_between(after, last))
+
     def highest_live(self, last: int) -> int:
         """The highest live seq up to `last`; 0 if there is none."""
         for part in reversed(self.parts[: self._part_from(last) + 1]):
@@ -423,14 +476,19 @@ class Log:
 
     def _walk(self, query: Query, plan: Plan, last: int, cache: Cache) -> None:
         """Collect live rows above plan.next and up to `last`, within the query's bounds."""
-        room, examined_left = query.bytes_max, max(EXAMINED_MIN, 10 * query.limit)
-        index = self._part_from(plan.next + 1)
+        cursor, room, examined_left = plan.next, query.bytes_max, max(EXAMINED_MIN, 10 * query.limit)
+        index = self._part_from(cursor + 1)
         while index < len(self.parts) and self.parts[index].first <= last:
             part = self.parts[index]
             row, stop = part.row_from(plan.next + 1), part.row_from(last + 1)
             while row < stop:
                 page_stop = min(stop, (row // PAGE_ROWS + 1) * PAGE_ROWS)
-                room = self._collect(query, plan, part, row, page_stop, room, cache)
+                try:
+                    room = self._collect(query, plan, part, row, page_stop, room, cache)
+                except ColdPage:
+                    if query.stops_at_cold and plan.next > cursor:
+                        return
+                    raise
                 examined_left -= page_stop - row
                 if room < 0 or examined_left <= 0:
                     return
@@ -515,6 +573,15 @@ def _wanted(page: Page, query: Query, start: int, stop: int) -> Iterator[tuple[i
             run = row + 1
     if run < stop:
         yield run, stop
+
+
+def seqs_in(blocks: Iterable[tuple[int, bytes]]) -> list[range]:
+    """The seqs whose bits are set in the blocks of a delete, as runs."""
+    return [
+        range(number * BLOCK + start, number * BLOCK + stop)
+        for number, mask in blocks
+        for start, stop in _runs(int.from_bytes(mask, "little"))
+    ]
 
 
 def _blocks_of(seqs: Iterable[int]) -> Blocks:

@@ -11,12 +11,17 @@ the engine's business (its gate).
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from topics.core import routers
+from topics.core.copies import Ghosts, HopRun, Stamps, keep_ghost
 from topics.core.entries import (
     AnyEntry,
     Appended,
+    DeadLettered,
     Deleted,
     Evicted,
     Expired,
+    Forwarded,
+    Forwarding,
     GapOpened,
     HeadKept,
     Leased,
@@ -29,7 +34,10 @@ from topics.core.entries import (
     TopicCreated,
     TopicDeleted,
 )
-from topics.core.log import Log
+from topics.core.log import Log, seqs_in
+from topics.core.queue import Queue
+from topics.core.records import claimable_from, decode_body
+from topics.core.routers import Routers
 from topics.model import TopicConfig
 
 RESERVE = 65_536  # seqs that a disk or memory topic may hand out ahead of a sync
@@ -83,24 +91,13 @@ class Keys:
         return [(key, self._written[key]) for key in fresh if key in self._written]
 
 
-class Queue:
-    """The state of a queue's jobs beyond their records: leases, delays, delivery counts."""
-
-    __slots__ = ("dead_lettered", "delayed", "deliveries", "leases")
-
-    def __init__(self) -> None:
-        self.leases: dict[int, tuple[int, str, int]] = {}  # seq → lease number, node, deadline
-        self.delayed: dict[int, int] = {}  # seq → claimable from
-        self.deliveries: dict[int, int] = {}  # seq → times handed out
-        self.dead_lettered = 0
-
-
 class Topic:
     """One topic instance."""
 
     __slots__ = (
         "config",
         "epoch",
+        "hops",
         "id",
         "key_blocks",
         "keys",
@@ -109,10 +106,12 @@ class Topic:
         "name",
         "position",
         "queue",
+        "referable_after",
         "reserved",
         "reserved_at",
         "reserved_durable",
         "sealed_dirty",
+        "stamps",
         "synced_at",
         "written_at",
     )
@@ -125,7 +124,7 @@ class Topic:
         self.log = Log()
         self.keys = Keys()
         self.key_blocks: list[tuple[int, int]] = []  # snapshot items that hold keys: number, newest ts
-        self.queue = Queue()
+        self.queue = Queue(config)
         self.reserved = RESERVE  # seqs up to here may be handed out before they are synced
         self.last_read_ms: int | None = None
         # Of the engine's gate: log positions that must be written, or synced, before this state may be seen.
@@ -133,6 +132,10 @@ class Topic:
         self.synced_at = 0
         self.reserved_at = 0  # position of the entry that set `reserved`
         self.reserved_durable = RESERVE  # the reservation known to be synced
+        # Of routers: copies that not all routers out of this topic have passed; what exactly_once has copied here.
+        self.hops: list[HopRun] = []
+        self.stamps = Stamps()
+        self.referable_after = 0  # records above this seq lie in the log, if this topic is logged
         # Of recovery: entries below this position are in the snapshot already.
         self.position = 0
         self.sealed_dirty = False  # delete flags of sealed rows are behind the log's marks
@@ -140,6 +143,15 @@ class Topic:
     @property
     def is_logged(self) -> bool:
         return self.config.durability != "ephemeral"
+
+    @property
+    def is_queue(self) -> bool:
+        return self.config.type == "queue"
+
+    @property
+    def keeps_leases(self) -> bool:
+        """Whether leases are logged."""
+        return self.config.leases_durable and self.config.durability != "ephemeral"
 
     @property
     def reserves(self) -> bool:
@@ -150,19 +162,11 @@ class Topic:
     def last_write_ts(self) -> int | None:
         return self.log.last_write_ts or None
 
-
-class Router:
-    """A forwarding rule and how far it has come."""
-
-    __slots__ = ("cursor", "definition", "dest", "name", "source", "total")
-
-    def __init__(self, name: str, source: int, dest: int, definition: bytes, cursor: int, total: int) -> None:
-        self.name = name
-        self.source = source
-        self.dest = dest
-        self.definition = definition
-        self.cursor = cursor
-        self.total = total
+    def reservation(self, last: int) -> list[AnyEntry]:
+        """The entry that reserves further seqs, if those up to `last` come close to the bound (DU10)."""
+        if last > self.reserved - RESERVE // 2 and self.reserves:
+            return [Reserved(self.id, last + RESERVE)]
+        return []
 
 
 class State:
@@ -171,8 +175,8 @@ class State:
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
-        self.routers: dict[str, Router] = {}
-        self.next_id = 1  # of topic instances; epochs come from here, too
+        self.routers = Routers()
+        self.next_id = 1  # of topic instances and routers; epochs come from here, too
         self.records = 0  # live records of all topics
         self.bytes = 0  # and their sizes
         self.names_at = 0  # of the gate: the position at which a topic last came or went
@@ -180,6 +184,7 @@ class State:
         self.dirty_routers: dict[str, None] = {}
         self.expiring: dict[int, Topic] = {}  # topics whose records have a lifetime
         self.shrunk: dict[int, Topic] = {}  # topics that may have dropped parts whose memory can be given back
+        self.ghosts: Ghosts = {}  # during replay: records in the log that the state does not need, but copies may
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
@@ -204,13 +209,43 @@ def replay(state: State, entry: AnyEntry, position: int) -> None:
         if entry.topic not in state.by_id:  # type: ignore[union-attr]
             apply(state, entry)
     elif kind is RouterSet or kind is RouterRemoved:
-        apply(state, entry)
+        if routers.is_to_be_replayed(state, entry, position):  # type: ignore[arg-type]
+            apply(state, entry)
+    elif kind is Forwarded:
+        routers.replay_forwarded(state, entry, position)  # type: ignore[arg-type]
     else:
         topic = state.by_id.get(entry.topic)  # type: ignore[union-attr]
         if topic is not None and position >= topic.position:
+            if kind is Leased:
+                _replay_leases(state, topic, entry)  # type: ignore[arg-type]
+                return
             apply(state, entry)
             if kind is TopicConfigured and not topic.is_logged:
                 _reincarnated(state, Reincarnated(topic.id, topic.epoch))
+            if kind is TopicConfigured and not topic.keeps_leases:
+                topic.queue.drop_leases()  # what became of them was not logged any more
+        elif kind is Appended:
+            keep_ghost(state.ghosts, entry.topic, entry.first, entry.batch)  # type: ignore[union-attr]
+
+
+def _replay_leases(state: State, topic: Topic, entry: Leased) -> None:
+    """Jobs that the log does not have, as they were written while their queue was ephemeral, are held by nobody."""
+    live = [lease for lease in entry.leases if topic.log.is_live(lease[0])]
+    apply(state, Leased(entry.topic, entry.node, live))
+
+
+def end_replay(state: State) -> None:
+    """All of the log has been replayed."""
+    state.ghosts = {}
+    keep_references_short(state)
+
+
+def keep_references_short(state: State) -> None:
+    """From here on routers refer to records only that are yet to come: the log may not keep those that are there."""
+    for topic_id in state.routers.outgoing:
+        topic = state.by_id.get(topic_id)
+        if topic is not None:
+            topic.referable_after = topic.log.head
 
 
 def _appended(state: State, entry: Appended) -> None:
@@ -226,6 +261,11 @@ def _appended(state: State, entry: Appended) -> None:
     if entry.key is not None:
         written = Written(entry.first, entry.last, entry.ts)
         topic.keys.add(entry.key, written, topic.config.idempotency_window_ms)
+    if entry.batch.has_delays and topic.is_queue:
+        for seq, record in enumerate(decode_body(entry.batch.body).records, entry.first):
+            start = claimable_from(record, entry.ts)
+            if start > entry.ts:
+                topic.queue.schedule(seq, start)
 
 
 def _topic_created(state: State, entry: TopicCreated) -> None:
@@ -240,7 +280,9 @@ def _topic_configured(state: State, entry: TopicConfigured) -> None:
     topic = state.by_id[entry.topic]
     if not topic.is_logged and entry.config.durability != "ephemeral":
         topic.keys.redump()
+        topic.referable_after = topic.log.head
     topic.config = entry.config
+    topic.queue.configure(entry.config)
     state.index_expiry(topic)
     state.dirty[entry.topic] = topic
 
@@ -254,10 +296,9 @@ def _topic_deleted(state: State, entry: TopicDeleted) -> None:
     topic.log.drop_all()
     state.shrunk[topic.id] = topic
     state.dirty[entry.topic] = topic
-    for name, router in list(state.routers.items()):
-        if entry.topic in (router.source, router.dest):
-            del state.routers[name]
-            state.dirty_routers[name] = None
+    for router in state.routers.of(entry.topic):
+        state.routers.remove(router)
+        state.dirty_routers[router.name] = None
 
 
 def _shrinking(change: Callable[[Log, Any], None]) -> Callable[[State, Any], None]:
@@ -266,8 +307,10 @@ def _shrinking(change: Callable[[Log, Any], None]) -> Callable[[State, Any], Non
     def carry_out(state: State, entry: Any) -> None:
         topic = state.by_id[entry.topic]
         log = topic.log
-        count, size = log.count, log.bytes
+        count, size, earliest = log.count, log.bytes, log.earliest
         change(log, entry)
+        if log.count < count and topic.config.type == "queue":
+            _forget_jobs(topic.queue, entry, earliest)
         state.records += log.count - count
         state.bytes += log.bytes - size
         state.dirty[entry.topic] = topic
@@ -276,6 +319,18 @@ def _shrinking(change: Callable[[Log, Any], None]) -> Callable[[State, Any], Non
             state.shrunk[entry.topic] = topic
 
     return carry_out
+
+
+def _forget_jobs(queue: Queue, entry: Any, earliest: int) -> None:
+    """Jobs that are gone are nobody's any more (QU17). `earliest` is the earliest live seq before."""
+    if type(entry) is Deleted:
+        if entry.before:
+            queue.forget_between(earliest, entry.before - 1)
+        queue.forget_runs(seqs_in(entry.blocks))
+    elif type(entry) is HeadKept:
+        queue.forget_between(earliest, entry.lost)
+    else:
+        queue.forget_between(earliest, entry.last)
 
 
 def _evict(log: Log, entry: Evicted) -> None:
@@ -315,40 +370,26 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     topic.log.last_write_ts = 0
     topic.epoch = entry.epoch
     topic.keys = Keys()
+    topic.queue = Queue(topic.config)
     state.next_id = max(state.next_id, entry.epoch + 1)
     state.dirty[entry.topic] = topic
 
 
-def _router_set(state: State, entry: RouterSet) -> None:
-    state.routers[entry.name] = Router(
-        entry.name, entry.source, entry.dest, entry.definition, entry.cursor, entry.total
-    )
-    state.dirty_routers[entry.name] = None
-
-
-def _router_removed(state: State, entry: RouterRemoved) -> None:
-    state.routers.pop(entry.name, None)
-    state.dirty_routers[entry.name] = None
-
-
 def _leased(state: State, entry: Leased) -> None:
     topic = state.by_id[entry.topic]
-    queue = topic.queue
-    for seq, number, deadline, deliveries in entry.leases:
-        queue.leases[seq] = (number, entry.node, deadline)
-        queue.deliveries[seq] = deliveries
-        queue.delayed.pop(seq, None)
+    topic.queue.lease(entry.node, entry.leases)
     state.dirty[entry.topic] = topic
 
 
 def _released(state: State, entry: Released) -> None:
     topic = state.by_id[entry.topic]
-    queue = topic.queue
-    for seq, number, claimable_from in entry.leases:
-        lease = queue.leases.get(seq)
-        if lease is not None and lease[0] == number:
-            del queue.leases[seq]
-            queue.delayed[seq] = claimable_from
+    topic.queue.release(entry.leases)
+    state.dirty[entry.topic] = topic
+
+
+def _dead_lettered(state: State, entry: DeadLettered) -> None:
+    topic = state.by_id[entry.topic]
+    topic.queue.dead_lettered += entry.count
     state.dirty[entry.topic] = topic
 
 
@@ -364,8 +405,10 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     HeadKept: _shrinking(_keep_head),
     Reserved: _reserved,
     Reincarnated: _reincarnated,
-    RouterSet: _router_set,
-    RouterRemoved: _router_removed,
+    RouterSet: routers.apply_set,
+    RouterRemoved: routers.apply_removed,
+    Forwarding: routers.apply_forwarding,
     Leased: _leased,
     Released: _released,
+    DeadLettered: _dead_lettered,
 }

@@ -412,6 +412,11 @@ class ColdPage(Exception):
         self.number = number
         self.projection = projection
 
+    @property
+    def page(self) -> tuple[Sealed, int]:
+        """Which page it is."""
+        return self.part, self.number
+
     def rows(self) -> tuple[int, int]:
         """The rows of the page, as start and stop."""
         start = self.number * PAGE_ROWS

@@ -11,32 +11,38 @@ break inside `data` or `meta`.
 
 from array import array
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from sys import getrecursionlimit, setrecursionlimit
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from topics.core.config import ConfigIn
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from topics.model import SEQ_MAX
 
 META_KEYS_MAX = 64
 KEY_CHARACTERS_MAX = 256
 NESTED_BYTES_MIN = 1000  # a shorter body cannot be nested so deeply that it matters
 STACK_MARGIN = 300  # frames that later readers of a body have beyond those of its first one
+DELAY_MS_MAX = 86_400_000
 WASTE_BYTES_MAX = 4096  # a body this much larger than twice its records is rewritten
 
 
 NO_META = Raw()
+Natural = Annotated[int, Meta(ge=0)]
 
 
 class RecordIn(Struct, gc=False, omit_defaults=True):
-    """One record of a write. `meta` is empty or `null` when there is none."""
+    """One record of a write. `meta` is empty or `null` when there is none. The last two are for jobs of a queue."""
 
     data: Raw
     tag: str | None = None
     node: str | None = None
     meta: Raw = NO_META
+    delay_ms: Natural | UnsetType = UNSET  # claimable so long after the write
+    deliver_at: Natural | UnsetType = UNSET  # claimable from this time on
 
 
 class Body(Struct, gc=False, omit_defaults=True):
@@ -78,12 +84,14 @@ class Batch(Struct, gc=False):
     body: bytes  # JSON, decodable as Body
     sizes: "array[int]"  # size in bytes of each record: its data text plus its meta text
     has_tags: bool
+    has_delays: bool = False  # some record is not claimable at once
 
 
 decode_body = msgspec.json.Decoder(Body).decode
 _decode_write = msgspec.json.Decoder(WriteIn).decode
 _decode_meta = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
+_delay_of, _start_of = attrgetter("delay_ms"), attrgetter("deliver_at")
 
 
 def parse_write(body: bytes, limits: Limits) -> tuple[WriteIn, Batch]:
@@ -110,7 +118,7 @@ def check_batch(
     sizes, has_tags = _check_record(records[0], limits) if len(records) == 1 else _check_records(records, limits)
     if body is None or len(body) > 2 * sum(sizes) + WASTE_BYTES_MAX:
         body = _encode(Body(records, node))
-    return Batch(body, sizes, has_tags)
+    return Batch(body, sizes, has_tags, _have_delays(records))
 
 
 def batch_of(records: Sequence[RecordIn], node: str | None, limits: Limits, key: str | None = None) -> Batch:
@@ -145,6 +153,28 @@ def meta_of(record: RecordIn) -> Raw | None:
     """The record's meta text, or None; a null meta is no meta."""
     meta = record.meta
     return meta if len(meta) > 4 or (len(meta) and bytes(meta) != b"null") else None
+
+
+def claimable_from(record: RecordIn, ts: int) -> int:
+    """When a job written at `ts` may be handed out; `ts` or less = at once."""
+    if record.deliver_at is not UNSET:
+        return record.deliver_at
+    return ts if record.delay_ms is UNSET else ts + min(record.delay_ms, DELAY_MS_MAX)
+
+
+def _have_delays(records: Sequence[RecordIn]) -> bool:
+    """Whether some record has a delay; if so, all of them are checked."""
+    if len(records) == 1:
+        if records[0].delay_ms is UNSET and records[0].deliver_at is UNSET:
+            return False
+    elif list(map(_delay_of, records)).count(UNSET) + list(map(_start_of, records)).count(UNSET) == 2 * len(records):
+        return False
+    for index, record in enumerate(records):
+        if record.delay_ms is not UNSET and record.deliver_at is not UNSET:
+            raise InvalidRequest(f"records[{index}] has delay_ms and deliver_at; give one of them")
+        if record.deliver_at is not UNSET and record.deliver_at > SEQ_MAX:
+            raise InvalidRequest(f"records[{index}].deliver_at is {record.deliver_at}; it must be at most 2^64-1")
+    return True
 
 
 def _check_record(record: RecordIn, limits: Limits) -> tuple["array[int]", bool]:

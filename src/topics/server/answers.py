@@ -9,9 +9,19 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from topics.answers import QueueCounts, ReadResult, TopicState, WriteResult
+from topics.answers import (
+    Claimed,
+    Job,
+    LeaseView,
+    QueueCounts,
+    ReadResult,
+    RouterState,
+    Settled,
+    TopicState,
+    WriteResult,
+)
 from topics.errors import Throttled, TopicsError
-from topics.model import Record, Tombstone, TopicConfig, TopicType
+from topics.model import Guarantee, Record, Tombstone, TopicConfig, TopicType
 from topics.server.exchange import Answer
 
 encode = msgspec.json.Encoder().encode
@@ -125,6 +135,116 @@ class RecordsDeleted(Struct):
     performance: SyncPerformance
 
 
+class WatchedTopic(Struct):
+    """Where a session starts in a topic."""
+
+    epoch: int
+    from_seq: int
+    head_seq: int
+    earliest_seq: int
+
+
+class Watching(Struct):
+    wid: str
+    stream_url: str
+    session_ttl_ms: int
+    topics: dict[str, WatchedTopic]
+    performance: Performance
+
+
+class ClaimPerformance(Struct):
+    server_total_ms: float
+    throttle_wait_ms: float
+
+
+class JobsClaimed(Struct):
+    topic: str
+    claimed: list[Job]
+    count: int
+    ready: int
+    performance: ClaimPerformance
+
+
+class JobsAcked(Struct):
+    topic: str
+    acked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    performance: SyncPerformance
+
+
+class JobsNacked(Struct):
+    topic: str
+    nacked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    performance: Performance
+
+
+class LeasesExtended(Struct):
+    topic: str
+    extended: int
+    skipped: list[int]
+    deadlines: dict[str, int]
+    performance: Performance
+
+
+class LettersRedriven(Struct):
+    topic: str
+    dead_letter: str
+    redriven: int
+    remaining: int
+    performance: Performance
+
+
+class LeaseList(Struct, kw_only=True):
+    topic: str
+    leases: list[LeaseView]
+    next_cursor: str | UnsetType = UNSET
+    performance: Performance
+
+
+class RouterShown(Struct, kw_only=True):
+    """`created` is in the answer to a PUT; total, lag, state and what it is blocked by are in that to a GET."""
+
+    router: str
+    created: bool | UnsetType = UNSET
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: list[str] | None
+    allow_cycle: bool
+    guarantee: Guarantee
+    forwarded_total: int | UnsetType = UNSET
+    lag: int | UnsetType = UNSET
+    state: Literal["running", "blocked"] | UnsetType = UNSET
+    blocked_by: str | UnsetType = UNSET
+    performance: Performance
+
+
+class RouterListed(Struct):
+    router: str
+    source: str
+    dest: str
+    guarantee: Guarantee
+    forwarded_total: int
+
+
+class RouterList(Struct, kw_only=True):
+    routers: list[RouterListed]
+    next_cursor: str | UnsetType = UNSET
+    performance: Performance
+
+
+class RouterGone(Struct):
+    router: str
+    deleted: bool
+    performance: Performance
+
+
 class Health(Struct):
     status: Literal["ok"]
     version: str
@@ -163,6 +283,37 @@ def topic_shown(state: TopicState, performance: Performance) -> TopicShown:
         last_read_ts=state.last_read_ts,
         queue=UNSET if state.queue is None else state.queue,
         performance=performance,
+    )
+
+
+def router_put(state: RouterState, created: bool, performance: Performance) -> RouterShown:
+    return _router(state, performance, created=created)
+
+
+def router_shown(state: RouterState, performance: Performance) -> RouterShown:
+    return _router(
+        state,
+        performance,
+        forwarded_total=state.forwarded_total,
+        lag=state.lag,
+        state=state.state,
+        blocked_by=UNSET if state.blocked_by is None else state.blocked_by,
+    )
+
+
+def _router(shown: RouterState, performance: Performance, **more: Any) -> RouterShown:
+    definition = shown.definition
+    return RouterShown(
+        router=shown.router,
+        source=shown.source,
+        dest=shown.dest,
+        preserve_node=definition.preserve_node,
+        preserve_tag=definition.preserve_tag,
+        filter=None if definition.match is None else list(definition.match.as_tuple()),
+        allow_cycle=definition.allow_cycle,
+        guarantee=definition.guarantee,
+        performance=performance,
+        **more,
     )
 
 
@@ -230,6 +381,32 @@ def diff_answer(result: ReadResult, total_ms: float, throttle_ms: float) -> byte
     return b"".join((head, b",".join(result.texts), tail))
 
 
+def claim_answer(claimed: Claimed, total_ms: float, throttle_ms: float) -> bytes:
+    """The answer to a claim; the jobs are ready texts."""
+    return (
+        b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,'
+        b'"performance":{"server_total_ms":%.3f,"throttle_wait_ms":%.3f}}'
+        % (claimed.topic.encode(), b",".join(claimed.texts), len(claimed.texts), claimed.ready, total_ms, throttle_ms)
+    )
+
+
+def ack_answer(settled: Settled, total_ms: float, fsync_ms: float) -> bytes:
+    """The answer to an ack."""
+    return (
+        b'{"topic":"%b","acked":%d,"skipped":[%b],"ready":%d,"in_flight":%d,'
+        b'"performance":{"server_total_ms":%.3f,"fsync_ms":%.3f}}'
+        % (
+            settled.topic.encode(),
+            len(settled.done),
+            ",".join(map(str, settled.skipped)).encode(),
+            settled.ready,
+            settled.in_flight,
+            total_ms,
+            fsync_ms,
+        )
+    )
+
+
 def refusal(error: TopicsError) -> Answer:
     """The answer that an error stands for."""
     body = ErrorBody(error.code, error.message or error.code, error.detail or UNSET)
@@ -237,4 +414,6 @@ def refusal(error: TopicsError) -> Answer:
     if error.status in (429, 503):
         wait_ms = error.detail.get("retry_after_ms", 0) if isinstance(error, Throttled) else 0
         headers = ((b"retry-after", b"%d" % max(1, -(-wait_ms // 1000))),)
+    elif error.status == 401:
+        headers = ((b"www-authenticate", b"Bearer"),)
     return Answer(error.status, encode(Error(body)), headers)

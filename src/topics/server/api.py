@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from topics.server.auth import ADMIN, DELETE, READ, WRITE
 from topics.server.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
-from topics.server.handlers import diff, export, metrics, probes, records, topics
+from topics.server.handlers import diff, export, metrics, probes, queues, records, routers, topics, watch, ws
 from topics.server.openapi import show_openapi
 from topics.server.routes import NO_SCOPES, Route, json_body
 
@@ -13,10 +13,12 @@ WRITES: Final = frozenset((WRITE,))
 DELETES: Final = frozenset((DELETE,))
 ADMINS: Final = frozenset((ADMIN,))
 CLAIMS: Final = frozenset((READ, WRITE))
+REDRIVES: Final = frozenset((WRITE, DELETE))
 
 TOPIC: Final = "/v0/topics/:topic"
 ROUTER: Final = "/v0/routers/:router"
 WRITE_TYPES: Final = (JSON_TYPE, NDJSON_TYPE, ARROW_TYPE)
+STREAM: Final[dict[str, Any]] = {"is_stream": True, "takes_token": True}
 PROBE: Final[dict[str, Any]] = {"is_probe": True, "is_always_on": True}
 
 ROUTES: Final = [
@@ -29,18 +31,20 @@ ROUTES: Final = [
     Route("GET", f"{TOPIC}/diff", diff.get_diff, READS, "Read above a cursor, with a query string"),
     Route("GET", f"{TOPIC}/export", export.export, READS, "Download records as an Arrow stream"),
     Route("POST", f"{TOPIC}/delete", records.delete_records, DELETES, "Delete records", **json_body()),
-    Route("PUT", ROUTER, None, ADMINS, "Create or configure a router", **json_body()),
-    Route("GET", ROUTER, None, READS, "One router"),
-    Route("GET", "/v0/routers", None, READS, "List routers, in pages"),
-    Route("DELETE", ROUTER, None, DELETES, "Delete a router"),
-    Route("POST", "/v0/watch", None, READS, "Create a watch session", **json_body()),
-    Route("GET", "/v0/watch/:wid", None, NO_SCOPES, "Stream of a session", is_stream=True, takes_token=True),
-    Route("GET", "/v0/ws", None, NO_SCOPES, "Open a WebSocket", is_stream=True),
-    Route("POST", f"{TOPIC}/claim", None, CLAIMS, "Lease jobs", **json_body()),
-    Route("POST", f"{TOPIC}/ack", None, WRITES, "Complete jobs", **json_body()),
-    Route("POST", f"{TOPIC}/nack", None, WRITES, "Give jobs back", **json_body()),
-    Route("POST", f"{TOPIC}/extend", None, WRITES, "Move lease deadlines", **json_body()),
-    Route("GET", f"{TOPIC}/work", None, CLAIMS, "Stream of jobs", is_stream=True, takes_token=True),
+    Route("PUT", ROUTER, routers.put_router, ADMINS, "Create or configure a router", **json_body()),
+    Route("GET", ROUTER, routers.show_router, READS, "One router"),
+    Route("GET", "/v0/routers", routers.list_routers, READS, "List routers, in pages"),
+    Route("DELETE", ROUTER, routers.delete_router, DELETES, "Delete a router"),
+    Route("POST", "/v0/watch", watch.create_session, READS, "Create a watch session", **json_body()),
+    Route("GET", "/v0/watch/:wid", watch.open_stream, NO_SCOPES, "Stream of a session", **STREAM, checks_itself=True),
+    Route("GET", "/v0/ws", ws.open_socket, NO_SCOPES, "Open a WebSocket", is_stream=True),
+    Route("POST", f"{TOPIC}/claim", queues.claim, CLAIMS, "Lease jobs", **json_body()),
+    Route("POST", f"{TOPIC}/ack", queues.ack, WRITES, "Complete jobs", **json_body()),
+    Route("POST", f"{TOPIC}/nack", queues.nack, WRITES, "Give jobs back", **json_body()),
+    Route("POST", f"{TOPIC}/extend", queues.extend, WRITES, "Move lease deadlines", **json_body()),
+    Route("GET", f"{TOPIC}/work", queues.work, CLAIMS, "Stream of jobs", **STREAM),
+    Route("POST", f"{TOPIC}/redrive", queues.redrive, REDRIVES, "Bring dead letters back", **json_body()),
+    Route("GET", f"{TOPIC}/leases", queues.list_leases, READS, "List who holds which jobs, in pages"),
     Route("GET", "/v0/health", probes.health, NO_SCOPES, "Is the process alive", **PROBE),
     Route("GET", "/healthz", probes.health, NO_SCOPES, "Is the process alive", **PROBE),
     Route("GET", "/v0/ready", probes.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),

@@ -28,11 +28,14 @@ from topics.server.answers import refusal
 from topics.server.auth import ANYONE, Key, Keyring, bearer_token, query_token
 from topics.server.call import PACKED, Call, wants_gzip
 from topics.server.cors import Cors
+from topics.server.delivery import Delivery
 from topics.server.encoding import GZIP_BYTES_MIN, compress, inflate, is_gzip, media_type
 from topics.server.exchange import Answer, Exchange, Request
 from topics.server.limits import Slots
 from topics.server.pressure import Pressure
 from topics.server.routes import Route, Routes
+from topics.server.watch import Sessions
+from topics.server.work import WorkStreams
 
 access_log = logging.getLogger("topics.access")
 
@@ -54,6 +57,9 @@ class App:
         self.pressure = pressure
         self.routes = Routes(routes)
         self.slots = Slots(engine.settings)
+        self.delivery = Delivery(engine, pressure)
+        self.watch = Sessions(self.delivery, self.slots, engine.clock)
+        self.work = WorkStreams(engine, pressure, self.slots, self.delivery.wheel)
         self.cors = Cors.parse(engine.settings.cors_origins)
         self.state = REPLAYING
         self.started_at = engine.clock.monotonic()
@@ -78,10 +84,12 @@ class App:
             self.state = SERVING
 
     def drain(self) -> None:
-        """Take no new requests, and let those that wait for something answer now."""
+        """Take no new requests, end the streams, and let those that wait for something answer now."""
         self.state = DRAINING
         for end in list(self.waiting):
             end()
+        self.delivery.drain()
+        self.work.drain()
 
     async def wait_until_idle(self) -> None:
         """Wait until no request is running."""
@@ -92,10 +100,14 @@ class App:
 
     def ended(self, call: Call, status: int) -> None:
         """For Call, if `watches_ends`: one request less is running."""
-        if self._idle is not None and not self.slots.running and not self._idle.done():
-            self._idle.set_result(None)
+        self.check_idle()
         if self._logs_access:
             self._log_access(call.request, status, call.total_ms)
+
+    def check_idle(self) -> None:
+        """Go on with the drain if nothing runs any more."""
+        if self._idle is not None and not self.slots.running and not self._idle.done():
+            self._idle.set_result(None)
 
     # --- what the transports call
 
@@ -114,8 +126,8 @@ class App:
         request.context = None  # or the two would refer to each other, and wait for the garbage collector
         call.begin(exchange)
         try:
-            if self._has_keys:
-                self._check_slot(call)
+            if self._has_keys and not call.route.checks_itself:
+                self.check_slot(call)
             if (
                 b"content-encoding" in request.headers
                 and request.body
@@ -148,7 +160,11 @@ class App:
 
     def spawn(self, work: Coroutine[Any, Any, None], call: Call) -> None:
         """Go on with a call in a task."""
-        task = asyncio.get_running_loop().create_task(self._run(work, call))
+        self.start(self._run(work, call))
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something in a task, which sees to its own errors."""
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -168,6 +184,7 @@ class App:
 
     async def cancel_tasks(self) -> None:
         """End what still runs."""
+        await self.delivery.stop()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -203,6 +220,8 @@ class App:
             key = self.keyring.find(token)
             if key is not None:
                 return key
+        if self.routes.checks_itself(request.method, request.path):
+            return ANYONE
         if self.settings.probe_auth or not self.routes.is_probe(request.path):
             raise Unauthorized(NO_KEY if token is None else UNKNOWN_KEY)
         return ANYONE
@@ -220,7 +239,7 @@ class App:
         progress = round(min(1.0, self.engine.replay_progress), 4)
         return NotReady(f"the log is being replayed, {progress:.0%} done", replay_progress=progress)
 
-    def _check_slot(self, call: Call) -> None:
+    def check_slot(self, call: Call) -> None:
         """Between headers and body others may have taken the last slot; this call has one already."""
         call.key.inflight -= 1
         try:
@@ -253,8 +272,6 @@ class App:
         body = answer.body
         if isinstance(error, MethodNotAllowed):
             headers.append((b"allow", self.routes.methods(request.path).encode()))
-        if isinstance(error, Unauthorized):
-            headers.append((b"www-authenticate", b"Bearer"))
         if len(body) >= GZIP_BYTES_MIN and wants_gzip(request):
             body = compress(body)
             headers += PACKED

@@ -142,8 +142,8 @@ class Stream:
     def write(self, data: bytes) -> None:
         raise NotImplementedError
 
-    def end(self) -> None:
-        """Everything is written; the connection may serve the next request."""
+    def end(self, *, closes: bool = False) -> None:
+        """Everything is written; the connection may serve the next request, unless it `closes` with its last one."""
         raise NotImplementedError
 
     def abort(self) -> None:

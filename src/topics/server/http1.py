@@ -145,9 +145,10 @@ class Http1Stream(Stream):
         else:
             transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
 
-    def end(self) -> None:
+    def end(self, *, closes: bool = False) -> None:
         if self.is_closed or self._connection.stage >= CLOSING:
             return
+        self._exchange.keeps_alive = self._exchange.keeps_alive and not closes
         if self._is_chunked and not self._is_mute:
             self._connection.transport.write(b"0\r\n\r\n")
         self.closed()

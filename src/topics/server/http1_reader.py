@@ -251,7 +251,7 @@ class Reader:
                 raise self._refuse_to_go_on(malformed("the only expectation is 100-continue"))
             self.is_continue_due = not self._is_http10 and request.content_length != 0
         self._is_upgrade = parser.should_upgrade()
-        request.wants_upgrade = self._is_upgrade and request.content_length == 0
+        request.wants_upgrade = self._is_upgrade and request.content_length == 0 and not self._is_http10
 
     def _normalise_target(self, request: Request) -> None:
         """Origin form is the rule; absolute form loses its authority; `*` is left for OPTIONS."""

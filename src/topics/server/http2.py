@@ -158,7 +158,7 @@ class Http2Stream(Stream):
         if data and self._exchange.request.method != "HEAD" and not self._exchange.is_ending:
             self._connection.send(self._exchange, data)
 
-    def end(self) -> None:
+    def end(self, *, closes: bool = False) -> None:
         if not self._exchange.is_ending:
             self._exchange.is_ending = True
             self._connection.send(self._exchange, b"")

@@ -18,6 +18,8 @@ import uvloop
 
 from topics import __version__
 from topics.clock import Clock
+from topics.core.config import effective_priority
+from topics.core.machine import Topic
 from topics.engine import Engine
 from topics.errors import ConfigurationError
 from topics.server.api import ROUTES
@@ -48,6 +50,8 @@ class Server:
         self.engine = engine
         self._settings = settings
         self.pressure = Pressure(engine.clock, lambda: engine.fill, source)
+        engine.forwarder.is_deferred = self._is_deferred
+        self.pressure.on_deferring.append(lambda is_deferring: None if is_deferring else engine.forwarder.resume())
         self.app = App(engine, ROUTES, keyring, self.pressure)
         self.listener = Listener(self.app, Limits(body_bytes_max=settings.max_body_bytes))
 
@@ -76,6 +80,12 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _is_deferred(self, topic: Topic) -> bool:
+        """Whether routers of a topic have to wait (PR5)."""
+        if not self.pressure.is_deferring:
+            return False
+        return effective_priority(topic.config, topic.last_read_ms, self.engine.clock.now_ms()) < 0
 
     @property
     def address(self) -> str:

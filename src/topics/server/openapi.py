@@ -11,14 +11,27 @@ from topics import __version__, errors
 from topics.core.config import ConfigIn
 from topics.core.records import KEY_CHARACTERS_MAX, META_KEYS_MAX, RecordIn, WriteIn
 from topics.errors import TopicsError
-from topics.model import SEQ_MAX, TOPIC_NAME
+from topics.model import ROUTER_NAME, SEQ_MAX, TOPIC_NAME
 from topics.server import answers
 from topics.server.call import Call
 from topics.server.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
 from topics.server.handlers.metrics import Metrics
 from topics.server.routes import Route
 from topics.server.schema import Schema, Schemas
-from topics.server.wire import PAGE_SIZE_MAX, DeleteIn, DiffIn
+from topics.server.wire import (
+    HEARTBEAT_MS_MAX,
+    PAGE_SIZE_MAX,
+    AckIn,
+    ClaimIn,
+    DeleteIn,
+    DiffIn,
+    ExtendIn,
+    NackIn,
+    RedriveIn,
+    RouterIn,
+    WatchIn,
+    WatchTopicIn,
+)
 from topics.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,6 +43,14 @@ NAMES: Final[dict[Any, str]] = {
     RecordIn: "RecordIn",
     DiffIn: "DiffRequest",
     DeleteIn: "DeleteRequest",
+    ClaimIn: "ClaimRequest",
+    AckIn: "AckRequest",
+    NackIn: "NackRequest",
+    ExtendIn: "ExtendRequest",
+    RedriveIn: "RedriveRequest",
+    WatchIn: "WatchRequest",
+    WatchTopicIn: "WatchStart",
+    RouterIn: "RouterRequest",
 }
 SEQ: Final[Schema] = {"minimum": 0, "maximum": SEQ_MAX}
 FLAG: Final[Schema] = {"type": "string", "description": "true or 1, false or 0; anything else means the default"}
@@ -71,7 +92,14 @@ class Operation:
 
 
 TOPIC: Final = "/v0/topics/:topic"
+ROUTER: Final = "/v0/routers/:router"
+EVENTS: Final = "text/event-stream"
+SOCKET: Final = "websocket"
+STREAMS: Final = {ARROW_TYPE: "An Arrow IPC stream", EVENTS: "Server-sent events"}
+PLACES: Final = {":topic": "{topic}", ":wid": "{wid}", ":router": "{router}"}  # names in paths, here and there
 NOT_FOUND: Final = (errors.TopicNotFound,)
+QUEUE: Final = (errors.TopicNotFound, errors.NotAQueue)
+LEASES: Final = (*QUEUE, errors.BatchTooLarge)
 DIFF_QUERY: Final = (
     *((name, {"type": "integer", **SEQ}) for name in ("from_seq", "epoch", "from_ts")),
     *((name, {"type": "integer", "minimum": 0}) for name in ("limit", "wait_ms", "max_batch_bytes")),
@@ -84,6 +112,11 @@ PAGE_QUERY: Final = (
     ("cursor", {"type": "string", "format": "cursor", "description": "next_cursor of the page before"}),
     ("touch", FLAG),
 )
+ROUTERS_QUERY: Final = (
+    *PAGE_QUERY[:3],
+    *((name, {"type": "string", "description": f"only routers with this {name}"}) for name in ("source", "dest")),
+)
+RESUME_ID: Final[Schema] = {"type": "string", "description": "the last id received; one that cannot be read is ignored"}
 RANGE_QUERY: Final = tuple((name, {"type": "integer", **SEQ}) for name in ("after", "last", "epoch"))
 TOO_LARGE: Final = (errors.BatchTooLarge, errors.RecordTooLarge)
 WRITE_QUERY: Final = (
@@ -116,6 +149,47 @@ OPERATIONS: Final = {
     ("GET", f"{TOPIC}/diff"): Operation({200: answers.Diff}, query=DIFF_QUERY, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/export"): Operation({200: ARROW_TYPE}, query=RANGE_QUERY, errors=NOT_FOUND),
     ("POST", f"{TOPIC}/delete"): Operation({200: answers.RecordsDeleted}, DeleteIn, errors=NOT_FOUND),
+    ("POST", f"{TOPIC}/claim"): Operation({200: answers.JobsClaimed}, ClaimIn, errors=QUEUE),
+    ("POST", f"{TOPIC}/ack"): Operation({200: answers.JobsAcked}, AckIn, errors=LEASES),
+    ("POST", f"{TOPIC}/nack"): Operation({200: answers.JobsNacked}, NackIn, errors=LEASES),
+    ("POST", f"{TOPIC}/extend"): Operation({200: answers.LeasesExtended}, ExtendIn, errors=LEASES),
+    ("GET", f"{TOPIC}/work"): Operation(
+        {200: EVENTS},
+        query=(
+            ("node", {"type": "string", "description": "the worker; required"}),
+            ("max", {"type": "integer", "minimum": 1, "description": "most jobs leased on this connection at a time"}),
+            ("lease_ms", {"type": "integer", "minimum": 0}),
+            ("token", {"type": "string", "description": "key, without a header for it"}),
+        ),
+        errors=(*QUEUE, errors.NotAcceptable),
+    ),
+    ("POST", f"{TOPIC}/redrive"): Operation(
+        {200: answers.LettersRedriven}, RedriveIn, errors=(*QUEUE, errors.NoDeadLetter, errors.TopicFull)
+    ),
+    ("GET", f"{TOPIC}/leases"): Operation({200: answers.LeaseList}, query=PAGE_QUERY[1:3], errors=QUEUE),
+    ("PUT", ROUTER): Operation(
+        {200: answers.RouterShown, 201: answers.RouterShown},
+        RouterIn,
+        errors=(errors.TopicNotFound, errors.TopicIncompatible, errors.RouterCycle),
+        checks_name=True,
+    ),
+    ("GET", ROUTER): Operation({200: answers.RouterShown}, errors=(errors.RouterNotFound,)),
+    ("GET", "/v0/routers"): Operation({200: answers.RouterList}, query=ROUTERS_QUERY),
+    ("DELETE", ROUTER): Operation({200: answers.RouterGone}),
+    ("POST", "/v0/watch"): Operation({200: answers.Watching}, WatchIn, (("lenient", FLAG),), errors=NOT_FOUND),
+    ("GET", "/v0/watch/:wid"): Operation(
+        {200: EVENTS},
+        query=(("cursor", RESUME_ID), ("token", {"type": "string", "description": "key, without a header for it"})),
+        headers=(("Last-Event-ID", RESUME_ID),),
+        errors=(errors.NotAcceptable,),
+    ),
+    ("GET", "/v0/ws"): Operation(
+        {101: SOCKET},
+        headers=(
+            *((name, {"type": "string"}) for name in ("Upgrade", "Sec-WebSocket-Key", "Origin")),
+            ("Sec-WebSocket-Version", {"const": "13"}),
+        ),
+    ),
     ("GET", "/v0/health"): Operation({200: answers.Health}),
     ("GET", "/healthz"): Operation({200: answers.Health}),
     ("GET", "/v0/ready"): Operation({200: answers.Ready}),
@@ -136,7 +210,7 @@ def document(app: "App") -> Schema:
     for route in app.routes.rows:
         operation = OPERATIONS.get((route.method, route.path))
         if operation is not None:
-            path = route.path.replace(":topic", "{topic}")
+            path = "/".join(PLACES.get(part, part) for part in route.path.split("/"))
             paths.setdefault(path, {})[route.method.lower()] = _operation(route, operation, schemas)
     _finish(schemas, app.settings)
     whole: Schema = {
@@ -163,6 +237,14 @@ def _operation(route: Route, operation: Operation, schemas: Schemas) -> Schema:
         if operation.checks_name:
             kind["pattern"] = f"^{TOPIC_NAME.pattern}$"
         said["parameters"].append({"name": "topic", "in": "path", "required": True, "schema": kind})
+    if ":router" in route.path:
+        named: Schema = {"type": "string", "minLength": 1}
+        if operation.checks_name:
+            named["pattern"] = f"^{ROUTER_NAME.pattern}$"
+        said["parameters"].append({"name": "router", "in": "path", "required": True, "schema": named})
+    if ":wid" in route.path:
+        wid = {"type": "string", "minLength": 1}
+        said["parameters"].append({"name": "wid", "in": "path", "required": True, "schema": wid})
     said["parameters"] += [_parameter(name, "query", kind) for name, kind in operation.query]
     said["parameters"] += [_parameter(name, "header", kind) for name, kind in operation.headers]
     if operation.body is not None:
@@ -196,8 +278,10 @@ def _contents(route: Route, operation: Operation, schemas: Schemas) -> Schema:
 
 
 def _answer(kind: Any, schemas: Schemas) -> Schema:
+    if kind is SOCKET:
+        return {"description": "A WebSocket from here on: JSON commands and frames as text messages"}
     if isinstance(kind, str):
-        return {"description": "An Arrow IPC stream", "content": {kind: {}}}
+        return {"description": STREAMS[kind], "content": {kind: {}}}
     content: Schema = {JSON_TYPE: {"schema": {"type": "object"} if kind is None else schemas.of(kind)}}
     if kind is Metrics:
         content["text/plain"] = {"schema": {"type": "string"}}
@@ -234,6 +318,23 @@ def _finish(schemas: Schemas, settings: Settings) -> None:
     for node in (record["node"], schemas.components["Write"]["properties"]["node"]):
         node |= {"maxLength": settings.max_node_bytes}
     schemas.components["DiffRequest"]["properties"]["filter"] = MATCH
+    router = schemas.components["RouterRequest"]["properties"]
+    router["filter"] = MATCH
+    for name in ("source", "dest"):
+        router[name] |= {"pattern": f"^{TOPIC_NAME.pattern}$"}
+    schemas.components["RouterShown"]["properties"]["lag"]["description"] = "seqs of the source not looked at yet"
+    watch = schemas.components["WatchRequest"]["properties"]
+    watch["filter"] = MATCH
+    watch["topics"] |= {"minProperties": 1, "maxProperties": settings.max_watch_topics}
+    for name in ("ClaimRequest", "AckRequest", "NackRequest", "ExtendRequest"):
+        held = schemas.components[name]["properties"]
+        held["node"] |= {"minLength": 1, "maxLength": settings.max_node_bytes}
+        if "seqs" in held:
+            held["seqs"] |= {"minItems": 1, "maxItems": settings.max_claim}
+            held["seqs"]["items"] |= SEQ
+            held["lease_ids"]["items"] |= {"pattern": "^(lease_[0-9a-f]+)?$"}
+    schemas.components["RedriveRequest"]["properties"]["match"] = MATCH
+    record["deliver_at"] |= SEQ
     delete = schemas.components["DeleteRequest"]
     delete["properties"]["match"] = MATCH
     delete["anyOf"] = [
@@ -253,6 +354,14 @@ def _fields(settings: Settings) -> dict[str, Schema]:
         "wait_ms": {"description": "long poll, at most 30000"},
         "max_batch_bytes": {"description": "byte budget of the answer; 0 = 1 MiB, at most 8 MiB"},
         "include_tags": {"description": "show $tag"},
+        "include_data": {"description": "show data and meta"},
+        "tail": {"description": "start at the current head instead"},
+        "heartbeat_ms": {
+            "description": "silence after which a heartbeat is sent, "
+            f"{settings.test_min_heartbeat_ms}..{HEARTBEAT_MS_MAX}"
+        },
+        "consistency": {"description": "push what is readable, or only what is synced"},
+        "cursor": {"description": "an id of an earlier stream: where to start in the topics it names"},
         "include_meta": {"description": "show meta"},
         "node": {"description": f"origin of records; written, at most {settings.max_node_bytes} bytes"},
         "tag": {"description": f"key for deletes and filters, at most {settings.max_tag_bytes} bytes"},
@@ -278,11 +387,25 @@ def _fields(settings: Settings) -> dict[str, Schema]:
         "claim_jitter_ms": {"description": "window in which claims are gathered, 0..5000"},
         "max_deliveries": {"description": "deliveries before a job is dead-lettered; 0 = no limit"},
         "leases_durable": {"description": "are leases kept across a restart"},
+        "max": {"description": f"most jobs; at most {settings.max_claim}"},
+        "seqs": {"description": "the jobs"},
+        "lease_ids": {"description": "one lease_id per entry of seqs, or an empty string for none"},
+        "delay_ms": {"description": "how long a job stays hidden, 0..86400000"},
+        "deliver_at": {"description": "time from which a job may be handed out, epoch-ms"},
         "head_seq": {"description": "highest seq handed out; 0 if none"},
         "earliest_seq": {"description": "lowest live seq; head_seq + 1 if nothing is live"},
         "next_from_seq": {"description": "the cursor for the next call"},
         "caught_up": {"description": "nothing more right now"},
         "lag": {"description": "head_seq - next_from_seq"},
+        "source": {"description": "the topic that is copied from"},
+        "dest": {"description": "the topic that is copied into"},
+        "preserve_node": {"description": "keep $node"},
+        "preserve_tag": {"description": "keep $tag"},
+        "create_dest": {"description": "create an absent dest; false = 404"},
+        "allow_cycle": {"description": "accept a cycle; a record passes 8 routers at most"},
+        "guarantee": {"description": "exactly_once stamps its copies and skips those that are there"},
+        "forwarded_total": {"description": "copies, duplicates skipped and records lost before they were copied"},
+        "blocked_by": {"description": "why the router cannot go on"},
         "gap_from": {"description": "first seq missed"},
         "gap_to": {"description": "last seq missed"},
     }

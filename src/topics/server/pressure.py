@@ -18,6 +18,7 @@ from topics.errors import Throttled
 MEASURE_S: Final = 0.05
 LAG_S_MAX: Final = 1.0  # a loop this late is at its limit
 DECAY: Final = 0.5  # weight of the last measurement in the next
+COALESCING_AT: Final = 0.25  # pushes wait a little from here on, so that frames become fewer and larger
 DEFERRING_AT: Final = 0.5  # pushes and routers of low priority wait from here on …
 RESUMING_AT: Final = 0.25  # … until here
 REFUSING_AT: Final = 1.0
@@ -51,6 +52,7 @@ class Pressure:
         self.source = source or (lambda: max(self._lag.level, fill()))
         self.level = 0.0
         self.is_deferring = False
+        self.on_deferring: list[Callable[[bool], None]] = []  # called when that begins, and when it ends
         self.is_refusing = False  # a request has to wait
         self.parked_total = 0
         self.refused_total = 0
@@ -72,7 +74,11 @@ class Pressure:
     def measure(self) -> None:
         """Read the source, and let those go on who need not wait any longer."""
         self.level = self.source()
-        self.is_deferring = self.level >= (RESUMING_AT if self.is_deferring else DEFERRING_AT)
+        was_deferring = self.is_deferring
+        self.is_deferring = self.level >= (RESUMING_AT if was_deferring else DEFERRING_AT)
+        if self.is_deferring is not was_deferring:
+            for tell in self.on_deferring:
+                tell(self.is_deferring)
         self.is_refusing = self.level >= REFUSING_AT or self._fill() >= REFUSING_AT
         if not self.is_refusing:
             for parked in self._parked:

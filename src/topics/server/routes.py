@@ -13,7 +13,7 @@ from topics.errors import InvalidRequest, MethodNotAllowed, NotFound, Refusal
 from topics.server.encoding import JSON_TYPE
 
 NO_SCOPES: Final[frozenset[str]] = frozenset()
-PATHS_KEPT_MAX: Final = 10_000  # paths whose meaning is remembered …
+PATHS_KEPT_MAX: Final = 10_000  # paths whose meaning is remembered, those of sessions aside …
 PATH_KEPT_BYTES_MAX: Final = 512  # … if they are no longer than this
 HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
@@ -80,6 +80,13 @@ class Routes:
         except Refusal:
             return False
 
+    def checks_itself(self, method: str, path: bytes) -> bool:
+        """Whether a route sees to its key by itself."""
+        try:
+            return self.find(method, path)[0].checks_itself
+        except Refusal:
+            return False
+
     def _place(self, path: bytes) -> Place:
         segments = [_decoded(segment) for segment in path.split(b"/")[1:]]
         methods, name = self._paths.get(tuple(segments)), ""
@@ -90,7 +97,7 @@ class Routes:
         if methods is None:
             raise NotFound("there is no such path")
         place = Place(methods, name)
-        if len(path) <= PATH_KEPT_BYTES_MAX:
+        if len(path) <= PATH_KEPT_BYTES_MAX and not any(row.checks_itself for row in methods.values()):
             if len(self._places) >= PATHS_KEPT_MAX:
                 self._places.clear()
             self._places[path] = place

@@ -36,29 +36,37 @@ How the oracle reads what the contract leaves open:
   after a clean stop, and starts anew after a crash, with the epoch. Reasons may be guesses
   afterwards (TM15): compare ranges only.
 
+- **Routers** forward when `forward` or `forward_all` says so, record by record, each router all it
+  can; two routers with one source and one dest take turns in the order of their last PUT. A lost
+  record becomes a hole at once; where the floor is found above a cursor all the same (a restart
+  took an ephemeral source's records), every seq up to it counts as lost (RT12).
+
 Not modelled: limits of the request itself (WR3), pressure, reads that stop after
-max(100000, 10 * limit) seqs examined (DF5), routers, leases, `last_read_ts`, priority,
-and the dropping of keys beyond a million (ID8).
+max(100000, 10 * limit) seqs examined (DF5), the stamps of exactly_once, leases,
+`last_read_ts`, priority, and the dropping of keys beyond a million (ID8).
 """
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from topics.errors import (
     InvalidRequest,
     RecordTooLarge,
+    Refusal,
+    RouterCycle,
     Throttled,
     TopicFull,
     TopicIncompatible,
     TopicNotEmpty,
     TopicNotFound,
 )
-from topics.model import Gap, Reason, TagMatch, Tombstone, TopicConfig, is_topic_name
+from topics.model import Gap, Reason, RouterDefinition, TagMatch, Tombstone, TopicConfig, is_topic_name
 
 Status = Literal["live", "deleted", "evicted", "expired", "gap"]
 GapReason = Literal["cap", "source_trim"]
+HOPS_MAX = 8
 
 
 @dataclass(frozen=True)
@@ -152,6 +160,7 @@ class Slot:
     status: Status
     record: SlotRecord | None = None
     reason: GapReason | None = None  # set for a gap only
+    hops: int = 0  # routers passed
 
 
 @dataclass
@@ -214,20 +223,39 @@ class Topic:
             if 0 < self.config.ttl_ms < now - record.ts:
                 self.take(record, "expired")
 
+    def shrink(self, now: int) -> None:
+        self.expire(now)
+        self.evict()
+
     def evict(self) -> None:
         """TM10; under reject a cap never evicts (TP17)."""
         while self.config.discard == "old" and _is_over(self.config, self.sizes()):
             self.take(self.live()[0], "evicted")
 
-    def add(self, write: Write, node: str | None, ts: int) -> None:
+    def add(self, write: Write, node: str | None, ts: int, hops: int = 0) -> None:
         seq = self.head + 1
         node = node if write.node is None else write.node
-        self.slots.append(Slot(seq, "live", SlotRecord(seq, ts, node, write.tag, write.data, write.meta)))
+        self.slots.append(Slot(seq, "live", SlotRecord(seq, ts, node, write.tag, write.data, write.meta), None, hops))
+
+    def open_gap(self, size: int, reason: GapReason, hops: int = 0) -> None:
+        for _ in range(size):
+            self.slots.append(Slot(self.head + 1, "gap", None, reason, hops))
 
     def forget(self) -> None:
         """What an ephemeral topic has only in memory is gone (DU1, ID8)."""
         self.last_write_ts = None
         self.keys = {}
+
+
+@dataclass
+class Route:
+    """A router: how far it has come, and how many seqs it has given to its dest."""
+
+    source: str
+    dest: str
+    definition: RouterDefinition
+    cursor: int
+    total: int = 0
 
 
 class Oracle:
@@ -238,6 +266,7 @@ class Oracle:
         self._max_total_bytes = max_total_bytes
         self._topics: dict[str, Topic] = {}
         self._epochs: dict[str, int] = {}  # the last one used, by name; outlives the topic
+        self._routes: dict[str, Route] = {}
 
     # Topics
 
@@ -255,8 +284,7 @@ class Oracle:
                 requested_type=config.type,
             )
         topic.config = config
-        topic.expire(now)
-        topic.evict()
+        self._losing(name, lambda: topic.shrink(now))
         return False
 
     def delete_topic(self, name: str, now: int, if_empty: bool = False) -> bool:
@@ -267,6 +295,7 @@ class Oracle:
         if if_empty and count:
             raise TopicNotEmpty("the topic has live records", topic=name, count=count)
         del self._topics[name]
+        self._routes = {key: one for key, one in self._routes.items() if name not in (one.source, one.dest)}
         return True
 
     def names(self) -> list[str]:
@@ -313,7 +342,7 @@ class Oracle:
         self._admit(name, topic, [_size(write) for write in records], now)
         if created:
             self._install(name, topic)
-        return self._commit(topic, records, now, key, created, node)
+        return self._commit(name, topic, records, now, key, created, node)
 
     def delete(self, name: str, now: int, *, before_seq: int | None = None, match: TagMatch | None = None) -> Deleted:
         """Take the live records that fit both selectors (DL1, DL2, DL3)."""
@@ -331,9 +360,103 @@ class Oracle:
 
     def open_gap(self, name: str, size: int, reason: GapReason) -> None:
         """The next `size` seqs are lost before they hold anything (TM12, RT12, DU10)."""
-        topic = self._find(name)
-        for _ in range(size):
-            topic.slots.append(Slot(topic.head + 1, "gap", reason=reason))
+        self._find(name).open_gap(size, reason)
+
+    # Routers
+
+    def put_router(
+        self, name: str, source: str, dest: str, definition: RouterDefinition | None = None, create_dest: bool = True
+    ) -> bool:
+        """RT1-RT8, RT23. True = created."""
+        definition = definition or RouterDefinition()
+        old = self._routes.get(name)
+        others = [route for key, route in self._routes.items() if key != name]
+        if source == dest:
+            raise InvalidRequest("source and dest are one topic")
+        if dest not in self._topics and not create_dest:
+            raise TopicNotFound(dest)
+        if any(route.dest == dest and route.source != source for route in others):
+            raise TopicIncompatible("another source feeds it", topic=dest, reason="router_dest_fan_in")
+        path = _path(others, dest, source)
+        if path and not definition.allow_cycle:
+            raise RouterCycle("a cycle", cycle=[source, *path])
+        for topic in (source, dest):
+            if topic not in self._topics:
+                self._install(topic, self._new_topic(topic, TopicConfig()))
+        if old is not None and (old.source, old.dest) == (source, dest):
+            route = replace(old, definition=definition)
+        else:
+            route = Route(source, dest, definition, self._topics[source].head)
+        if old is None or route != old:
+            self._routes.pop(name, None)
+            self._routes[name] = route
+        return old is None
+
+    def delete_router(self, name: str) -> bool:
+        return self._routes.pop(name, None) is not None
+
+    def routers(self) -> dict[str, Route]:
+        return dict(self._routes)
+
+    def forward_all(self, now: int) -> None:
+        """All routers, until none can go on."""
+        before: list[Route] | None = None
+        while before != list(self._routes.values()):
+            before = [replace(route) for route in self._routes.values()]
+            for name in list(self._routes):
+                self.forward(name, now)
+
+    def forward(self, name: str, now: int) -> None:
+        """All that one router can forward (RT10-RT17, RT19)."""
+        route = self._routes[name]
+        source, dest = self._look(route.source, now), self._look(route.dest, now)
+        while route.cursor < source.head:
+            slot = source.slots[route.cursor]
+            if route.cursor + 1 < source.floor:
+                lost = source.floor - 1 - route.cursor
+                dest.open_gap(lost, "source_trim", 1)
+                route.cursor, route.total = source.floor - 1, route.total + lost
+                continue
+            if slot.hops < HOPS_MAX and slot.status == "gap":
+                dest.open_gap(1, "source_trim", slot.hops + 1)
+                route.total += 1
+            elif slot.hops < HOPS_MAX and slot.status == "live" and not self._copy(route, slot, now):
+                return
+            route.cursor += 1
+
+    def _copy(self, route: Route, slot: Slot, now: int) -> bool:
+        """Copy a record, if it matches. False: the dest does not take it now (RT15)."""
+        record, definition, dest = slot.record, route.definition, self._topics[route.dest]
+        assert record is not None
+        if definition.match is not None and not definition.match.matches(record.tag):
+            return True
+        try:
+            self._admit(route.dest, dest, [_size(record)], now)
+        except Refusal:
+            return False
+        tag = record.tag if definition.preserve_tag else None
+        node = record.node if definition.preserve_node else None
+        dest.last_ts = dest.last_write_ts = max(now, dest.last_ts)
+
+        def add() -> None:
+            dest.add(Write(record.data, tag, node, record.meta), None, dest.last_ts, slot.hops + 1)
+            dest.evict()
+
+        self._losing(route.dest, add)
+        route.total += 1
+        return True
+
+    def _losing(self, name: str, change: Callable[[], object]) -> None:
+        """Make a change that may lose records; those that a router has not forwarded leave holes (RT12)."""
+        topic = self._topics[name]
+        live, head = {record.seq for record in topic.live()}, topic.head
+        change()
+        lost = [s.seq for s in topic.slots if s.status in ("evicted", "expired") and (s.seq in live or s.seq > head)]
+        for route in self._routes.values():
+            unforwarded = [seq for seq in lost if seq > route.cursor]
+            if route.source == name and unforwarded:
+                self._topics[route.dest].open_gap(len(unforwarded), "source_trim", 1)
+                route.cursor, route.total = unforwarded[-1], route.total + len(unforwarded)
 
     # Reads
 
@@ -380,6 +503,7 @@ class Oracle:
             name: replace(topic, slots=[copy.copy(slot) for slot in topic.slots], keys=dict(topic.keys))
             for name, topic in self._topics.items()
         }
+        clone._routes = {name: replace(route) for name, route in self._routes.items()}
         return clone
 
     def restart(self, *, clean: bool, power_loss: bool, heads: Mapping[str, int] | None = None) -> None:
@@ -396,6 +520,8 @@ class Oracle:
                 _stop(topic)
             elif topic.config.durability == "ephemeral":
                 _crash(topic, head=(heads or {}).get(name, 0), epoch=self._next_epoch(name))
+        for route in self._routes.values():
+            route.cursor = min(route.cursor, self._topics[route.source].head)  # RT22
 
     # Parts
 
@@ -406,7 +532,7 @@ class Oracle:
 
     def _look(self, name: str, now: int) -> Topic:
         topic = self._find(name)
-        topic.expire(now)
+        self._losing(name, lambda: topic.expire(now))
         return topic
 
     def _topic_to_create(self, name: str, create: bool | None, config: TopicConfig | None) -> Topic:
@@ -464,17 +590,39 @@ class Oracle:
         return sum(sum(self._look(other, now).sizes()) for other in self._topics if other != name)
 
     def _commit(
-        self, topic: Topic, records: Sequence[Write], now: int, key: str | None, created: bool, node: str | None
+        self,
+        name: str,
+        topic: Topic,
+        records: Sequence[Write],
+        now: int,
+        key: str | None,
+        created: bool,
+        node: str | None,
     ) -> Written:
         first = topic.head + 1
         topic.last_ts = topic.last_write_ts = max(now, topic.last_ts)  # never falls (WR6)
-        for write in records:
-            topic.add(write, node, topic.last_ts)
-        topic.evict()
+
+        def add() -> None:
+            for write in records:
+                topic.add(write, node, topic.last_ts)
+            topic.evict()
+
+        self._losing(name, add)
         written = Written(first, topic.head, topic.head, len(records), created, deduped=False)
         if key is not None and topic.config.idempotency_window_ms:
             topic.keys[key] = (topic.last_ts, written)
         return written
+
+
+def _path(routes: Sequence[Route], start: str, goal: str) -> list[str]:
+    """Topics from `start` to `goal` along routers; empty if there is no way."""
+    paths = [[start]]
+    for path in paths:
+        if path[-1] == goal:
+            return path
+        seen = {name for one in paths for name in one}
+        paths += [[*path, dest] for dest in {one.dest for one in routes if one.source == path[-1]} - seen]
+    return []
 
 
 def _size(record: Write | SlotRecord) -> int:

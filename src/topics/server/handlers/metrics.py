@@ -9,10 +9,12 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from topics.answers import TopicState
+from topics.answers import RouterState, TopicState
 from topics.server.call import Call
+from topics.server.handlers.routers import may_see
 
 TOPICS_MAX: Final = 1000  # topics with series of their own
+ROUTERS_MAX: Final = 1000  # the same for routers
 TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
 CLASSES: Final = ("ephemeral", "memory", "disk", "fsync")
 
@@ -65,9 +67,12 @@ async def metrics(call: Call) -> None:
     if _wants_json(call):
         call.answer(200, _collect(call))
         return
-    states, has_more = await call.app.engine.topics_after("", TOPICS_MAX, call.key.may_name)
+    engine, key = call.app.engine, call.key
+    states, has_more = await engine.topics_after("", TOPICS_MAX, key.may_name)
+    routers, _ = await engine.routers_after("", ROUTERS_MAX, lambda router: may_see(key, router))
     whole = _whole(_collect(call), call)
-    text = "".join(line for series in (*whole, *_of_topics(states, has_more)) for line in _lines(series))
+    of_some = (*_of_topics(states, has_more), _of_routers(routers))
+    text = "".join(line for series in (*whole, *of_some) for line in _lines(series))
     call.respond(200, text.encode(), (), TEXT)
 
 
@@ -85,7 +90,8 @@ def _collect(call: Call) -> Metrics:
         classes[topic.config.durability] += 1
         if topic.config.type == "queue":
             queues += 1
-            leases += sum(1 for _, _, deadline in topic.queue.leases.values() if now <= deadline)
+            topic.queue.settle(now)
+            leases += len(topic.queue.leases)
     return Metrics(
         topics=len(state.topics),
         topics_ephemeral=classes["ephemeral"],
@@ -167,6 +173,11 @@ def _of_topics(states: list[TopicState], has_more: bool) -> Iterator[Series]:
     yield Series("topics_topic_queue_ready", "gauge", "jobs to be claimed", [(at, q.ready) for at, q in queues])
     yield Series("topics_topic_queue_in_flight", "gauge", "jobs under a lease", [(at, q.in_flight) for at, q in queues])
     yield _gauge("topics_topic_metrics_truncated", "1 if topics were left out", int(has_more))
+
+
+def _of_routers(routers: list[RouterState]) -> Series:
+    lags = [(f'{{router="{_escaped(router.router)}"}}', router.lag) for router in routers]
+    return Series("topics_router_lag", "gauge", "seqs of its source that a router has not looked at", lags)
 
 
 def _gauge(name: str, meaning: str, value: int | float) -> Series:

@@ -5,22 +5,26 @@ check, submit, and answer from the log's callback. Whatever is unusual (a refusa
 """
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
 from topics.answers import WriteResult
-from topics.core.config import resolve
+from topics.core.config import ConfigIn, resolve
 from topics.core.decide import Append
 from topics.core.records import WriteIn, check_batch
 from topics.errors import CommitFailed, InvalidRequest, Refusal, TopicNotFound
 from topics.model import is_topic_name
 from topics.server.answers import RecordsDeleted, SyncPerformance, write_answer
-from topics.server.auth import ADMIN
+from topics.server.auth import ADMIN, Key
 from topics.server.bulk import arrow_in, ndjson_in
 from topics.server.call import Call
 from topics.server.encoding import JSON_TYPE, NDJSON_TYPE
 from topics.server.handlers.topics import check_dead_letter
 from topics.server.wire import delete_in, write_in
+
+if TYPE_CHECKING:
+    from topics.server.app import App
 
 ADMIN_SCOPE = frozenset((ADMIN,))
 
@@ -30,7 +34,7 @@ def append(call: Call) -> None:
     is_json = call.media == JSON_TYPE
     write = write_in(request.body) if is_json else _bulk_in(call)
     if write.config is not None:
-        _check_config(call, write)
+        check_config(call.key, call.name, write.config, is_used=call.name not in app.engine.state.topics)
     key = write.idempotency_key
     if key is None and b"idempotency-key" in request.headers:
         key = _header_key(call) or None
@@ -54,17 +58,24 @@ def _appended(
     if failure is not None:
         call.refuse(failure)
         return
-    now = call.app.clock.monotonic()
-    total_ms = append_ms = (now - call.started) * 1000
+    with_seqs = not call.request.query or call.parameters.flag("return_seqs", True)
+    body = timed_answer(call.app, result, call.started, submitted_at, throttle_ms, with_seqs)
+    call.respond(201 if result.created else 200, body)
+
+
+def timed_answer(
+    app: "App", result: WriteResult, started: float, submitted_at: float, throttle_ms: float, with_seqs: bool
+) -> bytes:
+    """The answer to a write that is as durable as its class asks, with the times it took."""
+    now = app.clock.monotonic()
+    total_ms = append_ms = (now - started) * 1000
     fsync_ms = 0.0
-    if is_synced(call):
+    if is_synced(app, result.topic):
         fsync_ms = (now - submitted_at) * 1000
         append_ms -= fsync_ms
     if throttle_ms:
         append_ms -= throttle_ms
-    with_seqs = not call.request.query or call.parameters.flag("return_seqs", True)
-    body = write_answer(result, with_seqs, total_ms, append_ms, fsync_ms, throttle_ms)
-    call.respond(201 if result.created else 200, body)
+    return write_answer(result, with_seqs, total_ms, append_ms, fsync_ms, throttle_ms)
 
 
 async def _append_again(call: Call, command: Append, throttle_ms: float) -> None:
@@ -75,34 +86,33 @@ async def _append_again(call: Call, command: Append, throttle_ms: float) -> None
 
 
 async def _append_parked(call: Call, command: Append, write: WriteIn) -> None:
-    _check_target(call, write)
+    check_target(call.app, call.name, write)
     call.app.engine.wal.counters.submit_full += 1
     throttle_ms = await call.app.pressure.park(call.stop, for_ever=write.disable_backpressure)
     await _append_again(call, command, throttle_ms)
 
 
-def _check_target(call: Call, write: WriteIn) -> None:
+def check_target(app: "App", name: str, write: WriteIn) -> None:
     """What comes before pressure in the order of refusals: 404, or 400 for a bad name (WR14)."""
-    if call.name in call.app.engine.state.topics:
+    if name in app.engine.state.topics:
         return
     auto_create = write.config.auto_create if write.config is not None else UNSET
     if not (write.create if write.create is not None else auto_create is not False):
-        raise TopicNotFound(call.name)
-    if not is_topic_name(call.name):
-        raise InvalidRequest(f'"{call.name}" is not a valid topic name')
+        raise TopicNotFound(name)
+    if not is_topic_name(name):
+        raise InvalidRequest(f'"{name}" is not a valid topic name')
 
 
-def _check_config(call: Call, write: WriteIn) -> None:
+def check_config(key: Key, name: str, config: ConfigIn, *, is_used: bool) -> None:
     """An inline config is checked before the records, and needs more than write if it will count (AU7, AU8)."""
-    assert write.config is not None
-    resolve(call.name, write.config)
-    if call.name not in call.app.engine.state.topics:
-        call.key.check_scopes(ADMIN_SCOPE)
-    check_dead_letter(call.key, write.config)
+    resolve(name, config)
+    if is_used:
+        key.check_scopes(ADMIN_SCOPE)
+    check_dead_letter(key, config)
 
 
-def is_synced(call: Call) -> bool:
-    topic = call.app.engine.state.topics.get(call.name)
+def is_synced(app: "App", name: str) -> bool:
+    topic = app.engine.state.topics.get(name)
     return topic is not None and topic.config.durability == "fsync"
 
 
@@ -131,7 +141,7 @@ async def delete_records(call: Call) -> None:
     selected_ms = call.total_ms
     done = await call.app.engine.delete(call.name, before_seq=before_seq, match=match)
     total_ms = call.total_ms
-    fsync_ms = total_ms - selected_ms if done.deleted and is_synced(call) else 0.0
+    fsync_ms = total_ms - selected_ms if done.deleted and is_synced(call.app, call.name) else 0.0
     performance = SyncPerformance(round(total_ms, 3), round(fsync_ms, 3))
     call.answer(
         200,

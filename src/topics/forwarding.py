@@ -1,0 +1,530 @@
+"""The forwarder: routers at work, in the background and for readers who are to see what was written (DF9).
+
+Owns which routers have something to do, which are blocked and why, and how much of the loop's time forwarding takes.
+A step is decided by the core and committed by the ledger; the routers of one pass share their frames.
+
+How it works. A commit to a source marks it dirty, which costs the writer a look-up. A pass, at the end of the turn,
+takes the routers of dirty sources in the order in which they became ready, one step each, and commits all steps of
+one class as one frame. A router that is not done goes to the end of the queue. While others work on the loop, passes
+take a small share of its time; an idle loop is theirs.
+
+Invariants
+- A router that is behind is ready, blocked, loading, or waits for what its dest in memory may not show yet.
+- Steps that are committed together change different topics, and none reads a topic that another one changes.
+- A blocked router is tried again when its dest changes, or after a time that doubles with each failure.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+from msgspec import Struct
+
+from topics.clock import Clock
+from topics.core.decide import Caps
+from topics.core.forward import ColdRows, Step, Walked, place, stamp_of, walk
+from topics.core.machine import Topic
+from topics.core.parts import Chunk, ColdPage, Columns, Part
+from topics.core.routers import HOPS_MAX, Router
+from topics.errors import CommitFailed, Refusal, TopicsError
+from topics.ledger import Gate, Ledger
+
+PASS_ROUTERS: Final = 1024  # whose steps may share a frame
+SLICE_S: Final = 0.002  # of forwarding before others get their turn
+IDLE_S: Final = 0.000_05  # a turn of the loop that takes no longer has nothing else to do
+SHARE: Final = 0.1  # of the time of a busy loop …
+SHARE_LATE: Final = 0.5  # … and when forwarding has been behind for this long
+LATE_S: Final = 1.0
+RETRY_MS_MIN: Final = 50
+RETRY_MS_MAX: Final = 5_000
+DEFERRED_MS: Final = 100
+WARM_PAGES_MAX: Final = 8  # decoded pages of segments kept for routers that lag
+
+
+class Behind(ColdPage):
+    """Copies are to be made before a topic is read, more than a turn of the loop can make; `Engine.load` makes them."""
+
+    def __init__(self, dest: int) -> None:
+        Exception.__init__(self)
+        self.dest = dest
+
+    @property
+    def page(self) -> tuple[Any, int]:
+        """No page, and never the same one again."""
+        return self, 0
+
+
+class Blocked(Struct):
+    """A router that cannot go on, and when it is tried again. No error: it is held back under pressure."""
+
+    error: TopicsError | None
+    delay_ms: float
+    retry_at: float
+
+
+class Forwarder:
+    """The routers of an instance, at work."""
+
+    def __init__(
+        self, ledger: Ledger, clock: Clock, caps: Caps, run: Callable[[Callable[[], Any]], Awaitable[Any]]
+    ) -> None:
+        self.is_deferred: Callable[[Topic], bool] = lambda topic: False  # held back under pressure (PR5)
+        self._ledger = ledger
+        self._clock = clock
+        self._caps = caps
+        self._run = run
+        self._is_running = False
+        self._is_scheduled = False
+        self._dirty: dict[int, None] = {}  # sources with news
+        self._ready: deque[int] = deque()  # routers, in the order in which they are served
+        self._queued: set[int] = set()  # those in `_ready`
+        self._blocked: dict[int, Blocked] = {}
+        self._retrying: asyncio.Task[None] | None = None
+        self._retry_soon: asyncio.Future[None] | None = None
+        self._loading: dict[int, asyncio.Task[None]] = {}  # by router
+        self._warm: OrderedDict[tuple[Part, int], Columns] = OrderedDict()  # pages of sealed parts
+        self._held: dict[tuple[int, int], deque[tuple[int, Gate]]] = {}  # source, dest in memory → heads, gates
+        self._shown: dict[tuple[int, int], int] = {}  # the highest of these heads whose gate was open
+        self._walks: dict[Any, Walked] = {}  # what routers of one source have found, until anything changes
+        self._carried = 0  # the dest that was just carried on, and is about to be read
+        self._ended_at = 0.0  # when the last pass ended
+        self._behind_since: float | None = None
+
+    # --- life
+
+    def start(self) -> None:
+        """Forward from now on, first of all what is there already."""
+        self._is_running = True
+        self._ledger.on_change = self._changed
+        self._dirty.update(dict.fromkeys(self._ledger.state.routers.outgoing))
+        if self._dirty:
+            self._schedule()
+
+    def restart(self) -> None:
+        """The state is another one: start over."""
+        for task in self._loading.values():
+            task.cancel()
+        for kept in (self._dirty, self._ready, self._queued, self._blocked, self._loading, self._warm):
+            kept.clear()
+        for more in (self._held, self._shown, self._walks, self._ledger.watched):
+            more.clear()
+        if self._is_running:
+            self.start()
+
+    async def drain(self) -> None:
+        """Forward all that can be forwarded (SC3)."""
+        self.is_deferred = lambda topic: False
+        self.resume()
+        for _ in range(HOPS_MAX + 1):
+            behind = [dest for dest in list(self._ledger.state.routers.incoming) if self._is_behind(dest)]
+            for dest in behind:
+                await self.carry_on(dest)
+            if not behind or self._ledger.broken is not None:
+                return
+
+    def resume(self) -> None:
+        """Routers that were held back under pressure go on."""
+        by_id = self._ledger.state.routers.by_id
+        for router_id in [one for one, blocked in self._blocked.items() if blocked.error is None]:
+            if router_id in by_id:
+                self._unblock(by_id[router_id])
+                self._enqueue(router_id)
+
+    async def stop(self) -> None:
+        self._is_running = False
+        tasks = [*self._loading.values(), *([self._retrying] if self._retrying is not None else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to forward that need not wait for the disk, or for room."""
+        return self._is_running and (self._is_scheduled or bool(self._ready or self._dirty))
+
+    def trouble(self, router: Router) -> TopicsError | None:
+        """Why a router cannot go on; None: it can."""
+        blocked = self._blocked.get(router.id)
+        return None if blocked is None else blocked.error
+
+    def _is_behind(self, dest: int) -> bool:
+        """Whether routers into a topic have something to do, and can."""
+        state = self._ledger.state
+        return any(
+            router.cursor < state.by_id[router.source].log.head and router.id not in self._blocked
+            for router in state.routers.incoming.get(dest, {}).values()
+        )
+
+    # --- who has something to do
+
+    def _changed(self, topic: Topic) -> None:
+        """A source has news, or a dest may have room."""
+        self._walks.clear()
+        if topic.id in self._ledger.state.routers.outgoing:
+            self._dirty[topic.id] = None
+        if topic.id in self._ledger.watched:
+            for router in self._ledger.state.routers.incoming.get(topic.id, {}).values():
+                if router.id in self._blocked:
+                    self._enqueue(router.id)
+        if not self._is_scheduled:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if self._is_running and not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _enqueue(self, router: int) -> None:
+        if router not in self._queued:
+            self._queued.add(router)
+            self._ready.append(router)
+            self._schedule()
+
+    def _expand(self) -> None:
+        """The routers of dirty sources are ready, but for those that are blocked."""
+        outgoing = self._ledger.state.routers.outgoing
+        dirty, self._dirty = self._dirty, {}
+        for source in dirty:
+            for router in outgoing.get(source, ()):
+                if router not in self._queued and router not in self._blocked:
+                    self._queued.add(router)
+                    self._ready.append(router)
+
+    # --- passes
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        if not self._is_running:
+            return
+        started = self._clock.monotonic()
+        if self._behind_since is None:
+            self._behind_since = started
+        others_s = started - self._ended_at
+        share = SHARE_LATE if started - self._behind_since > LATE_S else SHARE
+        slice_s = SLICE_S if others_s < IDLE_S or others_s * share > SLICE_S else others_s * share
+        self._work(started + slice_s)
+        self._ended_at = self._clock.monotonic()
+        if self._ready or self._dirty:
+            self._schedule()
+        else:
+            self._behind_since = None
+
+    def _work(self, until: float) -> None:
+        """Steps of ready routers, until the time is over or none is left."""
+        while True:
+            self._expand()
+            routers = self._next_routers()
+            if not routers:
+                return
+            state = self._ledger.state
+            steps = self._decide(routers, until)
+            if state is not self._ledger.state:  # the log failed meanwhile, and all of this is void
+                return
+            self._commit(steps)
+            if self._clock.monotonic() >= until:
+                return
+
+    def _next_routers(self) -> list[Router]:
+        """The next ones whose steps may be committed together."""
+        by_id = self._ledger.state.routers.by_id
+        taken: list[Router] = []
+        later: list[int] = []
+        changed: set[int] = set()
+        read: set[int] = set()
+        for _ in range(min(len(self._ready), PASS_ROUTERS)):
+            router_id = self._ready.popleft()
+            router = by_id.get(router_id)
+            if router is None:
+                self._queued.discard(router_id)
+            elif router.source in changed or router.dest in changed or router.dest in read:
+                later.append(router_id)
+            else:
+                self._queued.discard(router_id)
+                taken.append(router)
+                changed.add(router.dest)
+                read.add(router.source)
+        self._ready.extendleft(reversed(later))
+        return taken
+
+    def _put_back(self, routers: Sequence[Router]) -> None:
+        self._queued.update(router.id for router in routers)
+        self._ready.extendleft(router.id for router in reversed(routers))
+
+    def _decide(self, routers: Sequence[Router], until: float) -> list[Step]:
+        """The steps of these routers; those that the time does not suffice for keep their place."""
+        for router in routers:
+            self._expire(router)
+        state, steps = self._ledger.state, list[Step]()
+        for number, router in enumerate(routers):
+            if state is not self._ledger.state:
+                return []
+            step = self._step(router)
+            if step is not None:
+                if step.losers and steps:  # it changes further topics: it comes alone
+                    self._put_back(routers[number:])
+                    break
+                steps.append(step)
+            if (step is not None and step.losers) or self._clock.monotonic() >= until:
+                self._put_back(routers[number + 1 :])
+                break
+        return steps
+
+    def _expire(self, router: Router) -> None:
+        """What has expired is neither forwarded, nor does it fill the dest (TM7, WR13)."""
+        for topic in (self._ledger.state.by_id[router.source], self._ledger.state.by_id[router.dest]):
+            if topic.config.ttl_ms:
+                self._ledger.expire(topic.name)
+
+    # --- one step
+
+    def _step(self, router: Router) -> Step | None:
+        """What a router does next. None: nothing, or it has to wait for something."""
+        state = self._ledger.state
+        source, dest = state.by_id[router.source], state.by_id[router.dest]
+        last = source.log.head if dest.is_logged else self._readable(source, dest)
+        if router.cursor >= last:
+            return None
+        if self.is_deferred(dest) or self.is_deferred(source):
+            self._block(router, None)
+            return None
+        try:
+            return self._place(router, source, last)
+        except ColdRows as cold:
+            self._load(router, cold)
+        except Refusal as refusal:
+            self._block(router, refusal)
+        return None
+
+    def _place(self, router: Router, source: Topic, last: int) -> Step | None:
+        is_referable = source.is_logged and router.cursor >= source.referable_after
+        if source.is_logged and not is_referable:
+            last = min(last, source.referable_after)
+        found = partial(self._walk, router, source, last)
+        return place(self._ledger.state, router, found, self._clock.now_ms(), self._caps, is_referable)
+
+    def _walk(self, router: Router, source: Topic, last: int, records_max: int) -> Walked:
+        """What lies behind a router's cursor; routers of one source that do the same with it share it."""
+        stamp = stamp_of(self._ledger.state, router)
+        if stamp is not None:
+            dest = self._ledger.state.by_id[router.dest]
+
+            def is_known(seq: int) -> bool:
+                copy = dest.stamps.find(router.name, source.id, source.epoch, seq)
+                return copy > 0 and dest.log.is_live(copy)
+
+            return walk(source, router, last, stamp, is_known, self._rows, records_max)
+        definition = router.definition
+        key = (source.id, router.cursor, last, records_max)
+        key += (definition.match, definition.preserve_node, definition.preserve_tag)  # type: ignore[assignment]
+        walked = self._walks.get(key)
+        if walked is None:
+            walked = walk(source, router, last, None, lambda seq: False, self._rows, records_max)
+            self._walks[key] = walked
+        return walked
+
+    def _rows(self, part: Part, start: int, stop: int) -> Columns:
+        """Rows of one page of a part, decoded."""
+        if isinstance(part, Chunk):
+            return part.columns(start, stop)
+        cold = ColdRows.at(part, start)
+        page = self._warm.get((part, cold.number))
+        if page is None:
+            raise cold
+        first, _ = cold.rows()
+        return page.select([(start - first, stop - first)])
+
+    def _readable(self, source: Topic, dest: Topic) -> int:
+        """The head of a source as far as it is there for good: copies in memory cannot be undone."""
+        ledger, key, head = self._ledger, (source.id, dest.id), source.log.head
+        one, other = ledger.gate(source), ledger.gate(dest)
+        gate = Gate(max(one.synced_at, other.synced_at), one.written_at, one.generation)
+        held = self._held.setdefault(key, deque())
+        if not held or held[-1][0] < head:
+            held.append((head, gate))
+            if not ledger.is_open(gate):
+                ledger.when_open(gate, lambda _: self._opened(source))
+        while held and ledger.is_open(held[0][1]):
+            self._shown[key] = held.popleft()[0]
+        if not held:
+            del self._held[key]
+        return self._shown.get(key, 0)
+
+    def _opened(self, source: Topic) -> None:
+        self._dirty[source.id] = None
+        self._schedule()
+
+    # --- commits
+
+    def _commit(self, steps: Sequence[Step]) -> None:
+        """Commit steps, those of one class as one frame; a router that is not done goes to the end of the queue."""
+        groups: dict[tuple[bool, int], list[Step]] = {}
+        for step in steps:
+            waits = step.dest.config.durability == "fsync"
+            groups.setdefault((waits, 0 if waits else self._ledger.sure_at(step.source)), []).append(step)
+        for (_, depends_on), group in groups.items():
+            self._commit_group(group, depends_on)
+        if steps:
+            self._walks.clear()
+        for step in steps:
+            router = step.router
+            if router.id not in self._blocked and router.cursor < step.source.log.head:
+                self._enqueue(router.id)
+
+    def _commit_group(self, group: Sequence[Step], depends_on: int) -> None:
+        ledger = self._ledger
+        logged = [step for step in group if step.dest.is_logged]
+        try:
+            if logged:
+                entries = [entry for step in logged for entry in step.entries]
+                ledger.commit_across([step.dest for step in logged], entries, depends_on)
+        except CommitFailed as failure:
+            for step in logged:
+                self._block(step.router, failure)
+            return
+        for step in group:
+            try:
+                if not step.dest.is_logged:
+                    ledger.commit(step.dest, step.entries)
+            except CommitFailed as failure:  # of the holes that it leaves in a dest that is logged
+                self._block(step.router, failure)
+            else:
+                self._unblock(step.router)
+
+    # --- blocked routers
+
+    def _block(self, router: Router, error: TopicsError | None) -> None:
+        """Try a router again later, with twice the patience each time."""
+        before = self._blocked.get(router.id)
+        delay_ms: float = RETRY_MS_MIN if error is not None else DEFERRED_MS
+        if before is not None and error is not None and before.error is not None:
+            delay_ms = min(RETRY_MS_MAX, before.delay_ms * 2)
+        self._blocked[router.id] = Blocked(error, delay_ms, self._clock.monotonic() + delay_ms / 1000)
+        self._ledger.watched.add(router.dest)
+        if self._retrying is None and self._is_running:
+            self._retrying = asyncio.create_task(self._retry())
+        elif self._retry_soon is not None and not self._retry_soon.done():
+            self._retry_soon.set_result(None)
+
+    def _unblock(self, router: Router) -> None:
+        if self._blocked.pop(router.id, None) is None:
+            return
+        others = self._ledger.state.routers.incoming.get(router.dest, ())
+        if not any(other in self._blocked for other in others):
+            self._ledger.watched.discard(router.dest)
+
+    async def _retry(self) -> None:
+        """Try blocked routers again, each when it is due. One timer for all of them."""
+        try:
+            while self._blocked:
+                now = self._clock.monotonic()
+                by_id = self._ledger.state.routers.by_id
+                for router_id, blocked in list(self._blocked.items()):
+                    if router_id not in by_id:
+                        del self._blocked[router_id]
+                    elif blocked.retry_at <= now:
+                        if blocked.error is None:
+                            self._unblock(by_id[router_id])
+                        self._enqueue(router_id)
+                waits = [one.retry_at for one in self._blocked.values() if one.retry_at > now]
+                if self._blocked:
+                    self._retry_soon = asyncio.get_running_loop().create_future()
+                    wait_ms = (min(waits) - now) * 1000 if waits else RETRY_MS_MIN
+                    await self._clock.wait(self._retry_soon, max(1.0, wait_ms))
+        finally:
+            self._retrying = self._retry_soon = None
+
+    # --- segments
+
+    def _load(self, router: Router, cold: ColdRows) -> None:
+        """Bring in a page of a segment that a router needs, off the loop."""
+        if router.id not in self._loading:
+            self._loading[router.id] = asyncio.create_task(self._load_page(router, cold))
+
+    async def _load_page(self, router: Router, cold: ColdRows) -> None:
+        start, stop = cold.rows()
+        try:
+            self._warm[cold.part, cold.number] = await self._run(lambda: cold.part.columns(start, stop))
+            while len(self._warm) > WARM_PAGES_MAX:
+                self._warm.popitem(last=False)
+        except (TopicsError, OSError) as error:
+            self._block(router, error if isinstance(error, TopicsError) else TopicsError(str(error)))
+        finally:
+            self._loading.pop(router.id, None)
+        if router.id not in self._blocked:
+            self._enqueue(router.id)
+
+    # --- read your writes
+
+    def carry(self, dest: Topic) -> None:
+        """Make the copies of all that was committed upstream of a topic (DF9). Behind: it takes more than a slice."""
+        if dest.id not in self._ledger.state.routers.incoming:
+            return
+        if self._carried == dest.id:
+            self._carried = 0
+            return
+        until = self._clock.monotonic() + SLICE_S
+        for router in self._upstream(dest.id, set()):
+            if not self._catch_up(router, until):
+                raise Behind(dest.id)
+
+    async def carry_on(self, dest: int) -> None:
+        """The same, however long it takes; the topic is then read without asking again."""
+        state = self._ledger.state
+        for router in list(self._upstream(dest, set())):
+            head = state.by_id[router.source].log.head if router.source in state.by_id else 0
+            while state is self._ledger.state and state.routers.by_id.get(router.id) is router:
+                if self._catch_up(router, self._clock.monotonic() + SLICE_S, head):
+                    break
+                await self._wait_for(router)
+        self._carried = dest
+        asyncio.get_running_loop().call_soon(self._forget_carried)
+
+    async def _wait_for(self, router: Router) -> None:
+        """Wait for what keeps a router, which is not blocked, from going on."""
+        loading = self._loading.get(router.id)
+        if loading is not None:
+            await asyncio.wait([loading])
+            return
+        held = self._held.get((router.source, router.dest))
+        if held:
+            try:
+                await self._ledger.wait_open(held[-1][1], at_once=True)
+            except CommitFailed:
+                await asyncio.sleep(0)
+        else:
+            await asyncio.sleep(0)
+
+    def _forget_carried(self) -> None:
+        self._carried = 0
+
+    def _upstream(self, dest: int, seen: set[int]) -> Iterator[Router]:
+        """The routers on all ways into a topic, each once, those nearer to the sources first."""
+        for router in list(self._ledger.state.routers.incoming.get(dest, {}).values()):
+            if router.id not in seen:
+                seen.add(router.id)
+                yield from self._upstream(router.source, seen)
+                yield router
+
+    def _catch_up(self, router: Router, until: float, head: int | None = None) -> bool:
+        """Forward what the source has by now, or has up to `head`. False: it takes longer than that."""
+        state = self._ledger.state
+        if head is None:
+            head = state.by_id[router.source].log.head
+        if router.cursor >= head:
+            return True
+        self._expire(router)
+        while router.cursor < head:
+            if router.id in self._blocked and router.id not in self._queued:
+                return True
+            step = None if router.id in self._loading else self._step(router)
+            if state is not self._ledger.state:
+                return False
+            if step is None:
+                return router.id in self._blocked or router.cursor >= head
+            self._commit([step])
+            if router.cursor < head and self._clock.monotonic() >= until:
+                return False
+        return True

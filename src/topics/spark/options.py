@@ -1,0 +1,323 @@
+"""The options of `format("topics")`: parsed and checked once, on the driver. An error names the option and its value.
+
+Names are taken in any case, as Spark hands them over. The token is kept out of every repr and every message. Nothing
+here knows Spark, and a server is asked for nothing.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
+
+import msgspec
+
+from topics.client import Client
+from topics.errors import InvalidRequest
+from topics.model import SEQ_MAX, is_topic_name
+from topics.settings import ClientSettings
+
+OnGap = Literal["fail", "record", "ignore"]
+Edge = Literal["earliest", "latest", "sealed"]
+
+CONNECTION: Final = ("url", "token", "retries", "timeoutMs")
+READING: Final = (
+    *CONNECTION,
+    *("path", "topic", "topics", "topicPattern", "startingSeq", "endingSeq", "startingTimestamp", "endingTimestamp"),
+    *("minPartitions", "maxRecordsPerTrigger", "maxBytesPerTrigger", "onGap", "archive", "node", "includeMeta"),
+)
+WRITING: Final = (*CONNECTION, "topic", "node", "writeId")
+STREAMING_ONLY: Final = ("maxRecordsPerTrigger", "maxBytesPerTrigger")
+BATCH_ONLY: Final = ("endingSeq", "endingTimestamp")
+# What Spark itself puts beside the options of a source or sink.
+SPARKS: Final = frozenset({"checkpointlocation", "queryname", "recursivefilelookup"})
+
+WRITE_ID_MAX: Final = 200  # characters; a key has at most 256, and the place in the write belongs to it
+RETRIES: Final = 60  # with pauses of up to 2 s: a restart of the server is waited for
+TIMEOUT_MS: Final = 120_000
+
+
+class Surroundings(ClientSettings):
+    """TOPICS_URL and TOPICS_TOKEN; empty if they are not set."""
+
+    url = ""
+
+
+class Cursor(NamedTuple):
+    """Where a reader stands in a topic: behind `seq` of the instance `epoch`; None = of whichever there is."""
+
+    epoch: int | None
+    seq: int
+
+
+Position = Cursor | Edge  # where to start or to end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """How to reach the server."""
+
+    url: str
+    token: str = field(default="", repr=False)  # empty = none
+    retries: int = RETRIES
+    timeout_ms: int = TIMEOUT_MS
+
+    def open(self) -> Client:
+        return Client(self.url, self.token, retries=self.retries, timeout_ms=self.timeout_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What to read, from where, and what to do where something is missing."""
+
+    server: Connection | None = None
+    path: str | None = None  # of a data directory
+    archive: str | None = None  # path of a lake
+    names: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None  # of whole names
+    starting: Mapping[str, Position] | Position | None = None  # None = the default of the kind of read
+    ending: Mapping[str, Position] | Position = "latest"
+    starting_ts: int | None = None  # epoch-ms, inclusive
+    ending_ts: int | None = None  # epoch-ms, exclusive
+    partitions_min: int = 1
+    trigger_records_max: int | None = None
+    trigger_bytes_max: int | None = None
+    on_gap: OnGap = "fail"
+    nodes: tuple[str, ...] = ()  # the reader's own, whose records are left out
+    includes_meta: bool = True
+
+    def start_of(self, topic: str, default: Edge) -> Position:
+        if isinstance(self.starting, Mapping):
+            return self.starting.get(topic, default)
+        return default if self.starting is None else self.starting
+
+    def end_of(self, topic: str) -> Position:
+        return self.ending.get(topic, "latest") if isinstance(self.ending, Mapping) else self.ending
+
+    def matches(self, topic: str) -> bool:
+        return topic in self.names or (self.pattern is not None and self.pattern.fullmatch(topic) is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """Where to write."""
+
+    server: Connection
+    topic: str | None = None  # for rows without one
+    node: str | None = None  # for rows without one
+    write_id: str | None = None  # names a batch write: under the same name, the same rows are appended once
+
+
+def bad(option: str, value: object, why: str) -> InvalidRequest:
+    """The error of an option that cannot be used."""
+    return InvalidRequest(f"option {option} is {value!r}: {why}")
+
+
+def read_options(
+    options: Mapping[str, str], *, is_stream: bool | None = None, environ: Mapping[str, str] | None = None
+) -> ReadOptions:
+    """The options of a read; of one whose kind is not known yet if `is_stream` is None."""
+    given = _Given(options, READING, "reading")
+    if is_stream is not None:
+        for name in BATCH_ONLY if is_stream else STREAMING_ONLY:
+            if name in given:
+                raise bad(name, given[name], f"it is for {'batch' if is_stream else 'streaming'} reads only")
+    server = _server(given, environ)
+    path, archive = given.get("path"), given.get("archive")
+    if server is None and path is None:
+        raise InvalidRequest("nothing says where to read from: give option url (or TOPICS_URL), or option path")
+    names, pattern = _selection(given)
+    starting_ts, ending_ts = given.time("startingTimestamp"), given.time("endingTimestamp")
+    for seq_option, time_option in (("startingSeq", "startingTimestamp"), ("endingSeq", "endingTimestamp")):
+        if seq_option in given and time_option in given:
+            raise bad(time_option, given[time_option], f"{seq_option} is given, too; one of them is enough")
+    ending = _positions(given, "endingSeq", names, ("latest", "sealed"))
+    if ending_ts is not None and starting_ts is not None and ending_ts < starting_ts:
+        raise bad("endingTimestamp", given["endingTimestamp"], "it lies before startingTimestamp")
+    return ReadOptions(
+        server=server,
+        path=path,
+        archive=archive,
+        names=names,
+        pattern=pattern,
+        starting=_positions(given, "startingSeq", names, ("earliest", "latest")),
+        ending="latest" if ending is None else ending,
+        starting_ts=starting_ts,
+        ending_ts=ending_ts,
+        partitions_min=given.number("minPartitions", 1),
+        trigger_records_max=given.number("maxRecordsPerTrigger", None),
+        trigger_bytes_max=given.number("maxBytesPerTrigger", None),
+        on_gap=cast(OnGap, given.word("onGap", get_args(OnGap), "fail")),
+        nodes=_nodes(given),
+        includes_meta=given.flag("includeMeta", True),
+    )
+
+
+def write_options(options: Mapping[str, str], environ: Mapping[str, str] | None = None) -> WriteOptions:
+    given = _Given(options, WRITING, "writing")
+    server = _server(given, environ)
+    if server is None:
+        raise InvalidRequest("nothing says where to write to: give option url, or set TOPICS_URL")
+    write_id = given.get("writeId")
+    if write_id is not None and not 0 < len(write_id) <= WRITE_ID_MAX:
+        raise bad("writeId", write_id, f"it must have 1 to {WRITE_ID_MAX} characters")
+    return WriteOptions(
+        server=server,
+        topic=_topic_name(given, "topic", given.get("topic")),
+        node=given.get("node"),
+        write_id=write_id,
+    )
+
+
+class _Given(Mapping[str, str]):
+    """The options that were given, under the names that the documentation has."""
+
+    def __init__(self, options: Mapping[str, str], known: Iterable[str], purpose: str) -> None:
+        names = {name.lower(): name for name in known}
+        self._values: dict[str, str] = {}
+        for key, value in options.items():
+            name = names.get(key.lower())
+            if name is not None:
+                self._values[name] = value
+            elif key.lower() not in SPARKS:
+                everything = {name.lower(): name for name in (*READING, *WRITING)}
+                known_as = everything.get(key.lower())
+                if known_as is not None:
+                    raise bad(known_as, value, f"it has no meaning in {purpose}")
+                raise InvalidRequest(f"there is no option {key!r}; the options for {purpose} are {', '.join(known)}")
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def number(self, name: str, default: Any, minimum: int = 1) -> Any:
+        if name not in self:
+            return default
+        text = self[name].strip()
+        if not (text.isascii() and text.isdigit()) or not minimum <= int(text) <= SEQ_MAX:
+            raise bad(name, self[name], f"it must be a whole number, at least {minimum}")
+        return int(text)
+
+    def word(self, name: str, words: tuple[str, ...], default: str) -> str:
+        value = self.get(name, default).strip().lower()
+        if value not in words:
+            raise bad(name, self[name], f"it must be one of {', '.join(words)}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.get(name, str(default)).strip().lower()
+        if value not in ("true", "1", "false", "0"):
+            raise bad(name, self[name], "it must be true or false")
+        return value in ("true", "1")
+
+    def time(self, name: str) -> int | None:
+        """Epoch-milliseconds, or an ISO 8601 date-time with its offset."""
+        if name not in self:
+            return None
+        text = self[name].strip()
+        if text.isascii() and text.isdigit():
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise bad(
+                name, self[name], "it must be epoch-milliseconds or a date-time such as 2026-01-31T12:00:00Z"
+            ) from None
+        if moment.tzinfo is None:
+            raise bad(name, self[name], "it lacks a time zone, such as Z at its end")
+        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+        return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+def _server(given: _Given, environ: Mapping[str, str] | None) -> Connection | None:
+    surroundings = Surroundings.load(environ)
+    url = given.get("url") or surroundings.url
+    if not url:
+        return None
+    return Connection(
+        url=url,
+        token=given.get("token") or surroundings.token,
+        retries=given.number("retries", RETRIES, minimum=0),
+        timeout_ms=given.number("timeoutMs", TIMEOUT_MS),
+    )
+
+
+def _selection(given: _Given) -> tuple[tuple[str, ...], re.Pattern[str] | None]:
+    ways = [name for name in ("topic", "topics", "topicPattern") if name in given]
+    if len(ways) != 1:
+        found = " and ".join(ways) + " are given" if ways else "none is given"
+        raise InvalidRequest(f"exactly one of the options topic, topics and topicPattern says what to read; {found}")
+    if ways == ["topicPattern"]:
+        try:
+            return (), re.compile(given["topicPattern"])
+        except re.error as error:
+            raise bad("topicPattern", given["topicPattern"], f"it is no regular expression: {error}") from None
+    names = [given["topic"]] if ways == ["topic"] else [name.strip() for name in given["topics"].split(",")]
+    for name in names:
+        _topic_name(given, ways[0], name)
+    if len(set(names)) < len(names):
+        raise bad("topics", given["topics"], "a topic is named twice")
+    return tuple(names), None
+
+
+def _topic_name(given: _Given, option: str, name: str | None) -> str | None:
+    if name is not None and not is_topic_name(name):
+        raise bad(option, given[option], f"{name!r} is not the name of a topic")
+    return name
+
+
+def _positions(
+    given: _Given, option: str, names: tuple[str, ...], edges: tuple[str, ...]
+) -> Mapping[str, Position] | Position | None:
+    """`earliest`, `latest`, a seq, or a JSON object that gives one of these, or {"epoch", "seq"}, per topic."""
+    if option not in given:
+        return None
+    text = given[option].strip()
+    if text.lower() in edges:
+        return cast(Position, text.lower())
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        value = None
+    if not isinstance(value, dict):
+        return _position(given, option, value, edges)
+    for name in value:
+        if names and name not in names:
+            raise bad(option, given[option], f"{name!r} is not among the topics that are read")
+    return {name: _position(given, option, position, edges) for name, position in value.items()}
+
+
+def _position(given: _Given, option: str, value: Any, edges: tuple[str, ...]) -> Position:
+    if isinstance(value, str) and value.lower() in edges:
+        return cast(Position, value.lower())
+    if option == "startingSeq" and _is_cursor(value):
+        return Cursor(value["epoch"], value["seq"])
+    if _is_seq(value):
+        return Cursor(None, value)
+    raise bad(option, given[option], f'it must be {", ".join(edges)}, a seq, or JSON such as {{"orders": 120}}')
+
+
+def _is_cursor(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"epoch", "seq"} and all(map(_is_seq, value.values()))
+
+
+def _is_seq(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= SEQ_MAX
+
+
+def _nodes(given: _Given) -> tuple[str, ...]:
+    """One id, or a JSON array of ids."""
+    text = given.get("node")
+    if text is None:
+        return ()
+    if not text.startswith("["):
+        return (text,)
+    try:
+        return tuple(msgspec.json.decode(text, type=list[str]))
+    except msgspec.DecodeError:
+        raise bad("node", text, 'it must be one id, or a JSON array such as ["a", "b"]') from None

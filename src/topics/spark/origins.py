@@ -1,0 +1,251 @@
+"""What the driver asks before a read: the server, the data directory and the lake, seen as one.
+
+A topic's instance is what the server says; without a server, what the directory says. Of that instance, the sealed
+records come from the directory if there is one, the rest from the server, and what neither has from the lake. The
+lake's rows and the live ones cannot overlap: only seqs that are absent from the rest are taken from it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from types import TracebackType
+from typing import Final, Self
+
+from topics import segments
+from topics.client import Client
+from topics.errors import InvalidRequest, TopicNotFound
+from topics.model import Tombstone
+from topics.segments import Directory, Lost, Piece, TopicInfo
+from topics.spark.lake import Lake
+from topics.spark.options import Cursor, Edge, Position, ReadOptions
+from topics.spark.plan import Look, Stretch, Survey, bounds
+from topics.spark.ranges import Range, union
+
+NO_EPOCH: Final = 0  # epochs are positive
+
+
+class Origins:
+    """The places that a read takes its records from. Use as a context manager, or close."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._client: Client | None = None if options.server is None else options.server.open()
+        self._directory: Directory | None = None if options.path is None else segments.open_directory(options.path)
+        self._lake: Lake | None = None if options.archive is None else Lake.load(options.archive)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        if self._directory is not None:
+            self._directory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def refresh(self) -> None:
+        """Go on to what directory and lake have by now."""
+        if self._directory is not None:
+            self._directory.reload()
+        if self._options.archive is not None:
+            self._lake = Lake.load(self._options.archive)
+
+    # --- which topics, and how far they have come
+
+    def looks(self, known: Mapping[str, Look] | None = None) -> dict[str, Look]:
+        """The topics to read, by name. With a pattern, those that have not moved since `known` are not asked for."""
+        if self._client is None:
+            return {info.name: self._look_at_sealed(info) for info in self._infos()}
+        found: dict[str, Look | None] = {name: self._look(name) for name in self._options.names}
+        if self._options.pattern is not None:
+            for listed in self._client.topics():
+                if self._options.matches(listed.topic):
+                    before = (known or {}).get(listed.topic)
+                    has_moved = before is None or (before.head, before.earliest) != (
+                        listed.head_seq,
+                        listed.earliest_seq,
+                    )
+                    found[listed.topic] = self._look(listed.topic) if has_moved else before
+        return {name: look for name, look in found.items() if look is not None}
+
+    def all_looks(self) -> dict[str, Look]:
+        """The same for the start of a read, when each topic that was named has to be there."""
+        looks = self.looks()
+        missing = [name for name in self._options.names if name not in looks]
+        if missing:
+            where = self._options.server.url if self._options.server is not None else self._options.path
+            hint = "" if self._client is not None else "; a topic created since its last checkpoint is not seen there"
+            raise InvalidRequest(f"there is no topic {missing[0]!r} in {where}{hint}")
+        if self._options.pattern is not None and not looks:
+            raise InvalidRequest(f"option topicPattern is {self._options.pattern.pattern!r}: no topic matches it")
+        return looks
+
+    def _look(self, name: str) -> Look | None:
+        assert self._client is not None
+        try:
+            state = self._client.state(name, touch=False)
+        except TopicNotFound:
+            return None
+        record_bytes = state.bytes / state.count if state.count else 0.0
+        return Look(name, state.epoch, state.head_seq, state.earliest_seq, state.config.dedupe_node, record_bytes)
+
+    def _look_at_sealed(self, info: TopicInfo) -> Look:
+        assert self._directory is not None
+        pieces = self._directory.pieces(info.name)
+        record_bytes = sum(piece.size_bytes for piece in pieces) / max(1, sum(piece.count for piece in pieces))
+        return Look(info.name, info.epoch, info.sealed_through, info.earliest, info.config.dedupe_node, record_bytes)
+
+    def _infos(self) -> list[TopicInfo]:
+        assert self._directory is not None
+        infos = [info for info in self._directory.topics() if self._options.matches(info.name)]
+        for info in infos:
+            if info.config.durability == "ephemeral" and info.name in self._options.names:
+                raise InvalidRequest(
+                    f"topic {info.name} is ephemeral: {self._directory.path} has none of its records; give option url"
+                )
+        return [info for info in infos if info.config.durability != "ephemeral"]
+
+    # --- cursors
+
+    def start(self, look: Look, default: Edge) -> Cursor:
+        """Where a new read of a topic starts."""
+        if self._options.starting_ts is not None:
+            return Cursor(look.epoch, self._cursor_before(look, self._options.starting_ts))
+        position = self._options.start_of(look.topic, default)
+        if position == "earliest":
+            covered = [] if self._lake is None else self._lake.covered(look.topic, look.epoch)
+            return Cursor(look.epoch, min([look.earliest, *(first for first, _ in covered[:1])]) - 1)
+        if position == "latest":
+            return Cursor(look.epoch, look.head)
+        assert isinstance(position, Cursor)
+        if position.epoch is None:  # a cursor beyond the head is one of another instance (TM11)
+            return Cursor(look.epoch if position.seq <= look.head else NO_EPOCH, position.seq)
+        return position
+
+    def end(self, look: Look) -> int:
+        """The last seq of a batch read."""
+        if self._options.ending_ts is not None:
+            self._check_complete(look)
+            return self._cursor_before(look, self._options.ending_ts)
+        position: Position = self._options.end_of(look.topic)
+        if position == "sealed":
+            if self._directory is None:
+                raise InvalidRequest("option endingSeq is 'sealed': that is for reads with option path")
+            return self._sealed(look)[0]
+        if isinstance(position, Cursor):
+            if self._client is None and position.seq > look.head and not self._is_complete():
+                raise InvalidRequest(self._unsealed(look, f"{look.head + 1} to {position.seq}"))
+            return min(position.seq, look.head)
+        self._check_complete(look)
+        return look.head
+
+    def _check_complete(self, look: Look) -> None:
+        """Without a server, refuse to take the end of what is sealed for the end of the topic."""
+        if self._client is None and not self._is_complete():
+            raise InvalidRequest(self._unsealed(look, f"above {look.head}, if there are any,"))
+
+    def _is_complete(self) -> bool:
+        return self._directory is not None and self._directory.is_complete
+
+    def _unsealed(self, look: Look, seqs: str) -> str:
+        return (
+            f"a server is running on {self._options.path}, or was not stopped gracefully: seqs {seqs} of topic "
+            f"{look.topic} are not sealed and only in its log. Give option url, too, to read them from the server, or "
+            "set endingSeq to sealed to read up to the last checkpoint"
+        )
+
+    def _cursor_before(self, look: Look, ts: int) -> int:
+        """The cursor from which a reader gets the records that are not older than `ts`."""
+        if self._client is not None:
+            answer = self._client.diff(look.topic, epoch=look.epoch, limit=1, from_ts=ts)
+            return answer.records[0].seq - 1 if answer.records else answer.next_from_seq
+        return self._sealed_cursor_before(look, ts)
+
+    def _sealed_cursor_before(self, look: Look, ts: int) -> int:
+        """The same by bisection over the pieces: `$ts` never falls as seq rises (WR6)."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        assert self._directory is not None
+        pieces = self._directory.pieces(look.topic)
+        low, high = 0, len(pieces)
+        while low < high:
+            middle = (low + high) // 2
+            batches = list(
+                self._directory.batches(look.topic, pieces[middle].first - 1, pieces[middle].last, ("seq", "ts"))
+            )
+            table = pa.Table.from_batches(batches, segments.schema(("seq", "ts")))
+            fresh = table.filter(pc.greater_equal(table["ts"].cast(pa.int64()), ts))
+            if fresh.num_rows == table.num_rows and middle > 0:
+                high = middle
+            elif fresh.num_rows:
+                return int(fresh["seq"][0].as_py()) - 1
+            else:
+                low = middle + 1
+        return look.head if low == len(pieces) else pieces[low].first - 1
+
+    # --- what there is of a stretch
+
+    def stretch(self, look: Look, start: Cursor, last: int) -> Stretch:
+        """From a cursor to a seq, with what is known of it."""
+        after, recreated = bounds(look, start, last)
+        return Stretch(look, after, last, self._survey(look, after, last), recreated)
+
+    def _survey(self, look: Look, after: int, last: int) -> Survey:
+        sealed, pieces = self._sealed(look)
+        sealed = min(sealed, last)
+        lost: list[Lost] = []
+        absent: list[Range] = []
+        earliest = look.earliest
+        if sealed > after:
+            assert self._directory is not None
+            lost += self._directory.lost(look.topic, after, sealed)
+            earliest = self._directory.topic(look.topic).earliest
+        if last > max(sealed, after) and self._client is not None:
+            found, live_from = self._ask_lost(look, max(sealed, after), last)
+            lost += found
+            earliest = earliest if sealed > after else live_from
+        absent += [(a.first, a.last) for a in lost]
+        if self._lake is None:
+            return Survey(lost, union(absent), sealed, pieces if sealed > after else ())
+        trimmed = self._lake.trimmed_through(look.topic, look.epoch)
+        absent.append((after + 1, min(earliest - 1, trimmed, last)))
+        return Survey(
+            lost,
+            union(absent),
+            sealed,
+            pieces if sealed > after else (),
+            self._lake.covered(look.topic, look.epoch),
+            self._lake.files(look.topic, look.epoch, after + 1, last),
+            trimmed,
+        )
+
+    def _ask_lost(self, look: Look, after: int, last: int) -> tuple[list[Lost], int]:
+        """What the server has lost of a stretch, and its earliest seq. The head of an export says both."""
+        assert self._client is not None
+        with closing(self._client.export(look.topic, after, last=last, epoch=look.epoch)) as export:
+            info = export.info
+        if info.epoch != look.epoch:
+            return [Lost(after + 1, last, "recreated")], last + 1
+        return clipped(info.lost, after, last), info.earliest_seq
+
+    def _sealed(self, look: Look) -> tuple[int, Sequence[Piece]]:
+        """Up to which seq the directory has this instance, and where."""
+        if self._directory is None:
+            return 0, ()
+        try:
+            info = self._directory.topic(look.topic)
+        except TopicNotFound:
+            return 0, ()
+        if info.epoch != look.epoch:
+            return 0, ()
+        return info.sealed_through, self._directory.pieces(look.topic)
+
+
+def clipped(lost: Iterable[Tombstone], after: int, last: int) -> list[Lost]:
+    """Tombstones of an export as stretches within `after`..`last`."""
+    stretches = (Lost(max(t.gap_from, after + 1), min(t.gap_to, last), t.reason) for t in lost)
+    return [stretch for stretch in stretches if stretch.first <= stretch.last]

@@ -1,0 +1,179 @@
+"""Planning a read: from cursors to parts that tasks read, and what is known to be lost on the way.
+
+Pure: what the server, the data directory and the lake say is given. A stretch lies within one instance of a topic,
+above `after` and up to `last`. Streams cut it by arithmetic alone, so that a batch that is run again has the same
+parts; batch reads cut where segments end.
+
+Invariant: each seq of a stretch belongs to exactly one part; each stretch that is known to be lost, and that the
+lake does not have, is announced by exactly one part.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from topics.errors import TopicsError
+from topics.segments import Lost, Piece
+from topics.spark.lake import LakeFile
+from topics.spark.options import Cursor
+from topics.spark.ranges import Range, aligned, intersect, split, union, without
+
+PART_RECORDS = 500_000  # seqs of a part, unless more parts are asked for
+
+
+class RecordsLost(TopicsError):
+    """Records that a reader with onGap=fail did not get."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A topic at one moment."""
+
+    topic: str
+    epoch: int
+    head: int
+    earliest: int
+    filters_nodes: bool = True
+    record_bytes: float = 0.0  # on average
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is known of a stretch before it is read."""
+
+    lost: Sequence[Lost] = ()  # within the stretch, ascending
+    absent: Sequence[Range] = ()  # seqs that neither server nor directory has: what is lost, and what was trimmed
+    sealed: int = 0  # up to here `pieces` have the records
+    pieces: Sequence[Piece] = ()
+    covered: Sequence[Range] = ()  # by the lake
+    files: Sequence[LakeFile] = ()  # of the lake
+    trimmed: int = 0  # up to here what is absent may be in the lake, though it is not lost
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What one read takes from one topic."""
+
+    look: Look
+    after: int
+    last: int
+    survey: Survey = field(default_factory=Survey)
+    recreated: Lost | None = None  # the cursor belonged to an earlier instance
+
+    @property
+    def gaps(self) -> list[Lost]:
+        """What is lost for good, ascending."""
+        found = without(self.survey.lost, self.survey.covered)
+        return found if self.recreated is None else [self.recreated, *found]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one task reads."""
+
+    topic: str
+    epoch: int
+    after: int
+    last: int
+    announced: tuple[Lost, ...] = ()  # gaps that this part tells of
+    absent: tuple[Range, ...] = ()
+    sealed: int = 0
+    pieces: tuple[Piece, ...] = ()
+    covered: tuple[Range, ...] = ()
+    files: tuple[LakeFile, ...] = ()
+    trimmed: int = 0
+    filters_nodes: bool = True
+
+
+def bounds(look: Look, start: Cursor, last: int) -> tuple[int, Lost | None]:
+    """Where reading begins, and the gap if the cursor belongs to an earlier instance (TM11)."""
+    if start.epoch == look.epoch and start.seq <= look.head:
+        return start.seq, None
+    return min(look.earliest - 1, last), Lost(1, last, "recreated")
+
+
+def check(stretches: Iterable[Stretch]) -> None:
+    """Raise for what a reader that must not miss anything would miss."""
+    said = [describe(stretch.look.topic, gap) for stretch in stretches for gap in stretch.gaps]
+    if said:
+        raise RecordsLost(
+            f"records were lost before they could be read: {'; '.join(said)}. Set onGap to record to get a row for "
+            "each such gap, to ignore to go on without, or archive to a lake that has them"
+        )
+
+
+def describe(topic: str, gap: Lost) -> str:
+    if gap.reason == "recreated":
+        return f"topic {topic} was deleted and created anew, so its cursor is void (recreated, seqs 1 to {gap.last})"
+    return f"topic {topic}, seqs {gap.first} to {gap.last} ({gap.reason})"
+
+
+def parts_of(stretches: Sequence[Stretch], parts_min: int, *, is_stream: bool, announces: bool) -> list[Part]:
+    """The parts of a read: `parts_min` at least, if there are as many seqs."""
+    total = sum(stretch.last - stretch.after for stretch in stretches)
+    parts: list[Part] = []
+    for stretch in stretches:
+        seqs = stretch.last - stretch.after
+        share = -(-parts_min * seqs // total) if total else 1
+        count = max(share, -(-seqs // PART_RECORDS), 1)
+        gaps = stretch.gaps if announces else []
+        for after, last in _cut(stretch, count, is_stream):
+            is_first = after == stretch.after
+            told = [gap for gap in gaps if after < gap.first <= last or (is_first and gap is stretch.recreated)]
+            if last > after or told:
+                parts.append(_part(stretch, after, last, told))
+    return parts
+
+
+def _cut(stretch: Stretch, count: int, is_stream: bool) -> list[tuple[int, int]]:
+    after, last, survey = stretch.after, stretch.last, stretch.survey
+    if is_stream or survey.covered:
+        return list(split(after, last, count))
+    base = max(after, min(stretch.look.earliest - 1, last))  # what was deleted below is no work
+    ends = [piece.last for piece in survey.pieces if base < piece.last < last]
+    cuts = aligned(base, last, count, ends)
+    if len(cuts) < count:  # more parts are wanted than there are segments
+        cuts = list(split(base, last, count))
+    return [(after, cuts[0][1]), *cuts[1:]]
+
+
+def _part(stretch: Stretch, after: int, last: int, told: Sequence[Lost]) -> Part:
+    survey, here = stretch.survey, [(after + 1, last)]
+    return Part(
+        topic=stretch.look.topic,
+        epoch=stretch.look.epoch,
+        after=after,
+        last=last,
+        announced=tuple(told),
+        absent=tuple(intersect(union(survey.absent), here)),
+        sealed=survey.sealed,
+        pieces=tuple(piece for piece in survey.pieces if piece.last > after and piece.first <= last),
+        covered=tuple(intersect(survey.covered, here)),
+        files=tuple(file for file in survey.files if file.last > after and file.first <= last),
+        trimmed=survey.trimmed,
+        filters_nodes=stretch.look.filters_nodes,
+    )
+
+
+def limited(
+    starts: Mapping[str, Cursor], looks: Mapping[str, Look], records_max: int | None, bytes_max: int | None
+) -> dict[str, Cursor]:
+    """How far a batch goes in each topic: to the head, or its share of the limits, by how far it is behind.
+
+    At least one seq of each topic that is behind, so that all move on. Sizes are estimated from the averages.
+    """
+    behind = {name: _behind(starts.get(name), look) for name, look in looks.items()}
+    part = 1.0
+    if records_max is not None:
+        part = min(part, records_max / max(1, sum(behind.values())))
+    if bytes_max is not None:
+        part = min(part, bytes_max / max(1.0, sum(looks[name].record_bytes * n for name, n in behind.items())))
+    return {
+        name: Cursor(look.epoch, look.head - behind[name] + min(behind[name], max(1, int(behind[name] * part))))
+        for name, look in looks.items()
+    }
+
+
+def _behind(start: Cursor | None, look: Look) -> int:
+    if start is None or start.epoch != look.epoch:
+        return look.head
+    return max(0, look.head - start.seq)

@@ -1,0 +1,189 @@
+"""Reading a part, in a task: batches from segments, then from the server, with what the lake has in between.
+
+Everything here runs on executors and gets all it needs with the part. What was planned may have changed meanwhile:
+records may be lost since, segments merged, a topic created anew, the server restarted. Each of that is either read
+around or told as a gap; nothing is passed over in silence.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from topics import segments
+from topics.client import ClientError, ExportInfo
+from topics.errors import TopicNotFound
+from topics.segments import Lost
+from topics.spark.lake import read_rows
+from topics.spark.options import ReadOptions
+from topics.spark.origins import clipped
+from topics.spark.plan import Part, RecordsLost, describe
+from topics.spark.ranges import Range, intersect, subtract, union, without
+from topics.spark.schema import Projection, own_left_out
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS: Final = 32_768  # of one batch for Spark
+RESUMED_MAX: Final = 5  # times that an export is taken up again without having brought anything
+
+
+@dataclass(frozen=True)
+class Insert:
+    """Batches that belong before the record `first`."""
+
+    first: int
+    batches: "Callable[[], Iterable[pa.RecordBatch]]"
+
+
+class PartReader:
+    """One reading of one part."""
+
+    def __init__(self, part: Part, options: ReadOptions, projection: Projection) -> None:
+        self._part = part
+        self._options = options
+        self._projection = projection
+        self._absent = list(part.absent)
+        self._inserts: list[Insert] = []  # ascending; grows while the part is read
+        self._nodes = options.nodes if part.filters_nodes else ()
+        names = {"seq", *projection.stored, *(("node",) if self._nodes else ())}
+        self._columns = tuple(name for name in segments.COLUMNS if name in names)
+
+    def batches(self) -> "Iterator[pa.RecordBatch]":
+        """All of it, in the order of the seqs."""
+        for gap in self._part.announced:
+            self._insert_tombstone(gap)
+        self._insert_history(self._part.absent)
+        for batch in self._live():
+            while self._inserts and self._inserts[0].first <= batch["seq"][-1].as_py():
+                insert = self._inserts.pop(0)
+                count = bisect_left(range(batch.num_rows), insert.first, key=lambda row: batch["seq"][row].as_py())
+                yield from self._shown(batch.slice(0, count))
+                yield from insert.batches()
+                batch = batch.slice(count)
+            yield from self._shown(batch)
+        for insert in self._inserts:
+            yield from insert.batches()
+
+    def _shown(self, batch: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
+        if self._nodes:
+            batch = own_left_out(batch, self._nodes)
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            yield self._projection.records(self._part.topic, batch.slice(start, BATCH_ROWS))
+
+    def _live(self) -> "Iterator[pa.RecordBatch]":
+        part = self._part
+        sealed = min(part.sealed, part.last)
+        if sealed > part.after:
+            yield from self._sealed(sealed)
+        if part.last > max(sealed, part.after):
+            yield from self._served(max(sealed, part.after))
+
+    # --- from segments
+
+    def _sealed(self, last: int) -> "Iterator[pa.RecordBatch]":
+        """What the pieces have up to `last`. If a checkpoint has replaced them, what has come in their place."""
+        part, path = self._part, self._options.path
+        assert path is not None
+        cursor = part.after
+        if part.absent and part.absent[0][0] == cursor + 1:  # rows below the floor may still be in a file
+            cursor = part.absent[0][1]
+        for piece in part.pieces:
+            end = min(piece.last, last)
+            if end <= cursor:
+                continue
+            try:
+                batch = segments.read_piece(
+                    path, piece.file, piece.start, piece.count, after=cursor, last=end, columns=self._columns
+                )
+            except FileNotFoundError:
+                yield from self._sealed_anew(cursor, last)
+                return
+            cursor = end
+            if batch.num_rows:
+                yield batch
+
+    def _sealed_anew(self, cursor: int, last: int) -> "Iterator[pa.RecordBatch]":
+        part, path = self._part, self._options.path
+        assert path is not None
+        with segments.open_directory(path) as directory:
+            try:
+                if directory.topic(part.topic).epoch != part.epoch:
+                    raise TopicNotFound(part.topic)
+                batches = directory.batches(part.topic, cursor, last, self._columns)
+                for batch in batches:
+                    self._note(batches.lost, batches.lost)
+                    yield batch
+                self._note(batches.lost, batches.lost)
+            except TopicNotFound:
+                self._note([Lost(cursor + 1, last, "recreated")], [])
+
+    # --- from the server
+
+    def _served(self, after: int) -> "Iterator[pa.RecordBatch]":
+        """What an export has; one that breaks off is taken up behind its last batch."""
+        part, server = self._part, self._options.server
+        assert server is not None
+        cursor, resumed = after, 0
+        with server.open() as client:
+            while cursor < part.last:
+                try:
+                    with closing(client.export(part.topic, cursor, last=part.last, epoch=part.epoch)) as export:
+                        if not self._is_same(export.info, cursor):
+                            return
+                        for batch in export:
+                            if batch.num_rows:
+                                cursor, resumed = batch["seq"][-1].as_py(), 0
+                                yield batch
+                    return
+                except TopicNotFound:
+                    self._note([Lost(cursor + 1, part.last, "recreated")], [])
+                    return
+                except ClientError:
+                    resumed += 1
+                    if resumed > RESUMED_MAX:
+                        raise
+
+    def _is_same(self, info: ExportInfo, cursor: int) -> bool:
+        """Note what an export says was lost. False: it is of another instance, and what was planned is gone."""
+        part = self._part
+        if info.epoch != part.epoch:
+            self._note([Lost(cursor + 1, part.last, "recreated")], [])
+            return False
+        lost = clipped(info.lost, cursor, part.last)
+        trimmed = (cursor + 1, min(info.earliest_seq - 1, part.trimmed, part.last))
+        self._note(lost, [*lost, Lost(*trimmed, "cap")])
+        return True
+
+    # --- what is not there
+
+    def _note(self, lost: list[Lost], absent: list[Lost]) -> None:
+        """Take note of seqs that are gone since the plan was made: from the lake, or else a gap."""
+        fresh = union((a.first, a.last) for a in absent)
+        self._insert_history(subtract(fresh, self._absent))
+        gaps = without(lost, union([*self._absent, *self._part.covered]))
+        self._absent = union([*self._absent, *fresh, *((a.first, a.last) for a in lost)])
+        if gaps and self._options.on_gap == "fail":
+            said = "; ".join(describe(self._part.topic, gap) for gap in gaps)
+            raise RecordsLost(f"records were lost while they were read: {said}")
+        for gap in gaps if self._options.on_gap == "record" else ():
+            self._insert_tombstone(gap)
+
+    def _insert_tombstone(self, gap: Lost) -> None:
+        self._insert(gap.first, lambda: [self._projection.tombstone(self._part.topic, gap)])
+
+    def _insert_history(self, absent: Iterable[Range]) -> None:
+        """Let the lake stand in where it can."""
+        for wanted in intersect(list(absent), self._part.covered):
+            self._insert(wanted[0], lambda wanted=wanted: self._history(wanted))  # type: ignore[misc]
+
+    def _history(self, wanted: Range) -> "Iterator[pa.RecordBatch]":
+        root = self._options.archive
+        assert root is not None
+        for batch in read_rows(root, self._part.files, [wanted], self._columns):
+            yield from self._shown(batch)
+
+    def _insert(self, first: int, batches: "Callable[[], Iterable[pa.RecordBatch]]") -> None:
+        index = bisect_left(self._inserts, first, key=lambda insert: insert.first)
+        self._inserts.insert(index, Insert(first, batches))

@@ -1,0 +1,125 @@
+"""The columns of `format("topics")`, and record batches in the shape that Spark was promised.
+
+Spark takes a batch only if its schema is exactly the declared one. Batches come here as exports, segments and lakes
+have them (seq, ts, node, tag, meta, data) and leave with the columns asked for, in that order. Where types agree
+nothing is copied.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from topics.errors import InvalidRequest
+from topics.segments import Lost
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+TYPES: Final = {
+    "topic": "string",
+    "seq": "bigint",
+    "ts": "timestamp",
+    "node": "string",
+    "tag": "string",
+    "meta": "string",
+    "data": "string",
+    "kind": "string",
+    "gap_from": "bigint",
+    "gap_to": "bigint",
+    "reason": "string",
+}
+STORED: Final = ("seq", "ts", "node", "tag", "meta", "data")  # what a record brings
+OF_GAPS: Final = ("kind", "gap_from", "gap_to", "reason")
+
+
+def declared(includes_meta: bool, has_gaps: bool) -> str:
+    """The schema of a read, as DDL."""
+    left_out = (() if includes_meta else ("meta",)) + (() if has_gaps else OF_GAPS)
+    return ", ".join(f"{name} {kind}" for name, kind in TYPES.items() if name not in left_out)
+
+
+def check(schema: "StructType") -> None:
+    """Refuse a schema that a reader cannot deliver. It may have fewer columns than the declared one, in any order."""
+    for field in schema.fields:
+        kind = TYPES.get(field.name)
+        if kind is None:
+            raise InvalidRequest(f"schema: there is no column {field.name!r}; the columns are {', '.join(TYPES)}")
+        if field.dataType.simpleString() != kind:
+            raise InvalidRequest(
+                f"schema: column {field.name} is {kind.upper()}, not {field.dataType.simpleString().upper()}; "
+                "cast it, or parse it by from_json, after reading"
+            )
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Batches of records and of tombstones, in the schema that Spark expects."""
+
+    schema: "pa.Schema"
+    includes_meta: bool = True
+
+    @classmethod
+    def of(cls, schema: "StructType", includes_meta: bool) -> "Projection":
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        check(schema)
+        return cls(to_arrow_schema(schema, timezone="UTC"), includes_meta)
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The columns to read."""
+        names = [name for name in STORED if name in self.schema.names]
+        return tuple(name for name in names if name != "meta" or self.includes_meta)
+
+    def records(self, topic: str, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        import pyarrow as pa
+
+        return pa.RecordBatch.from_arrays(
+            [self._column(topic, batch, field) for field in self.schema], schema=self.schema
+        )
+
+    def _column(self, topic: str, batch: "pa.RecordBatch", field: "pa.Field") -> "pa.Array":
+        import pyarrow as pa
+
+        if field.name in self.stored:
+            return as_type(batch.column(field.name), field.type)
+        if field.name == "topic":
+            return pa.repeat(topic, batch.num_rows)
+        if field.name == "kind":
+            return pa.repeat("record", batch.num_rows)
+        return pa.nulls(batch.num_rows, field.type)
+
+    def tombstone(self, topic: str, lost: Lost) -> "pa.RecordBatch":
+        import pyarrow as pa
+
+        said: dict[str, Any] = {
+            "topic": topic,
+            "kind": "tombstone",
+            "gap_from": lost.first,
+            "gap_to": lost.last,
+            "reason": lost.reason,
+        }
+        return pa.RecordBatch.from_arrays(
+            [pa.array([said.get(field.name)], field.type) for field in self.schema], schema=self.schema
+        )
+
+
+def as_type(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
+    """A column of an export, segment or lake in Spark's type for it."""
+    import pyarrow as pa
+
+    if column.type == kind:
+        return column
+    if pa.types.is_uint64(column.type) and pa.types.is_int64(kind):
+        return column.view(kind)  # seqs stay far below 2^63
+    return column.cast(kind)
+
+
+def own_left_out(batch: "pa.RecordBatch", nodes: Sequence[str]) -> "pa.RecordBatch":
+    """Without the records whose node is one of `nodes` (ND1)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    own = pc.is_in(batch.column("node"), value_set=pa.array(nodes, pa.string()))
+    return batch.filter(pc.invert(own))

@@ -1,0 +1,215 @@
+"""`format("topics")`: what Spark calls. Batch and streaming reads are planned here, on the driver.
+
+Offsets of a stream are `{topic: {"epoch": e, "seq": s}}`: everything up to seq s of instance e was read. They go
+into checkpoints, so their form does not change.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from topics.errors import InvalidRequest
+from topics.spark import schema as columns
+from topics.spark.options import Cursor, ReadOptions, read_options, write_options
+from topics.spark.origins import Origins
+from topics.spark.plan import Look, RecordsLost, Stretch, check, limited, parts_of
+from topics.spark.reader import PartReader
+from topics.spark.schema import Projection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offsets = dict[str, dict[str, Any]]
+
+
+class TopicsSource(DataSource):
+    """Reads and writes topics."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "topics"
+
+    def schema(self) -> str:
+        options = read_options(self.options)
+        return columns.declared(options.includes_meta, options.on_gap == "record")
+
+    def reader(self, schema: StructType) -> "TopicsReader":
+        options = read_options(self.options, is_stream=False)
+        return TopicsReader(options, Projection.of(schema, options.includes_meta))
+
+    def streamReader(self, schema: StructType) -> "TopicsStreamReader":  # noqa: N802
+        options = read_options(self.options, is_stream=True)
+        return TopicsStreamReader(options, Projection.of(schema, options.includes_meta))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from topics.spark.writer import TopicsWriter
+
+        if overwrite:
+            raise InvalidRequest("a topic is not overwritten: use mode append")
+        return TopicsWriter.of(write_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        from topics.spark.writer import TopicsStreamWriter
+
+        if overwrite:
+            raise InvalidRequest("a topic is not overwritten: use output mode append")
+        return TopicsStreamWriter.of(write_options(self.options), schema)
+
+
+class TopicsReader(DataSourceReader):
+    """A batch read: from the start to the end as they are when it is planned."""
+
+    def __init__(self, options: ReadOptions, projection: Projection) -> None:
+        self._options = options
+        self._projection = projection
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        with Origins(options) as origins:
+            stretches = []
+            for look in origins.all_looks().values():
+                start, last = origins.start(look, "earliest"), origins.end(look)
+                stretch = origins.stretch(look, start, last)
+                if stretch.last > stretch.after or stretch.recreated is not None:
+                    stretches.append(stretch)
+        return _planned(options, stretches, is_stream=False)
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return _read(partition, self._options, self._projection)
+
+
+class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of one or more topics."""
+
+    def __init__(self, options: ReadOptions, projection: Projection) -> None:
+        self._options = options
+        self._projection = projection
+        self._opened: Origins | None = None
+        self._known: dict[str, Look] = {}  # the topics as they were last seen
+        self._targets: dict[str, Look] | None = None  # of AvailableNow
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to executors, where only `read` is called."""
+        return {**self.__dict__, "_opened": None, "_known": {}}
+
+    @property
+    def _origins(self) -> Origins:
+        if self._opened is None:
+            self._opened = Origins(self._options)
+        return self._opened
+
+    def stop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    # --- offsets
+
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        looks = self._origins.all_looks()
+        return _offsets({name: self._origins.start(look, "latest") for name, look in looks.items()})
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.trigger_records_max is not None:
+            return ReadMaxRows(self._options.trigger_records_max)
+        if self._options.trigger_bytes_max is not None:
+            return ReadMaxBytes(self._options.trigger_bytes_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._targets = self._look()
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        starts = _cursors(start)
+        looks = self._look()
+        gone = [name for name in starts if name not in looks]
+        if gone and self._options.on_gap == "fail":
+            raise RecordsLost(f"topic {gone[0]} was deleted; what it had above seq {starts[gone[0]].seq} is gone")
+        if self._targets is not None:
+            looks = _held_to(looks, self._targets)
+        records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        if records_max is not None:  # both were given, and Spark asks by one
+            bytes_max = self._options.trigger_bytes_max
+        return _offsets({**starts, **limited(starts, looks, records_max, bytes_max)})
+
+    def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
+        """The heads: what lies between them and the end of a batch is the lag."""
+        return _offsets({name: Cursor(look.epoch, look.head) for name, look in (self._known or self._look()).items()})
+
+    def _look(self) -> dict[str, Look]:
+        self._origins.refresh()
+        self._known = self._origins.looks(self._known)
+        return self._known
+
+    # --- batches
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        starts, ends = _cursors(start), _cursors(end)
+        self._origins.refresh()
+        looks = self._origins.looks(self._known)
+        stretches = []
+        for name, to in ends.items():
+            since = starts.get(name, Cursor(to.epoch, 0))  # a topic that came later is read from its beginning
+            if since != to:
+                stretches.append(self._stretch(looks.get(name), name, since, to))
+        return _planned(self._options, stretches, is_stream=True)
+
+    def _stretch(self, look: Look | None, name: str, start: Cursor, end: Cursor) -> Stretch:
+        """A batch's way through a topic. If the topic is another one by now, the batch is planned as it was and
+        its tasks will find it gone."""
+        assert end.epoch is not None
+        if look is None or look.epoch != end.epoch:
+            look = Look(name, end.epoch, end.seq, 1)
+        return self._origins.stretch(replace(look, head=max(look.head, end.seq)), start, end.seq)
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return _read(partition, self._options, self._projection)
+
+
+def _planned(options: ReadOptions, stretches: Sequence[Stretch], *, is_stream: bool) -> list[InputPartition]:
+    if options.on_gap == "fail":
+        check(stretches)
+    announces = options.on_gap == "record"
+    parts = parts_of(stretches, options.partitions_min, is_stream=is_stream, announces=announces)
+    return [InputPartition(part) for part in parts]
+
+
+def _read(partition: InputPartition, options: ReadOptions, projection: Projection) -> "Iterator[pa.RecordBatch]":
+    if partition.value is None:  # Spark's stand-in for no partitions at all
+        return iter(())
+    return PartReader(partition.value, options, projection).batches()
+
+
+def _held_to(looks: Mapping[str, Look], targets: Mapping[str, Look]) -> dict[str, Look]:
+    """The topics as far as they were when AvailableNow began."""
+    return {
+        name: replace(look, head=min(look.head, targets[name].head))
+        for name, look in looks.items()
+        if name in targets and targets[name].epoch == look.epoch
+    }
+
+
+def _cursors(offsets: Offsets) -> dict[str, Cursor]:
+    return {name: Cursor(at["epoch"], at["seq"]) for name, at in offsets.items()}
+
+
+def _offsets(cursors: Mapping[str, Cursor]) -> Offsets:
+    """Sorted: Spark compares offsets as texts."""
+    return {name: {"epoch": at.epoch, "seq": at.seq} for name, at in sorted(cursors.items())}

@@ -1,0 +1,312 @@
+"""The sink: rows of a partition become chunks, each appended under a key that the same rows have in every attempt.
+
+A task first takes in all rows of its partition and checks them, and only then sends the first chunk: a row that is
+no record fails the task, by its number, before anything of the partition is written. Limits that only the server
+knows are met when a chunk is sent; the chunks before it then stay.
+
+Invariant: chunks depend on the rows and their order alone. So a task that is tried again, a batch that is run again
+from a checkpoint and a commit that got lost give the same keys, and the server appends each chunk once (ID1).
+"""
+
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Raw
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from topics.client import ApiError, Client, NewRecord
+from topics.errors import BatchTooLarge, Forbidden, InvalidRequest, PayloadTooLarge, TopicNotFound
+from topics.spark.options import WriteOptions, bad
+from topics.spark.rows import RowChecker, Spool
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+CHUNK_RECORDS: Final = 5_000  # as CHUNK_BYTES part of the keys: changed, a batch that is run again would be doubled
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+WINDOW_MS: Final = 7 * 86_400_000  # how long a topic made here remembers keys: as long as a checkpoint may lag
+WINDOW_SHORT_MS: Final = 3_600_000  # less than this is warned of
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task has written."""
+
+    records: int
+    chunks: int
+    deduped: int  # chunks that an earlier attempt had written
+
+
+class Sink:
+    """What both writers do. It is made on the driver and goes to the executors."""
+
+    def __init__(self, options: WriteOptions, checker: RowChecker, run: str) -> None:
+        self._options = options
+        self._checker = checker
+        self._run = run
+
+    def write(self, rows: "Iterator[pa.RecordBatch]") -> Written:
+        context = TaskContext.get()
+        assert context is not None, "a sink writes within a task"
+        prefix = f"{self._batch_of(context)}/{context.partitionId()}"
+        with closing(Spool()) as spool:
+            count = 0
+            for batch in rows:
+                spool.add(self._checker.check(batch, count))
+                count += batch.num_rows
+            with self._options.server.open() as client:
+                return Sender(client, self._options.node, prefix).send(spool)
+
+    def _batch_of(self, context: TaskContext) -> str:
+        return self._run
+
+
+class TopicsWriter(Sink, DataSourceArrowWriter):
+    """A batch write. Its keys begin with option writeId, so that the write can be done again, or with a new id."""
+
+    @classmethod
+    def of(cls, options: WriteOptions, schema: "StructType") -> "TopicsWriter":
+        checker = RowChecker.of(schema, options.topic)
+        _warn_of_short_window(options, lasts="this job")
+        return cls(options, checker, options.write_id or uuid.uuid4().hex)
+
+
+class TopicsStreamWriter(Sink, DataSourceStreamArrowWriter):
+    """A streaming write, exactly once: its key begins with the query and the batch, as the checkpoint has them."""
+
+    @classmethod
+    def of(cls, options: WriteOptions, schema: "StructType") -> "TopicsStreamWriter":
+        if options.write_id is not None:
+            raise bad("writeId", options.write_id, "a stream has the ids of its query and batches instead")
+        checker = RowChecker.of(schema, options.topic)
+        _warn_of_short_window(options, lasts="the time between a failure and the restart of this query")
+        return cls(options, checker, "")
+
+    def _batch_of(self, context: TaskContext) -> str:
+        """Spark gives a writer no batch id; its tasks have it among their properties."""
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if not query or batch is None:
+            raise InvalidRequest(
+                "this Spark does not tell tasks the id of the query and of the batch, without which rows could be "
+                "written twice; use PySpark 4.3"
+            )
+        return f"{query}/{batch}"
+
+
+class Sender:
+    """Sends the rows of one partition, in chunks of one topic each."""
+
+    def __init__(self, client: Client, node: str | None, prefix: str) -> None:
+        self._client = client
+        self._node = node
+        self._prefix = prefix
+        self._records = self._chunks = self._deduped = 0
+
+    def send(self, spool: Spool) -> Written:
+        for chunk in chunks(spool.batches()):
+            self._send(chunk)
+        return Written(self._records, self._chunks, self._deduped)
+
+    def _send(self, chunk: "Chunk") -> None:
+        key = f"{self._prefix}/{chunk.first_row}/{chunk.count}"
+        try:
+            answer = self._append(chunk, key)
+        except (BatchTooLarge, PayloadTooLarge):
+            if chunk.count == 1:
+                raise
+            for half in chunk.halves():  # this server takes less at a time; refused in every attempt
+                self._send(half)
+            return
+        except ApiError as error:
+            raise _placed(error, chunk, self._chunks) from error
+        self._records += chunk.count
+        self._chunks += 1
+        self._deduped += answer.deduped
+
+    def _append(self, chunk: "Chunk", key: str) -> Any:
+        try:
+            return self._client.append_ndjson(
+                chunk.topic, chunk.ndjson(), node=self._node, idempotency_key=key, create=False
+            )
+        except TopicNotFound:
+            return self._create(chunk, key)
+
+    def _create(self, chunk: "Chunk", key: str) -> Any:
+        """Create the topic with its first chunk. If another task does so meanwhile, the config is left alone (WR7)."""
+        try:
+            return self._client.append(
+                chunk.topic,
+                chunk.records(),
+                node=self._node,
+                idempotency_key=key,
+                create=True,
+                config={"idempotency_window_ms": WINDOW_MS},
+            )
+        except Forbidden as error:
+            raise InvalidRequest(
+                f"there is no topic {chunk.topic}, and the token may not create it, which needs the scope admin: "
+                f"create it before, with an idempotency_window_ms of {WINDOW_MS}"
+            ) from error
+
+
+class Chunk:
+    """Rows of one topic, in their order; the partition may have rows of others between them."""
+
+    def __init__(self, topic: str, table: "pa.Table", numbers: list[int]) -> None:
+        self.topic = topic
+        self._table = table
+        self._numbers = numbers  # of the rows, in the partition
+
+    @property
+    def first_row(self) -> int:
+        return self._numbers[0]
+
+    @property
+    def count(self) -> int:
+        return len(self._numbers)
+
+    def row(self, n: int) -> int:
+        return self._numbers[n]
+
+    def halves(self) -> "tuple[Chunk, Chunk]":
+        middle = self.count // 2
+        return (
+            Chunk(self.topic, self._table.slice(0, middle), self._numbers[:middle]),
+            Chunk(self.topic, self._table.slice(middle), self._numbers[middle:]),
+        )
+
+    def records(self) -> list[NewRecord]:
+        rows = self._table.select(["data", "tag", "node", "meta"]).to_pylist()
+        return [
+            NewRecord(
+                Raw(row["data"].encode()),
+                row["tag"],
+                row["node"],
+                None if row["meta"] is None else Raw(row["meta"].encode()),
+            )
+            for row in rows
+        ]
+
+    def ndjson(self) -> bytes:
+        """A line for each row, put together by Arrow: texts are JSON already, tags and nodes are quoted."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        parts: list[Any] = ['{"data":', self._table["data"]]
+        for name in ("tag", "node", "meta"):
+            column = self._table[name]
+            if column.null_count < len(column):
+                quote = "" if name == "meta" else '"'
+                text = column if name == "meta" else _escaped(column)
+                field = pc.binary_join_element_wise(f',"{name}":{quote}', text, quote, "")
+                parts.append(pc.coalesce(field, ""))
+        lines = pc.binary_join_element_wise(*parts, "}", "").combine_chunks()
+        whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+        return bytes(pc.binary_join(whole, "\n")[0].as_buffer())
+
+
+def _escaped(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
+    """Texts as they stand between the quotes of a JSON string."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pc.any(pc.match_substring_regex(column, r'["\\\x00-\x1f]')).as_py():
+        return column
+    quoted = [None if text is None else msgspec.json.encode(text).decode()[1:-1] for text in column.to_pylist()]
+    return pa.chunked_array([pa.array(quoted, pa.string())])
+
+
+def chunks(batches: "Iterator[pa.RecordBatch]") -> Iterator[Chunk]:
+    """The rows of a partition in chunks of one topic each, bounded in records and bytes; by nothing but the rows."""
+    waiting: dict[str, _Waiting] = {}
+    row = 0
+    for batch in batches:
+        for topic, rows, numbers in _by_topic(batch, row):
+            one = waiting.setdefault(topic, _Waiting(topic))
+            yield from one.add(rows, numbers)
+        row += batch.num_rows
+    for one in waiting.values():
+        yield from one.rest()
+
+
+def _by_topic(batch: "pa.RecordBatch", row: int) -> "Iterator[tuple[str, pa.RecordBatch, list[int]]]":
+    import pyarrow.compute as pc
+
+    column = batch.column("topic")
+    topics = pc.unique(column).to_pylist()
+    if len(topics) == 1:
+        yield topics[0], batch, list(range(row, row + batch.num_rows))
+        return
+    for topic in topics:
+        places = pc.indices_nonzero(pc.equal(column, topic))
+        yield topic, batch.take(places), [row + place for place in places.to_pylist()]
+
+
+class _Waiting:
+    """The rows of one topic that do not make a chunk yet."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._batches: list[pa.RecordBatch] = []
+        self._numbers: list[int] = []
+        self._size_bytes = 0
+
+    def add(self, batch: "pa.RecordBatch", numbers: list[int]) -> Iterator[Chunk]:
+        import pyarrow.compute as pc
+
+        sizes = pc.add(pc.binary_length(batch["data"]), pc.coalesce(pc.binary_length(batch["meta"]), 0)).to_pylist()
+        start = 0
+        for n, size_bytes in enumerate(sizes):
+            is_full = len(self._numbers) + n - start >= CHUNK_RECORDS or self._size_bytes + size_bytes > CHUNK_BYTES
+            if is_full and len(self._numbers) + n - start > 0:
+                self._take(batch.slice(start, n - start), numbers[start:n])
+                yield from self.rest()
+                start = n
+            self._size_bytes += size_bytes
+        self._take(batch.slice(start), numbers[start:])
+
+    def _take(self, batch: "pa.RecordBatch", numbers: list[int]) -> None:
+        if numbers:
+            self._batches.append(batch)
+            self._numbers += numbers
+
+    def rest(self) -> Iterator[Chunk]:
+        import pyarrow as pa
+
+        if self._numbers:
+            yield Chunk(self._topic, pa.Table.from_batches(self._batches), self._numbers)
+        self._batches, self._numbers, self._size_bytes = [], [], 0
+
+
+def _placed(error: ApiError, chunk: Chunk, sent: int) -> InvalidRequest | ApiError:
+    """A refusal of the server, with the number of the row if it names one."""
+    place = error.message.partition("records[")[2].partition("]")[0]
+    if error.status != 400 or not place.isdigit() or int(place) >= chunk.count:
+        return error
+    before = "nothing of this partition was written" if not sent else f"the {sent} chunks before it were written"
+    return InvalidRequest(f"row {chunk.row(int(place))} of the partition was refused: {error.message}; {before}")
+
+
+def _warn_of_short_window(options: WriteOptions, lasts: str) -> None:
+    """Exactly once holds for as long as the topic remembers keys."""
+    if options.topic is None:
+        return
+    with options.server.open() as client:
+        try:
+            window_ms = client.state(options.topic, touch=False).config.idempotency_window_ms
+        except (TopicNotFound, Forbidden):
+            return
+    if window_ms < WINDOW_SHORT_MS:
+        warnings.warn(
+            f"topic {options.topic} remembers idempotency keys for {window_ms} ms only; rows are written exactly once "
+            f"if that is longer than {lasts}. Set its idempotency_window_ms to {WINDOW_MS}",
+            stacklevel=2,
+        )

@@ -1,0 +1,31 @@
+"""Reads of records that are in segments only, with a cache that is too small for them."""
+
+import asyncio
+
+from tests.engine.running import data, running
+from topics.settings import Settings
+
+HANG_SECONDS = 60
+
+
+async def test_a_read_that_needs_more_pages_than_the_cache_keeps_comes_to_an_end() -> None:
+    """DF5, DF6: each page alone is larger than the cache."""
+    async with running(settings=Settings(cache_bytes=1 << 20)) as engine, asyncio.timeout(HANG_SECONDS):
+        for n in range(30):
+            await engine.append("t", data(*[[n, "x" * 800]] * 100, node="me"))
+        await engine.append("t", data("last"))
+        await engine.checkpoint()
+        seqs, after = [], 900
+        while after < 3001:
+            answer = await engine.read("t", after)
+            assert answer.next_from_seq > after
+            seqs += [record.seq for record in answer.records]
+            after = answer.next_from_seq
+        assert seqs == list(range(901, 3002))
+        found, after = [], 0
+        while after < 3001:
+            answer = await engine.read("t", after, nodes=["me"])
+            assert answer.next_from_seq > after
+            found += [record.seq for record in answer.records]
+            after = answer.next_from_seq
+        assert found == [3001]

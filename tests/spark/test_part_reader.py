@@ -1,0 +1,300 @@
+"""Parts that have changed between planning and reading: nothing is passed over in silence."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from topics.client import Client
+from topics.errors import InvalidRequest
+from topics.segments import Lost
+from topics.settings import Settings
+from topics.spark.lake import Commit, Covered, Lake, LakeFile, Trimmed
+from topics.spark.options import read_options
+from topics.spark.origins import Origins
+from topics.spark.plan import Part, RecordsLost, parts_of
+from topics.spark.reader import PartReader
+from topics.spark.schema import Projection
+from topics.storage.files import RealDisk
+from topics.testing.server import ServerProcess, ServerThread
+
+FIELDS = {"seq": LongType(), "data": StringType(), "kind": StringType(), "gap_from": LongType(), "gap_to": LongType()}
+SCHEMA = StructType([StructField(name, kind) for name, kind in FIELDS.items()] + [StructField("reason", StringType())])
+PROJECTION = Projection(to_arrow_schema(SCHEMA, timezone="UTC"))
+
+
+class Bench:
+    """A server in this process, whose time stands still, and reads of it that are planned and read apart."""
+
+    def __init__(self, server: ServerThread, path: Path) -> None:
+        self.server = server
+        self.path = path
+        self.url = "http://{}:{}".format(*server.address)
+        self.client = Client(self.url, "")
+
+    def fill(self, count: int, **config: Any) -> None:
+        self.client.put_topic("t", **config)
+        self.append(1, count)
+
+    def append(self, first: int, last: int) -> None:
+        self.client.append("t", [{"data": seq, "node": f"n{seq % 2}"} for seq in range(first, last + 1)])
+
+    def options(self, **options: Any) -> Any:
+        base = {"url": self.url, "topic": "t", "onGap": "record", "startingSeq": "0", "retries": "1"}
+        given = {name: str(value) for name, value in (base | options).items() if value is not None}
+        return read_options(given, is_stream=False, environ={})
+
+    def plan(self, parts: int = 1, is_stream: bool = False, **options: Any) -> list[Part]:
+        with Origins(self.options(**options)) as origins:
+            (look,) = origins.all_looks().values()
+            stretch = origins.stretch(look, origins.start(look, "earliest"), origins.end(look))
+        return parts_of([stretch], parts, is_stream=is_stream, announces=True)
+
+    def read(self, parts: list[Part], **options: Any) -> list[Any]:
+        """Seqs, and gaps as (first, last, reason), in the order in which they come."""
+        found: list[Any] = []
+        for part in parts:
+            for batch in PartReader(part, self.options(**options), PROJECTION).batches():
+                assert batch.schema == PROJECTION.schema
+                for row in batch.to_pylist():
+                    gap = (row["gap_from"], row["gap_to"], row["reason"])
+                    found.append(gap if row["kind"] == "tombstone" else row["seq"])
+        return found
+
+    def checkpoint(self) -> None:
+        self.server.do(self.server.server.engine.checkpoint())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    disk = RealDisk(tmp_path / "data", sync="thread")
+    with ServerThread(Settings(segment_max_events=10), disk=disk) as server:
+        bench = Bench(server, tmp_path)
+        yield bench
+        bench.client.close()
+
+
+def test_a_gap_stands_before_the_record_behind_it(bench: Bench) -> None:
+    """TM4, TM16"""
+    bench.fill(30, cap_records=20)
+    assert bench.read(bench.plan()) == [(1, 10, "cap"), *range(11, 31)]
+
+
+def test_a_gap_that_spans_parts_is_told_once(bench: Bench) -> None:
+    bench.fill(100, cap_records=20)
+    parts = bench.plan(5, is_stream=True)
+    assert len(parts) == 5
+    assert bench.read(parts) == [(1, 80, "cap"), *range(81, 101)]
+
+
+def test_what_is_lost_after_planning_is_a_gap_of_its_own(bench: Bench) -> None:
+    bench.fill(30, cap_records=20)
+    parts = bench.plan()
+    bench.append(31, 35)
+    assert bench.read(parts) == [(1, 10, "cap"), (11, 15, "cap"), *range(16, 31)]
+
+
+def test_a_reader_that_must_not_miss_anything_fails_in_the_task(bench: Bench) -> None:
+    bench.fill(20, cap_records=20)
+    parts = bench.plan(onGap="fail")
+    bench.append(21, 25)
+    with pytest.raises(RecordsLost, match=r"while they were read: topic t, seqs 1 to 5 \(cap\)"):
+        bench.read(parts, onGap="fail")
+    assert bench.read(parts, onGap="ignore") == list(range(6, 21))
+
+
+def test_a_deleted_stretch_is_no_gap_before_and_after_planning(bench: Bench) -> None:
+    """TM9"""
+    bench.fill(30)
+    bench.client.delete_records("t", before_seq=6)
+    parts = bench.plan(onGap="fail")
+    bench.client.delete_records("t", before_seq=11)
+    assert bench.read(parts, onGap="fail") == list(range(11, 31))
+
+
+def test_a_topic_created_anew_after_planning_is_not_read_as_the_old_one(bench: Bench) -> None:
+    """TM11"""
+    bench.fill(30)
+    parts = bench.plan(2)
+    bench.client.delete_topic("t")
+    assert bench.read(parts) == [(1, 15, "recreated"), (16, 30, "recreated")]
+    bench.fill(40)
+    assert bench.read(parts) == [(1, 15, "recreated"), (16, 30, "recreated")]
+
+
+def test_own_records_are_left_out_unless_the_topic_says_otherwise(bench: Bench) -> None:
+    """ND1, ND3"""
+    bench.fill(10)
+    assert bench.read(bench.plan(), node="n1") == [2, 4, 6, 8, 10]
+    assert bench.read(bench.plan(), node='["n0", "n1"]') == []
+    bench.client.put_topic("t", dedupe_node=False)
+    assert bench.read(bench.plan(), node="n1") == list(range(1, 11))
+
+
+def test_an_export_that_breaks_off_is_taken_up_behind_its_last_batch(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server:
+        server.environ["TOPICS_PORT"] = str(server.address[1])
+        with Client("http://{}:{}".format(*server.address), "") as client:
+            for first in range(1, 40_000, 1000):
+                client.append("t", [{"data": [seq, "x" * 2000]} for seq in range(first, first + 1000)])
+            options = read_options({"url": client.url, "topic": "t"}, is_stream=False, environ={})
+            with Origins(options) as origins:
+                (look,) = origins.all_looks().values()
+                stretch = origins.stretch(look, origins.start(look, "earliest"), origins.end(look))
+        (part,) = parts_of([stretch], 1, is_stream=False, announces=True)
+        batches = PartReader(part, options, PROJECTION).batches()
+        found = next(batches)["seq"].to_pylist()
+        server.kill()  # far more is to come than sockets hold
+        server.start()
+        for batch in batches:
+            found += batch["seq"].to_pylist()
+    assert found == list(range(1, 40_001))
+
+
+# --- segments
+
+
+def test_sealed_records_come_from_the_directory_and_the_rest_from_the_server(bench: Bench) -> None:
+    bench.fill(25)
+    bench.checkpoint()
+    bench.append(26, 40)
+    parts = bench.plan(path=bench.path / "data")
+    assert [(part.sealed, len(part.pieces)) for part in parts] == [(25, 3)]
+    assert bench.read(parts, path=bench.path / "data") == list(range(1, 41))
+
+
+def test_merged_segments_are_found_again(bench: Bench) -> None:
+    bench.fill(3)
+    bench.checkpoint()
+    parts = bench.plan(path=bench.path / "data")
+    for seq in range(4, 24, 2):
+        bench.append(seq, seq + 1)
+        bench.checkpoint()
+    assert not (bench.path / "data" / parts[0].pieces[0].file).exists()
+    assert bench.read(parts, path=bench.path / "data", url=None) == [1, 2, 3]
+
+
+def test_what_is_lost_between_two_checkpoints_is_told_by_the_directory_too(bench: Bench) -> None:
+    bench.fill(30, cap_records=25)
+    bench.checkpoint()
+    parts = bench.plan(path=bench.path / "data")
+    bench.append(31, 60)
+    bench.checkpoint()
+    found = bench.read(parts, path=bench.path / "data", url=None)
+    assert found == [(1, 5, "cap"), (6, 30, "cap")]
+
+
+def test_a_topic_that_left_the_directory_is_a_gap(bench: Bench) -> None:
+    bench.fill(10)
+    bench.checkpoint()
+    parts = bench.plan(path=bench.path / "data")
+    bench.client.delete_topic("t")
+    bench.checkpoint()
+    assert bench.read(parts, path=bench.path / "data", url=None) == [(1, 10, "recreated")]
+
+
+# --- the lake
+
+
+def archive(bench: Bench, first: int, last: int, *, trims: bool = False, leaves_out: tuple[int, ...] = ()) -> Path:
+    """Archive seqs as the job will do it; `leaves_out` had been deleted by then."""
+    root = bench.path / "lake"
+    (root / "records").mkdir(parents=True, exist_ok=True)
+    seqs = [seq for seq in range(first, last + 1) if seq not in leaves_out]
+    name = f"records/{first}.parquet"
+    pq.write_table(pa.table({"seq": seqs, "data": [f"{seq}" for seq in seqs], "node": ["n1"] * len(seqs)}), root / name)
+    lake = Lake.load(str(root), must_exist=False)
+    epoch = bench.client.state("t").epoch
+    file = LakeFile(name, seqs[0], seqs[-1], len(seqs))
+    lake.commit(Commit(run="r", batch=first, covered=[Covered("t", epoch, first, last, [file])]))
+    if trims:
+        lake.commit(Commit(trimmed=[Trimmed("t", epoch, last)]))
+        bench.client.delete_records("t", before_seq=last + 1)
+    return root
+
+
+def test_a_gap_that_the_lake_covers_is_no_gap(bench: Bench) -> None:
+    bench.fill(20, cap_records=20)
+    lake = archive(bench, 1, 20)
+    bench.append(21, 50)
+    parts = bench.plan(archive=lake)
+    assert bench.read(parts, archive=lake) == [*range(1, 21), (21, 30, "cap"), *range(31, 51)]
+
+
+def test_live_records_come_from_the_server_even_if_the_lake_has_them(bench: Bench) -> None:
+    bench.fill(20, cap_records=15)
+    lake = archive(bench, 4, 18)
+    assert bench.read(bench.plan(archive=lake), archive=lake) == [(1, 3, "cap"), *range(4, 21)]
+
+
+def test_records_lost_after_planning_come_from_the_lake(bench: Bench) -> None:
+    bench.fill(20, cap_records=20)
+    lake = archive(bench, 1, 20)
+    parts = bench.plan(archive=lake, onGap="fail")
+    bench.append(21, 32)
+    assert bench.read(parts, archive=lake, onGap="fail") == list(range(1, 21))
+
+
+def test_what_the_archive_trimmed_is_read_from_it_and_what_others_deleted_is_not(bench: Bench) -> None:
+    bench.fill(30)
+    lake = archive(bench, 1, 10, trims=True, leaves_out=(3,))
+    bench.client.delete_records("t", before_seq=15)
+    everything = [seq for seq in range(1, 31) if seq != 3 and not 10 < seq < 15]
+    assert bench.read(bench.plan(3, archive=lake, onGap="fail"), archive=lake, onGap="fail") == everything
+
+
+def test_what_is_about_to_be_trimmed_is_not_read_twice(bench: Bench) -> None:
+    bench.fill(20)
+    lake = archive(bench, 1, 10)
+    Lake.load(str(lake)).commit(Commit(trimmed=[Trimmed("t", bench.client.state("t").epoch, 10)]))
+    parts = bench.plan(archive=lake)
+    assert bench.read(parts, archive=lake) == list(range(1, 21))
+    bench.client.delete_records("t", before_seq=11)
+    assert bench.read(parts, archive=lake) == list(range(1, 21))
+
+
+def test_the_earliest_record_is_that_of_the_lake(bench: Bench) -> None:
+    bench.fill(20, cap_records=20)
+    lake = archive(bench, 3, 20)
+    bench.append(21, 30)
+    found = bench.read(bench.plan(archive=lake, startingSeq="earliest", onGap="fail"), archive=lake, onGap="fail")
+    assert found == list(range(3, 31))
+
+
+def test_history_of_an_earlier_instance_is_not_mixed_in(bench: Bench) -> None:
+    bench.fill(20)
+    lake = archive(bench, 1, 20)
+    bench.client.delete_topic("t")
+    bench.fill(10, cap_records=5)
+    assert bench.read(bench.plan(archive=lake), archive=lake) == [(1, 5, "cap"), *range(6, 11)]
+
+
+def test_own_records_are_left_out_of_history_too(bench: Bench) -> None:
+    """ND1"""
+    bench.fill(20, cap_records=20)
+    lake = archive(bench, 1, 20)
+    bench.append(21, 30)
+    assert bench.read(bench.plan(archive=lake), archive=lake, node="n1") == list(range(12, 31, 2))
+
+
+def test_a_cursor_of_an_earlier_instance_is_told_at_planning(bench: Bench) -> None:
+    """TM11"""
+    bench.fill(8)
+    with Origins(bench.options(startingSeq='{"t": {"epoch": 99, "seq": 3}}')) as origins:
+        (look,) = origins.all_looks().values()
+        stretch = origins.stretch(look, origins.start(look, "earliest"), origins.end(look))
+    assert stretch.gaps == [Lost(1, 8, "recreated")]
+    assert bench.read(parts_of([stretch], 2, is_stream=False, announces=True)) == [(1, 8, "recreated"), *range(1, 9)]
+
+
+def test_a_topic_that_is_not_there_is_named(bench: Bench) -> None:
+    with (
+        Origins(bench.options(topic="nowhere")) as origins,
+        pytest.raises(InvalidRequest, match="no topic 'nowhere' in http"),
+    ):
+        origins.all_looks()

@@ -1,0 +1,51 @@
+"""Sessions, and how Spark comes to know the format."""
+
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pyspark_topics
+import topics.spark
+from tests.spark.rig import Rig, said_by, seqs
+from topics.spark.source import TopicsSource
+
+
+def test_spark_finds_the_format_by_itself(rig: Rig) -> None:
+    topic = rig.topic(count=3)
+    fresh = rig.spark.newSession()
+    rows = fresh.read.format("topics").option("url", rig.url).option("topic", topic).load()
+    assert seqs(rows.collect()) == [1, 2, 3]
+    assert pyspark_topics.DefaultSource is TopicsSource
+
+
+def test_a_session_can_be_told_of_the_format(spark: SparkSession) -> None:
+    fresh = spark.newSession()
+    topics.spark.register(fresh)
+    assert "nothing says where to read from" in said_by(
+        lambda: fresh.read.format("topics").option("topic", "t").load().collect()
+    )
+
+
+def test_times_are_those_of_utc(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+@pytest.mark.parametrize("module", ["topics.spark", "topics.spark.lake", "topics.spark.java", "topics.spark.options"])
+def test_importing_does_not_import_pyspark(module: str) -> None:
+    code = f"import sys, {module}; print('pyspark' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "False"
+
+
+def test_without_spark_the_message_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from topics.errors import ConfigurationError\n"
+        "from topics.spark import session\n"
+        "try:\n    session.build()\n"
+        "except ConfigurationError as error:\n    print(error)\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'topics-engine[spark]'" in answer.stdout
