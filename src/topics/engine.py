@@ -85,7 +85,7 @@ class Engine:
         self.forwarder = Forwarder(self._ledger, clock, self._caps, disk.run)
         self._routing = Routing(self._ledger, self.forwarder, self._caps)
         self.queues = Queues(self._ledger, clock, Moves(self._ledger, clock, self._caps), self.load)
-        self.queues.cache = self._cache
+        self.queues.cache, self.queues.carry = self._cache, self.forwarder.carry
         self.workers = Workers(self._ledger, clock, self.queues, self.load)
         self._has_background = background
         self._names: list[str] = []  # sorted, as of `_names_version`
@@ -478,6 +478,8 @@ class Engine:
 
     def read_now(self, name: str, query: Query) -> tuple[ReadResult, Gate]:
         """One read. The result may be shown once the gate is open. ColdPage: `load` it and read again."""
+        if self._ledger.broken is not None:
+            raise self._ledger.broken
         topic = self._ledger.expire(name)
         if topic is None:
             raise TopicNotFound(name)

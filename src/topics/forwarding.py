@@ -142,8 +142,8 @@ class Forwarder:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something to forward that need not wait for the disk, or for room."""
-        return self._is_running and (self._is_scheduled or bool(self._ready or self._dirty))
+        """Whether there is something to forward that need not wait for room, or for a sync."""
+        return self._is_running and (self._is_scheduled or bool(self._ready or self._dirty or self._loading))
 
     def trouble(self, router: Router) -> TopicsError | None:
         """Why a router cannot go on; None: it can."""
@@ -440,6 +440,7 @@ class Forwarder:
 
     def _load(self, router: Router, cold: ColdRows) -> None:
         """Bring in a page of a segment that a router needs, off the loop."""
+        self._unblock(router)
         if router.id not in self._loading:
             self._loading[router.id] = asyncio.create_task(self._load_page(router, cold))
 

@@ -113,7 +113,7 @@ class Ledger:
     def _commit_losing(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
         """Commit what takes records from routers that have not forwarded them, with the holes in their dests (RT12).
 
-        Both are one frame, unless that would make the topic wait for a sync that its class does not ask for; then
+        Both are one frame, of the topic's class, unless it would have to wait for a dest that waits for a sync; then
         the holes come first. What is only in memory changes last: it cannot be undone.
         """
         holes: dict[int, list[AnyEntry]] = {}
@@ -122,13 +122,15 @@ class Ledger:
         own = holes.pop(topic.id)
         dests = [self.state.by_id[topic_id] for topic_id in holes]
         waits = topic.config.durability == "fsync"
-        together = [d for d in dests if d.is_logged and topic.is_logged and (waits or d.reserves)]
+        settled = [d for d in dests if d.is_logged and (waits or d.reserves or d.synced_at <= self.wal.synced)]
+        together = settled if topic.is_logged else []
         apart = [d for d in dests if d.is_logged and d not in together]
         for group in ([d for d in apart if not d.reserves], [d for d in apart if d.reserves]):
             if group:
                 self.commit_across(group, [entry for dest in group for entry in holes[dest.id]])
         if topic.is_logged:
-            self.commit_across([topic, *together], [*(entry for d in together for entry in holes[d.id]), *own])
+            frame = [*(entry for dest in together for entry in holes[dest.id]), *own]
+            self.commit_across([topic, *together], frame, is_synced=waits)
         else:
             self.commit_unlogged(topic, own)
         for dest in dests:
@@ -145,24 +147,35 @@ class Ledger:
         if topic.id in self._sources or topic.id in self.watched:
             self.on_change(topic)
 
-    def commit_across(self, topics: Sequence[Topic], decided: Sequence[AnyEntry], depends_on: int = 0) -> None:
+    def commit_across(
+        self,
+        topics: Sequence[Topic],
+        decided: Sequence[AnyEntry],
+        depends_on: int = 0,
+        *,
+        is_synced: bool | None = None,
+    ) -> None:
         """Log and apply entries of several logged topics as one frame. CommitFailed: nothing has changed.
 
-        The frame is synced if one of the topics asks for that, and then all of them are shown only when it is; so
-        they are if it must not be shown before all below `depends_on` is synced.
+        The frame is synced if one of the topics asks for that, or `is_synced`, and then all of them are shown only
+        when it is; so they are if it must not be shown before all below `depends_on` is synced.
         """
         heads = {entry.topic: entry.last for entry in decided if isinstance(entry, Appended | Forwarding)}
         dests = [self.state.by_id[topic_id] for topic_id in heads]  # also of holes that the entries leave
         topics = list(dict.fromkeys([*topics, *(topic for topic in dests if topic.is_logged)]))
-        is_synced = any(topic.config.durability == "fsync" for topic in topics)
+        waiting = [topic for topic in topics if topic.config.durability == "fsync"]
+        is_synced = bool(waiting) if is_synced is None else is_synced
         depends_on = max(depends_on, *(self._needed(topic, heads.get(topic.id, 0)) for topic in topics))
         logged = [entry for entry in decided if not self._is_unlogged_hole(entry)]
         end = self.wal.append(entries.encode(logged), is_synced, depends_on)
         for entry in decided:
             apply(self.state, entry)
         reserving = {entry.topic for entry in decided if type(entry) is entries.Reserved}
+        if is_synced or waiting:
+            self.wal.start_sync_soon()
         for topic in topics:
-            if is_synced:
+            waits = is_synced or topic in waiting
+            if waits:
                 topic.synced_at = end
             else:
                 topic.synced_at, topic.written_at = max(topic.synced_at, depends_on), end
@@ -170,7 +183,7 @@ class Ledger:
                 topic.reserved_at = end
                 self.wal.start_sync_soon()
             if topic.id in self._listeners:
-                (self._unsynced if is_synced else self._unwritten).append((end, topic.id))
+                (self._unsynced if waits else self._unwritten).append((end, topic.id))
             self._changed(topic)
         self.on_commit()
 

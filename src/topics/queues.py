@@ -68,6 +68,7 @@ class Queues:
     def __init__(self, ledger: Ledger, clock: Clock, moves: Moves, load: Callable[[ColdPage], Awaitable[None]]) -> None:
         self.on_change: Callable[[int], None] = lambda topic_id: None  # jobs of a topic may have become claimable
         self.cache: Cache  # the engine's, set by it
+        self.carry: Callable[[Topic], None] = lambda topic: None  # makes the copies that routers owe a topic (DF9)
         self._ledger = ledger
         self._clock = clock
         self._moves = moves
@@ -86,11 +87,19 @@ class Queues:
         topic.queue.settle(self._clock.now_ms())
         return topic
 
+    def claimable(self, name: str) -> Topic:
+        """A queue with all that was committed upstream of it. ColdPage: that takes longer, `load` it."""
+        topic = self.queue(name)
+        if topic.id in self._ledger.state.routers.incoming:
+            self.carry(topic)
+            topic = self.queue(name)  # the log may have failed meanwhile
+        return topic
+
     # --- handing out
 
     def claim_now(self, name: str, claimer: Claimer, *, is_hasty: bool = False) -> tuple[Claimed, Gate]:
         """Hand jobs out to one claimer; see `hand_out`."""
-        hands, gate = self.hand_out(self.queue(name), (claimer,), is_hasty=is_hasty)
+        hands, gate = self.hand_out(self.claimable(name), (claimer,), is_hasty=is_hasty)
         return hands[0], gate
 
     def hand_out(

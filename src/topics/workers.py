@@ -350,15 +350,15 @@ class Workers:
         """One pass for those that are present then; how many jobs were handed out."""
         tries = 0
         while True:
-            topic = self._queues.queue(crew.name)
-            if topic.id != crew.id:
-                raise TopicNotFound(crew.name)
-            if topic.queue is not crew.queue and crew.task is not None:
-                crew.adopt(topic.queue)
-            claimers = present(topic)
-            if not claimers:
-                return 0
             try:
+                topic = self._queues.claimable(crew.name)
+                if topic.id != crew.id:
+                    raise TopicNotFound(crew.name)
+                if topic.queue is not crew.queue and crew.task is not None:
+                    crew.adopt(topic.queue)
+                claimers = present(topic)
+                if not claimers:
+                    return 0
                 hands, gate = self._queues.hand_out(topic, claimers, is_hasty=tries >= COLD_TRIES_MAX)
             except ColdPage as cold:
                 tries += 1

@@ -227,6 +227,25 @@ async def test_nothing_is_pushed_before_it_is_as_durable_as_its_class_asks() -> 
         assert (reader.take(), late.take()) == ([[1]], [[1], "caught up"])
 
 
+async def test_a_reader_that_writes_itself_is_served_though_no_moment_finds_everything_synced() -> None:
+    """SS19, ND1: each time a sync ends, the next write is waiting for its own."""
+    disk = MemoryDisk()
+    async with bench(disk) as b:
+        await b.engine.put_topic("t", {"durability": "fsync"})
+        reader = b.follow("t", template=Template.of(256, 1 << 20, frozenset(("me",))))
+        await turns()
+        disk.hold_syncs()
+        for _ in range(4):
+            await begun(b.engine.append("t", data("mine", node="me")), b.engine.append("t", data("theirs")))
+            disk.release_syncs()
+            disk.hold_syncs()
+            await begun(b.engine.append("t", data("mine", node="me")))
+        assert len(seqs(reader)) > 1
+        disk.release_syncs()
+        await turns()
+        assert seqs(reader) == [2, 5, 8, 11]
+
+
 async def test_what_fails_to_be_synced_is_never_pushed() -> None:
     """WR10, ER7: a read that was held is made anew."""
     disk = MemoryDisk()

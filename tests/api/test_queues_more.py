@@ -659,3 +659,45 @@ def test_metrics_count_queues_and_active_leases(start: Start) -> None:
     assert 'topics_topic_queue_ready{topic="log"}' not in text
     server.advance(1001)
     assert api.metrics()["queue_leases_in_flight"] == 0
+
+
+# --- routers
+
+
+def test_a_claim_sees_what_was_written_upstream(api: Client, topic: str) -> None:
+    """DF9, S30: over a chain of two routers; and a copy carries no delay."""
+    names = [topic, f"{topic}.2", f"{topic}.3"]
+    for name in names:
+        api.create(name, type="queue")
+    for source, dest in ((names[0], names[1]), (names[1], names[2])):
+        ok(api.put(f"/v0/routers/{source}->{dest}", {"source": source, "dest": dest}), 201)
+    api.write_records(topic, {"data": 1, "delay_ms": 1000}, {"data": 2})
+    assert [job["data"] for job in Worker(api, names[2]).claim(9)["claimed"]] == [1, 2]
+    assert Worker(api, topic).seqs(9) == [2]
+
+
+def test_an_ack_of_a_copy_is_replayed_against_the_same_job(start: Start) -> None:
+    """RT21, S4, QU18"""
+    disk = MemoryDisk()
+    api = Client(start(disk=disk).address)
+    api.create("q", type="queue", leases_durable=True)
+    ok(api.put("/v0/routers/r", {"source": "s", "dest": "q"}), 201)
+    api.write("s", 1, 2, 3)
+    worker = Worker(api, "q")
+    assert worker.seqs(2) == [1, 2]
+    worker.ack(2)
+    again = Worker(Client(start(disk=disk.kill()).address), "q")
+    assert again.counts() == (1, 1, 0)
+    assert (again.ack(1)["acked"], again.seqs(9)) == (1, [3])
+
+
+def test_dead_letters_and_redriven_jobs_are_forwarded(api: Client, topic: str) -> None:
+    """QU14, RT10: a dead-letter topic may be the source of a router, and full."""
+    dead, audit = f"{topic}.dead", f"{topic}.audit"
+    api.create(dead, cap_records=1)
+    ok(api.put(f"/v0/routers/{dead}", {"source": dead, "dest": audit}), 201)
+    worker = bury(api, topic, dead, {"data": 1}, {"data": 2}, {"data": 3})
+    assert [letter["data"] for letter in dead_letters(api, dead)] == [3]
+    assert api.state(audit)["head_seq"] == 3
+    assert redrive(api, topic)["redriven"] == 1
+    assert [job["data"] for job in worker.claim(9)["claimed"]] == [3]

@@ -185,7 +185,7 @@ async def forwarded(engine: Any) -> None:
         forwarder._enqueue(router)
     for _ in range(TURNS_MAX):
         await asyncio.sleep(0)
-        if not (forwarder.is_busy or forwarder._loading or forwarder._held):
+        if not (forwarder.is_busy or forwarder._held):
             return
     raise AssertionError("forwarding does not come to rest")
 

@@ -15,6 +15,9 @@ from topics.testing.clock import ManualClock
 from topics.testing.oracle import Oracle, Write
 
 
+Routers = dict[str, tuple[str, str, int, int]]
+
+
 @dataclass(frozen=True)
 class Aftermath:
     """How the process ended."""
@@ -29,7 +32,7 @@ async def check_recovered(history: History, engine: Engine, clock: ManualClock, 
     """Check what was recovered against the history. Gives the oracle in the same state."""
     seen = await observe(engine)
     now = clock.now_ms()
-    number, oracle = moment_of(history, seen, now, aftermath)
+    number, oracle = moment_of(history, seen, routers_of(engine), now, aftermath)
     acked_operations_survive(history, number, aftermath)
     no_acked_seq_falls_out(history, oracle, seen)
     every_loss_is_announced(oracle, seen)
@@ -37,7 +40,16 @@ async def check_recovered(history: History, engine: Engine, clock: ManualClock, 
     return oracle
 
 
-def moment_of(history: History, seen: Seen, now: int, aftermath: Aftermath) -> tuple[int, Oracle]:
+def routers_of(engine: Engine) -> Routers:
+    """The routers, each with its source, dest, cursor and total."""
+    by_id = engine.state.by_id
+    return {
+        name: (by_id[router.source].name, by_id[router.dest].name, router.cursor, router.total)
+        for name, router in engine.state.routers.by_name.items()
+    }
+
+
+def moment_of(history: History, seen: Seen, routers: Routers, now: int, aftermath: Aftermath) -> tuple[int, Oracle]:
     """G2, G8: the newest commit whose state this is, operations there as a whole or not at all."""
     wrong: list[str] = []
     for number in range(len(history.moments) - 1, -1, -1):
@@ -49,6 +61,9 @@ def moment_of(history: History, seen: Seen, now: int, aftermath: Aftermath) -> t
                 if (expected := _expected(oracle, name, now)) != (found := _comparable(seen.get(name)))
             ]
             different += instances_keep_their_epochs(history, oracle, seen)
+            routes = {name: (r.source, r.dest, r.cursor, r.total) for name, r in oracle.routers().items()}
+            if routes != routers:
+                different.append(f"routers are {routers}, not {routes}")
             if not is_clean:
                 different += ephemeral_heads_are_those_of_a_checkpoint(history, history.moments[number], seen)
             if not different:

@@ -110,7 +110,6 @@ class Run:
         self.disk, self.is_up = after, False
         if not await self._start():
             return False
-        self.stop = ""
         is_graceful = how == "gracefully"
         aftermath = Aftermath(
             how,
@@ -120,6 +119,7 @@ class Run:
         )
         adopted = await check_recovered(self.history, self.engine, self.clock, aftermath)  # type: ignore[arg-type]
         self.history.adopt(adopted)
+        self.stop = ""
         return True
 
 

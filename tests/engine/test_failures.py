@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.engine.running import begun, data, open_engine, running, seqs, texts, tick, turns, views
+from topics.core.log import Query
 from topics.engine import Engine
-from topics.errors import CommitFailed, TopicNotFound
+from topics.errors import CommitFailed, TopicNotFound, UnusableDirectory
 from topics.model import TagMatch
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
@@ -426,3 +427,25 @@ async def test_a_log_that_fails_in_the_midst_of_a_checkpoint_loses_nothing() -> 
                 assert await texts(again, name) == expected, f"{name} restarted after failure {n}"
         n += 1
     assert n > 20
+
+
+async def test_nothing_is_served_when_the_state_cannot_be_read_back() -> None:
+    """ST4, ST12: the log fails, and the snapshot that the state would be read from is damaged."""
+    disk = MemoryDisk()
+    engine = open_engine(disk)
+    await engine.start()
+    await prepare(engine)
+    await engine.checkpoint()
+    for name in disk.names():
+        if name.startswith("snapshot-"):
+            file = disk.open(name)
+            file.write(file.size() // 2, b"\xff" * 8)
+            file.close()
+    disk.hooks.append(Faulty("sync", name="log-*"))
+    with pytest.raises(CommitFailed):
+        await engine.append("fsync", data(9))
+    for name in NAMES:
+        with pytest.raises(UnusableDirectory):
+            await engine.read(name)
+        with pytest.raises(UnusableDirectory):
+            engine.read_now(name, Query(0, 10, 1000))

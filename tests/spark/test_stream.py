@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.rig import Collected, Rig, gaps, said_by, seqs
+from topics.spark.lake import Commit, Covered, Lake, LakeFile
 from topics.testing.server import ServerProcess
 
 
@@ -191,6 +192,53 @@ def test_a_stream_takes_sealed_records_from_the_directory_and_the_rest_from_the_
             found = Collected()
             there.run(rows, found, tmp_path / "checkpoint")
     assert seqs(found.rows) == list(range(1, 121))
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_batch_that_is_run_again_after_its_topic_is_gone_tells_of_it(
+    rig: Rig, tmp_path: Path, comes_back: bool
+) -> None:
+    """TM11"""
+    topic = rig.topic(count=6)
+    rows = rig.stream(topic=topic, startingSeq="earliest", onGap="record", minPartitions=2)
+    first, second = Collected(), Collected()
+    rig.run(rows, first, tmp_path)
+    lose_commit(tmp_path, 0)
+    rig.client.delete_topic(topic)
+    if comes_back:
+        rig.topic(count=4)
+    rig.run(rows, second, tmp_path)
+    assert seqs(first.rows) == [1, 2, 3, 4, 5, 6]
+    assert gaps(second.batches[0]) == [(1, 6, "recreated")] and seqs(second.batches[0]) == []
+    if comes_back:
+        assert gaps(second.batches[1]) == [(1, 4, "recreated")] and seqs(second.batches[1]) == [1, 2, 3, 4]
+
+
+def lose_commit(checkpoint: Path, batch: int) -> None:
+    """As if the query had died between the end of a batch and its commit."""
+    (checkpoint / "commits" / str(batch)).unlink()
+    (checkpoint / "commits" / f".{batch}.crc").unlink()
+
+
+def test_history_comes_from_the_lake(rig: Rig, tmp_path: Path) -> None:
+    topic = rig.topic(count=20, cap_records=20)
+    rows = rig.load(topic=topic).drop("topic").coalesce(1)
+    rows.write.parquet(str(tmp_path / "lake" / "records" / "0"))
+    (name,) = (tmp_path / "lake" / "records" / "0").glob("*.parquet")
+    file = LakeFile(str(name.relative_to(tmp_path / "lake")), 1, 20, 20)
+    covered = Covered(topic, rig.client.state(topic).epoch, 1, 20, [file])
+    Lake.load(str(tmp_path / "lake"), must_exist=False).commit(Commit(run="r", covered=[covered]))
+    before = rig.load(topic=topic).collect()
+    rig.append(topic, range(21, 36))
+    options = {"topic": topic, "archive": str(tmp_path / "lake"), "startingSeq": "0", "minPartitions": 3}
+    found = sorted(rig.load(**options).collect(), key=lambda row: row.seq)
+    assert found[:20] == sorted(before, key=lambda row: row.seq) and seqs(found) == list(range(1, 36))
+    streamed = Collected()
+    rig.run(rig.stream(**options), streamed, tmp_path / "checkpoint")
+    assert sorted(streamed.rows, key=lambda row: row.seq) == found
+    rig.append(topic, range(36, 61))
+    said = said_by(rig.load(**options).collect)
+    assert f"topic {topic}, seqs 21 to 40 (cap)" in said and "seqs 1 to" not in said
 
 
 def test_options_of_batch_reads_are_refused(rig: Rig, tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ class Delivery:
                 feed.is_behind = True
                 continue
             template = feed.template
-            push = self._push(feed, template.base, pushes)
+            push = self._push(feed, template if feed.is_apart else template.base, pushes)
             if template.nodes and isinstance(push, Push) and not template.nodes.isdisjoint(push.result.nodes):
                 push = self._push(feed, template, pushes)
             if isinstance(push, Push):
@@ -342,7 +342,7 @@ class Delivery:
         if result.tombstone is not None:
             feed.cursor = push.start
             reader.tombstone(feed, push, feed.is_first)
-        feed.is_first = feed.stops_at_cold = False
+        feed.is_first = feed.stops_at_cold = feed.is_apart = False
         feed.loaded = None
         feed.cursor = result.next_from_seq
         if result.count:
@@ -397,9 +397,10 @@ class Delivery:
             feed.is_held = False
             if feed.reader is None:
                 continue
-            is_foreign = feed.template.nodes.isdisjoint(push.result.nodes)
-            if failure is None and is_foreign and not feed.reader.is_stuck():
-                self._deliver(feed, push)
+            if failure is None and not feed.reader.is_stuck():
+                feed.is_apart = not feed.template.nodes.isdisjoint(push.result.nodes)
+                if not feed.is_apart:
+                    self._deliver(feed, push)
             self._push_soon(feed)
 
     async def _load(self, cold: ColdPage, held: list[Feed]) -> None:

@@ -63,6 +63,7 @@ class Feed:
         "epoch",
         "head",
         "hub",
+        "is_apart",
         "is_behind",
         "is_due",
         "is_first",
@@ -87,6 +88,7 @@ class Feed:
         self.is_held = False  # a read waits for its gate or its pages
         self.loaded: set[object] | None = None  # pages that were loaded for its next read
         self.stops_at_cold = False  # that read needs more of them than the cache keeps
+        self.is_apart = False  # the next read is not shared: the last one held records of its own nodes
         self.is_behind = False  # there is something to read, once the reader takes frames again
 
 

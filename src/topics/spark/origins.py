@@ -6,7 +6,7 @@ lake's rows and the live ones cannot overlap: only seqs that are absent from the
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -100,7 +100,11 @@ class Origins:
 
     def _infos(self) -> list[TopicInfo]:
         assert self._directory is not None
-        infos = [info for info in self._directory.topics() if self._options.matches(info.name)]
+        infos = self._directory.topics() if self._options.pattern is not None else []
+        infos = [info for info in infos if self._options.matches(info.name)]
+        for name in self._options.names:
+            with suppress(TopicNotFound):
+                infos.append(self._directory.topic(name))
         for info in infos:
             if info.config.durability == "ephemeral" and info.name in self._options.names:
                 raise InvalidRequest(
@@ -204,7 +208,7 @@ class Origins:
             assert self._directory is not None
             lost += self._directory.lost(look.topic, after, sealed)
             earliest = self._directory.topic(look.topic).earliest
-        if last > max(sealed, after) and self._client is not None:
+        if last > max(sealed, after):
             found, live_from = self._ask_lost(look, max(sealed, after), last)
             lost += found
             earliest = earliest if sealed > after else live_from
@@ -225,11 +229,16 @@ class Origins:
 
     def _ask_lost(self, look: Look, after: int, last: int) -> tuple[list[Lost], int]:
         """What the server has lost of a stretch, and its earliest seq. The head of an export says both."""
-        assert self._client is not None
-        with closing(self._client.export(look.topic, after, last=last, epoch=look.epoch)) as export:
-            info = export.info
+        gone = [Lost(after + 1, last, "recreated")], last + 1
+        if self._client is None:
+            return gone  # a stream's batch that was planned when the directory still had this instance
+        try:
+            with closing(self._client.export(look.topic, after, last=last, epoch=look.epoch)) as export:
+                info = export.info
+        except TopicNotFound:
+            return gone
         if info.epoch != look.epoch:
-            return [Lost(after + 1, last, "recreated")], last + 1
+            return gone
         return clipped(info.lost, after, last), info.earliest_seq
 
     def _sealed(self, look: Look) -> tuple[int, Sequence[Piece]]:

@@ -77,7 +77,7 @@ class PartReader:
         sealed = min(part.sealed, part.last)
         if sealed > part.after:
             yield from self._sealed(sealed)
-        if part.last > max(sealed, part.after):
+        if part.last > max(sealed, part.after) and self._options.server is not None:
             yield from self._served(max(sealed, part.after))
 
     # --- from segments
