@@ -66,8 +66,10 @@ class Ledger:
         self.state = await self.store.recover()
         self._sources = self.state.routers.outgoing
         for topic in self.state.topics.values():
-            if topic.is_queue and not topic.keeps_leases:
-                topic.queue.drop_leases()
+            if topic.is_queue:
+                topic.queue.recovered(topic.log)
+                if not topic.keeps_leases:
+                    topic.queue.drop_leases()
         self.wal.on_progress = self._publish
         self.wal.on_failure = self._rebuild
 
@@ -368,9 +370,11 @@ class Ledger:
                     topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
                     topic.queue, topic.hops, topic.stamps = before.queue, before.hops, before.stamps
                     self.store.adopt(topic.log.parts)
-                elif topic.is_queue and not topic.keeps_leases:
-                    topic.queue.drop_leases()
-                    topic.queue.take_over(before.queue, topic.log)
+                elif topic.is_queue:
+                    topic.queue.recovered(topic.log)
+                    if not topic.keeps_leases:
+                        topic.queue.drop_leases()
+                        topic.queue.take_over(before.queue, topic.log)
         self._carry_cursors(old)
         self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
         self._sources = self.state.routers.outgoing

@@ -187,11 +187,17 @@ async def check_recovered(play: Play, disk: MemoryDisk, is_power_loss: bool) -> 
 
 async def places(engine: Engine) -> tuple[list[int], list[int]]:
     """The data of all jobs, and of all dead letters."""
-    found = []
-    for name in ("q", "dead"):
-        is_there = name in engine.state.topics
-        found.append([int(one.data) for one in (await engine.read(name, limit=1000)).records] if is_there else [])
-    return found[0], found[1]
+    return await data_of(engine, "q"), await data_of(engine, "dead")
+
+
+async def data_of(engine: Engine, name: str) -> list[int]:
+    found: list[int] = []
+    cursor, is_behind = 0, name in engine.state.topics
+    while is_behind:
+        answer = await engine.read(name, cursor)  # stops at the gap that a loss of power leaves
+        found += [int(record.data) for record in answer.records]
+        cursor, is_behind = answer.next_from_seq, not answer.caught_up
+    return found
 
 
 def facts(engine: Engine) -> Any:

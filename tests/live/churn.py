@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tests.live.load import OWNERS, Address, Answer, request_bytes, take_answer
+from tests.live.load import OWNERS, Address, Answer, kind, request_bytes, take_answer
 from tests.live.watcher import Broken, Watcher, positions
 
 RST: Final = struct.pack("ii", 1, 0)  # SO_LINGER: close at once
@@ -110,7 +110,7 @@ class Client:
 
     def _start(self, topic: str) -> dict[str, Any]:
         head = self.churn.seen.get(topic, 0)
-        way = self.random.random()
+        way = self.random.uniform(0.3, 0.5) if kind(topic) == "deep" else self.random.random()
         if way < 0.4:
             return {"tail": True}
         return {"from_seq": 0 if way < 0.5 else self.random.randint(max(0, head - 1000), head)}

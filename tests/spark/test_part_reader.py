@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from topics.client import Client
@@ -20,6 +21,7 @@ from topics.spark.origins import Origins
 from topics.spark.plan import Part, RecordsLost, parts_of
 from topics.spark.reader import PartReader
 from topics.spark.schema import Projection
+from topics.spark.source import TopicsStreamReader
 from topics.storage.files import RealDisk
 from topics.testing.server import ServerProcess, ServerThread
 
@@ -154,6 +156,29 @@ def test_an_export_that_breaks_off_is_taken_up_behind_its_last_batch(tmp_path: P
         for batch in batches:
             found += batch["seq"].to_pylist()
     assert found == list(range(1, 40_001))
+
+
+@pytest.mark.parametrize("start", [{"startingSeq": "latest"}, {"startingSeq": "earliest"}, {"startingTimestamp": "0"}])
+def test_a_first_batch_that_is_run_again_begins_where_it_began(bench: Bench, start: dict[str, str]) -> None:
+    """Spark keeps the end of a batch. The start of the first one it asks for again, after a restart."""
+    bench.fill(10, cap_records=20)
+    options = read_options({"url": bench.url, "topic": "t", "onGap": "record", **start}, is_stream=True, environ={})
+    plans = []
+    reader = TopicsStreamReader(options, PROJECTION)
+    begin = reader.initialOffset()
+    bench.append(11, 15)
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    assert reader.latestOffset(end, ReadAllAvailable()) is end, "there is nothing new"
+    for _ in range(2):
+        plans.append([part.value for part in reader.partitions(begin, end)])
+        reader.stop()
+        bench.append(16, 30)
+        reader = TopicsStreamReader(options, PROJECTION)
+        begin = reader.initialOffset()
+    reader.stop()
+    assert begin != end
+    (once,), (again,) = plans
+    assert (again.after, again.last) == (once.after, once.last) == (end["t"]["since"]["seq"], 15)
 
 
 # --- segments

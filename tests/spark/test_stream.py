@@ -43,7 +43,10 @@ def test_available_now_ends_at_the_head_in_batches_of_the_limit(rig: Rig, tmp_pa
     assert [len(rows) for _, rows in sorted(found.batches.items())] == [10, 10, 5]
     progress = [json.loads(p.json)["sources"][0] for p in query.recentProgress if p.numInputRows]
     epoch = rig.client.state(topic).epoch
-    assert [p["endOffset"][topic] for p in progress] == [{"epoch": epoch, "seq": seq} for seq in (10, 20, 25)]
+    assert [p["endOffset"][topic] for p in progress] == [
+        {"epoch": epoch, "seq": seq, "since": {"epoch": epoch, "seq": since}}
+        for since, seq in ((0, 10), (10, 20), (20, 25))
+    ]
     assert {p["latestOffset"][topic]["seq"] for p in progress} == {25}, "what is above endOffset is the lag"
 
 
@@ -200,18 +203,19 @@ def test_a_batch_that_is_run_again_after_its_topic_is_gone_tells_of_it(
 ) -> None:
     """TM11"""
     topic = rig.topic(count=6)
-    rows = rig.stream(topic=topic, startingSeq="earliest", onGap="record", minPartitions=2)
+    limited = {"maxRecordsPerTrigger": 3, "minPartitions": 2}
+    rows = rig.stream(topic=topic, startingSeq="earliest", onGap="record", **limited)
     first, second = Collected(), Collected()
     rig.run(rows, first, tmp_path)
-    lose_commit(tmp_path, 0)
+    lose_commit(tmp_path, 1)
     rig.client.delete_topic(topic)
     if comes_back:
-        rig.topic(count=4)
+        rig.topic(count=3)
     rig.run(rows, second, tmp_path)
     assert seqs(first.rows) == [1, 2, 3, 4, 5, 6]
-    assert gaps(second.batches[0]) == [(1, 6, "recreated")] and seqs(second.batches[0]) == []
+    assert gaps(second.batches[1]) == [(4, 6, "recreated")] and seqs(second.batches[1]) == []
     if comes_back:
-        assert gaps(second.batches[1]) == [(1, 4, "recreated")] and seqs(second.batches[1]) == [1, 2, 3, 4]
+        assert gaps(second.batches[2]) == [(1, 3, "recreated")] and seqs(second.batches[2]) == [1, 2, 3]
 
 
 def lose_commit(checkpoint: Path, batch: int) -> None:

@@ -216,9 +216,6 @@ def replay(state: State, entry: AnyEntry, position: int) -> None:
     else:
         topic = state.by_id.get(entry.topic)  # type: ignore[union-attr]
         if topic is not None and position >= topic.position:
-            if kind is Leased:
-                _replay_leases(state, topic, entry)  # type: ignore[arg-type]
-                return
             apply(state, entry)
             if kind is TopicConfigured and not topic.is_logged:
                 _reincarnated(state, Reincarnated(topic.id, topic.epoch))
@@ -226,12 +223,6 @@ def replay(state: State, entry: AnyEntry, position: int) -> None:
                 topic.queue.drop_leases()  # what became of them was not logged any more
         elif kind is Appended:
             keep_ghost(state.ghosts, entry.topic, entry.first, entry.batch)  # type: ignore[union-attr]
-
-
-def _replay_leases(state: State, topic: Topic, entry: Leased) -> None:
-    """Jobs that the log does not have, as they were written while their queue was ephemeral, are held by nobody."""
-    live = [lease for lease in entry.leases if topic.log.is_live(lease[0])]
-    apply(state, Leased(entry.topic, entry.node, live))
 
 
 def end_replay(state: State) -> None:

@@ -332,6 +332,14 @@ class Queue:
             if seq not in leases and seq not in delayed:
                 self._return(seq)
 
+    def recovered(self, log: LiveSeqs) -> None:
+        """All was replayed: what is known of jobs that are not there is forgotten.
+
+        A delete may have reached a segment before the snapshot that has it, and a queue that was ephemeral has lost
+        jobs whose leases were logged later.
+        """
+        self._forget_if(lambda seq: not log.is_live(seq))
+
     def drop_leases(self) -> None:
         """Leases and delays of jobs given back were not kept: those jobs are claimable (QU18)."""
         for seq in [*self.leases, *self.delayed]:

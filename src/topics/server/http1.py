@@ -86,6 +86,7 @@ class Http1Exchange(Exchange):
             head += b"connection: keep-alive\r\n"
         self.is_answered = True
         self.stream = stream = Http1Stream(self, connection, survives_eof)
+        connection.rest()
         if connection.stage < CLOSING:
             connection.transport.write(head + b"\r\n")
         else:
@@ -161,6 +162,23 @@ class Http1Stream(Stream):
 
 
 class Http1(asyncio.Protocol):
+    __slots__ = (
+        "_ahead",
+        "_current",
+        "_has_eof",
+        "_is_advancing",
+        "_is_read_paused",
+        "_lingers",
+        "_queue",
+        "_reader",
+        "_stalled_bytes",
+        "deadline",
+        "is_write_blocked",
+        "shared",
+        "stage",
+        "transport",
+    )
+
     def __init__(self, shared: Connections) -> None:
         self.shared = shared
         self.deadline = NEVER
@@ -315,6 +333,10 @@ class Http1(asyncio.Protocol):
         self._lingers = True
         if self._current is None and not self._queue:
             self._close()
+
+    def rest(self) -> None:
+        """No input is expected for long."""
+        self._reader.rests = True
 
     def push_back(self, data: bytes) -> None:
         self._ahead[:0] = data

@@ -54,6 +54,29 @@ class Refused(Exception):
 
 
 class Reader:
+    __slots__ = (
+        "_body_bytes",
+        "_fed_bytes",
+        "_headers",
+        "_is_http10",
+        "_is_refused",
+        "_is_upgrade",
+        "_keeps_alive",
+        "_parser",
+        "_parts",
+        "_peer",
+        "_refused",
+        "_repeated",
+        "_shared",
+        "_since",
+        "_sink",
+        "has_stopped",
+        "is_continue_due",
+        "request",
+        "rests",
+        "target",
+    )
+
     def __init__(self, sink: Sink, shared: Connections, peer: tuple[str, int]) -> None:
         self._sink = sink
         self._shared = shared
@@ -62,6 +85,7 @@ class Reader:
         self.target = b""
         self.request: Request | None = None
         self.is_continue_due = False  # the client waits for 100 Continue
+        self.rests = False  # no input is expected for long: the parser need not be kept
         self.has_stopped = False  # behind a head that asks for an upgrade: what follows may not be HTTP
         self._headers: dict[bytes, bytes] = {}
         self._repeated: list[tuple[bytes, bytes]] = []
@@ -97,7 +121,9 @@ class Reader:
         del self._sink
 
     def feed(self, data: bytes | memoryview) -> None:
-        assert self._parser is not None
+        if self._parser is None:
+            self._parser = HttpRequestParser(self)
+        self.rests = False
         upgrade_at = -1
         try:
             self._parser.feed_data(data)
@@ -114,6 +140,8 @@ class Reader:
             self._sink.push_back(bytes(data[upgrade_at:]))
         elif self.request is not None or self.target:
             self._bound(len(data))
+        elif self.rests:
+            self._parser = None
 
     def _stopped(self, error: HttpParserCallbackError) -> None:
         if self._refused is not None:

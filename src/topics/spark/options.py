@@ -303,7 +303,7 @@ def _position(given: _Given, option: str, value: Any, edges: tuple[str, ...]) ->
 
 
 def _is_cursor(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"epoch", "seq"} and all(map(_is_seq, value.values()))
+    return isinstance(value, dict) and _is_seq(value.get("epoch")) and _is_seq(value.get("seq"))
 
 
 def _is_seq(value: Any) -> bool:

@@ -1,7 +1,9 @@
 """`format("topics")`: what Spark calls. Batch and streaming reads are planned here, on the driver.
 
-Offsets of a stream are `{topic: {"epoch": e, "seq": s}}`: everything up to seq s of instance e was read. They go
-into checkpoints, so their form does not change.
+Offsets of a stream are `{topic: {"epoch": e, "seq": s, "since": {"epoch", "seq"}}}`: everything up to seq s of
+instance e was read, by a batch that began at `since`. They go into checkpoints, so their form does not change. A
+batch is planned by its end alone: when the first one is run again, Spark asks anew where the stream begins, and
+that is another place by then.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,7 +125,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         looks = self._origins.all_looks()
-        return _offsets({name: self._origins.start(look, "latest") for name, look in looks.items()})
+        cursors = {name: self._origins.start(look, "latest") for name, look in looks.items()}
+        return _offsets(cursors, cursors)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.trigger_records_max is not None:
@@ -147,11 +150,13 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if records_max is not None:  # both were given, and Spark asks by one
             bytes_max = self._options.trigger_bytes_max
-        return _offsets({**starts, **limited(starts, looks, records_max, bytes_max)})
+        ends = {**starts, **limited(starts, looks, records_max, bytes_max)}
+        return start if ends == starts else _offsets(ends, starts)
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
         """The heads: what lies between them and the end of a batch is the lag."""
-        return _offsets({name: Cursor(look.epoch, look.head) for name, look in (self._known or self._look()).items()})
+        heads = {name: Cursor(look.epoch, look.head) for name, look in (self._known or self._look()).items()}
+        return _offsets(heads, heads)
 
     def _look(self) -> dict[str, Look]:
         self._origins.refresh()
@@ -161,12 +166,11 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- batches
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        starts, ends = _cursors(start), _cursors(end)
         self._origins.refresh()
         looks = self._origins.looks(self._known)
         stretches = []
-        for name, to in ends.items():
-            since = starts.get(name, Cursor(to.epoch, 0))  # a topic that came later is read from its beginning
+        for name, at in end.items():
+            since, to = _cursor(at["since"]), _cursor(at)
             if since != to:
                 stretches.append(self._stretch(looks.get(name), name, since, to))
         return _planned(self._options, stretches, is_stream=True)
@@ -207,9 +211,16 @@ def _held_to(looks: Mapping[str, Look], targets: Mapping[str, Look]) -> dict[str
 
 
 def _cursors(offsets: Offsets) -> dict[str, Cursor]:
-    return {name: Cursor(at["epoch"], at["seq"]) for name, at in offsets.items()}
+    return {name: _cursor(at) for name, at in offsets.items()}
 
 
-def _offsets(cursors: Mapping[str, Cursor]) -> Offsets:
-    """Sorted: Spark compares offsets as texts."""
-    return {name: {"epoch": at.epoch, "seq": at.seq} for name, at in sorted(cursors.items())}
+def _cursor(at: Mapping[str, Any]) -> Cursor:
+    return Cursor(at["epoch"], at["seq"])
+
+
+def _offsets(ends: Mapping[str, Cursor], starts: Mapping[str, Cursor]) -> Offsets:
+    """Sorted: Spark compares offsets as texts. A topic that came later is read from its beginning."""
+    return {
+        name: {**end._asdict(), "since": starts.get(name, Cursor(end.epoch, 0))._asdict()}
+        for name, end in sorted(ends.items())
+    }
