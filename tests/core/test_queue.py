@@ -1,0 +1,307 @@
+"""The places of jobs, and the text of dead letters."""
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec import Raw
+
+from topics.core import queue as queue_module
+from topics.core.letters import Job, batch_of_copies, letter, origin, restored
+from topics.core.queue import Queue, Seqs, lease_id, lease_number
+from topics.errors import InvalidRequest
+from topics.model import TopicConfig
+
+
+class Jobs:
+    """Live seqs, by hand."""
+
+    def __init__(self, *seqs: int) -> None:
+        self.seqs = sorted(seqs)
+        self.looked_at = 0
+
+    def live_after(self, seq: int) -> Iterator[int]:
+        for one in self.seqs:
+            if one > seq:
+                self.looked_at += 1
+                yield one
+
+    def is_live(self, seq: int) -> bool:
+        return seq in self.seqs
+
+
+def leased(queue: Queue, *seqs: int, node: str = "w", deadline: int = 100, number: int = 0) -> None:
+    """Hand out jobs, as a claim does."""
+    counts = queue.deliveries
+    queue.lease(node, [(seq, number or 1000 + seq, deadline, counts.get(seq, 0) + 1) for seq in seqs])
+
+
+# --- a set that knows its smallest
+
+
+def test_the_smallest_seqs_come_first_whatever_came_and_went() -> None:
+    """QU5"""
+    seqs = Seqs()
+    for seq in (5, 3, 9, 3, 1):
+        seqs.add(seq)
+    assert (seqs.first(2), len(seqs)) == ([1, 3], 4)
+    seqs.discard(3)
+    seqs.discard(77)
+    seqs.add(4)
+    assert seqs.first(9) == [1, 4, 5, 9] == sorted(seqs)
+    seqs.add(3)
+    assert seqs.first(3) == [1, 3, 4] and 3 in seqs and 2 not in seqs
+
+
+def test_seqs_that_have_left_take_no_memory_for_long() -> None:
+    seqs = Seqs()
+    for seq in range(10_000):
+        seqs.add(seq)
+    for seq in range(9_990):
+        seqs.discard(seq)
+    assert len(seqs._heap) < 200
+    assert seqs.first(3) == [9990, 9991, 9992]
+
+
+# --- leases
+
+
+def test_leases_end_strictly_behind_their_deadline() -> None:
+    """QU8"""
+    queue, jobs = Queue(), Jobs(1, 2)
+    leased(queue, 1, deadline=100)
+    leased(queue, 2, deadline=200)
+    queue.settle(100)
+    assert queue.pick(jobs, 9) == []
+    queue.settle(101)
+    assert (queue.pick(jobs, 9), list(queue.leases), queue.next_end()) == ([1], [2], 201)
+
+
+def test_a_lease_with_a_new_deadline_ends_then() -> None:
+    """QU13"""
+    queue = Queue()
+    leased(queue, 1, deadline=100)
+    queue.lease("w", [(1, 1001, 300, 1)])
+    queue.settle(200)
+    assert queue.leases == {1: (1001, "w", 300)}
+    queue.lease("w", [(1, 1001, 250, 1)])
+    queue.settle(251)
+    assert not queue.leases
+
+
+def test_an_event_reaches_only_the_lease_that_it_names() -> None:
+    """QU18"""
+    queue = Queue()
+    leased(queue, 1, number=7)
+    queue.release([(1, 8, 0), (2, 7, 0)])
+    assert list(queue.leases) == [1]
+    queue.release([(1, 7, 0)])
+    assert not queue.leases and list(queue.returned) == [1]
+
+
+def test_stale_ends_do_not_pile_up() -> None:
+    """QU8: however many leases are acked or extended long before they end."""
+    queue = Queue()
+    for seq in range(1, 5001):
+        leased(queue, seq, deadline=10**9 + seq)
+        queue.forget(seq)
+    leased(queue, 1)
+    for _ in range(5000):
+        queue.lease("w", [(1, 1001, 10**9, 1)])
+    for seq in range(1, 5001):
+        queue.schedule(seq, 10**9)
+        queue.forget(seq)
+    assert len(queue._deadlines) < 200 and len(queue._ends) < 200
+
+
+def test_who_asks_hears_which_leases_have_ended() -> None:
+    """WK2, WK5: acked, expired, given back, superseded."""
+    queue = Queue()
+    leased(queue, 1, 2, 3, 4, deadline=100)
+    queue.ended = []
+    queue.forget(1)
+    queue.release([(2, 1002, 0)])
+    queue.lease("other", [(3, 77, 100, 2)])
+    queue.settle(101)
+    assert queue.ended == [1001, 1002, 1003, 77, 1004] or sorted(queue.ended) == [77, 1001, 1002, 1003, 1004]
+
+
+def test_jobs_picked_and_not_leased_are_picked_again() -> None:
+    """QU5, G11: nothing is behind the pointer that is in no place."""
+    queue, jobs = Queue(), Jobs(1, 2, 3, 4)
+    assert queue.pick(jobs, 3) == [1, 2, 3]
+    leased(queue, 1, 3)
+    assert queue.pick(jobs, 9) == [2, 4]
+    leased(queue, 2, 4)
+    assert queue.pick(jobs, 9) == [] and queue.pointer == 4
+
+
+def test_the_walk_over_handed_out_jobs_is_not_made_twice() -> None:
+    """QU5: a pass costs what it hands out, not what is held."""
+    queue, jobs = Queue(), Jobs(*range(1, 1001))
+    for _ in range(100):
+        leased(queue, *queue.pick(jobs, 10))
+    assert jobs.looked_at <= 1000
+    assert queue.pointer == 1000
+
+
+def test_a_restored_queue_finds_all_its_jobs() -> None:
+    """S11, QU5, QU18"""
+    queue, jobs = Queue(TopicConfig(max_deliveries=2, dead_letter="d")), Jobs(*range(1, 9))
+    queue.restore({1: 1, 2: 1, 3: 2, 5: 1}, {1: (7, "w", 100)}, {2: 50}, {4: 60})
+    queue.recovered(jobs)
+    queue.settle(10)
+    assert queue.pick(jobs, 9) == [5, 6, 7, 8]
+    assert list(queue.exhausted) == [3]
+    queue.settle(101)
+    assert queue.pick(jobs, 9) == [1, 2, 5, 4, 6, 7, 8]
+    queue.restore({1: 1}, {}, {}, {})
+
+
+def test_what_is_known_of_jobs_that_are_gone_is_forgotten_at_recovery() -> None:
+    """G11"""
+    queue = Queue()
+    queue.restore({1: 1, 2: 1, 3: 1}, {1: (7, "w", 100), 2: (8, "w", 100)}, {3: 50}, {4: 60, 5: 60})
+    queue.recovered(Jobs(2, 5))
+    assert (queue.deliveries, queue.leases, queue.delayed, queue.scheduled) == (
+        {2: 1},
+        {2: (8, "w", 100)},
+        {},
+        {5: 60},
+    )
+
+
+@pytest.mark.parametrize("known", [3, 300])
+def test_removed_jobs_are_forgotten_whichever_is_shorter_to_go_through(known: int) -> None:
+    """QU17"""
+    queue = Queue()
+    leased(queue, *range(1, known + 1))
+    queue.schedule(1000, 99)
+    queue.forget_between(1, known - 1)
+    assert list(queue.leases) == [known]
+    queue.forget_runs([range(2, 5), range(known, known + 1), range(1000, 1001)])
+    assert not queue.leases and not queue.scheduled and not queue.deliveries
+    queue.schedule(7, 99)
+    queue.forget_runs([range(1, 5), range(6, 2000)])
+    assert not queue.scheduled
+
+
+def test_another_limit_makes_and_unmakes_exhausted_jobs() -> None:
+    """QU14"""
+    queue, jobs = Queue(TopicConfig(max_deliveries=2, dead_letter="d")), Jobs(1, 2)
+    leased(queue, 1)
+    queue.release([(1, 1001, 0)])
+    assert queue.pick(jobs, 9) == [1, 2]
+    queue.configure(TopicConfig(max_deliveries=1, dead_letter="d"))
+    assert (queue.pick(jobs, 9), queue.due_letters([2], 1)) == ([2], [1])
+    queue.configure(TopicConfig(max_deliveries=1))
+    assert queue.pick(jobs, 9) == [1, 2]
+
+
+def test_a_delivery_that_did_not_take_place_does_not_count() -> None:
+    """QU6, QU11"""
+    queue, jobs = Queue(), Jobs(1, 2)
+    leased(queue, *queue.pick(jobs, 2))
+    queue.undeliver(1, 1001)
+    queue.undeliver(2, 999)
+    assert (queue.pick(jobs, 9), queue.deliveries) == ([1], {2: 1})
+
+
+def test_leases_survive_a_failure_of_the_log_and_counts_with_them() -> None:
+    """QU3, QU11"""
+    old, new, jobs = Queue(), Queue(), Jobs(1, 2, 3)
+    leased(old, 1, 2, 3, 4, deadline=500)
+    old.release([(2, 1002, 300), (3, 1003, 0)])
+    new.restore({3: 4}, {}, {}, {})
+    new.take_over(old, jobs)
+    assert (new.leases, new.delayed, list(new.returned)) == ({1: (1001, "w", 500)}, {2: 300}, [3])
+    assert new.deliveries == {1: 1, 2: 1, 3: 4}
+    new.remember(3, 9, jobs)
+    new.remember(4, 9, jobs)
+    assert new.deliveries == {1: 1, 2: 1, 3: 9}
+
+
+# --- lease ids
+
+
+def test_a_lease_id_is_the_number_in_hex() -> None:
+    """QU4, QU21"""
+    assert lease_number(lease_id(0x7F3A9C), "x") == 0x7F3A9C
+    assert lease_number("", "x") is None
+    assert lease_number("lease_0" + lease_id(5)[6:], "x") == lease_number("lease_" + "f" * 50, "x") == -1
+
+
+@pytest.mark.parametrize("text", ["lease_", "lease", "5", "LEASE_5", "lease_5F", "lease_5\n", "lease_-5", " lease_5"])
+def test_what_is_no_lease_id_is_refused(text: str) -> None:
+    """QU21"""
+    with pytest.raises(InvalidRequest, match=r"lease_ids\[3\]"):
+        lease_number(text, "lease_ids[3]")
+
+
+# --- letters
+
+
+def job(meta: bytes = b"", tag: str | None = None) -> Job:
+    return Job(Raw(b'{"a": 1.0}'), "n", tag, Raw(meta))
+
+
+STAMP = b'"$dead_letter_from":"q","$dead_letter_deliveries":"3","$dead_letter_src_seq":"41"}'
+
+
+@pytest.mark.parametrize(
+    ("meta", "stamped"),
+    [
+        (b"", b"{" + STAMP),
+        (b"{}", b"{" + STAMP),
+        (b'{"x": 1.0,"x":2}', b'{"x": 1.0,"x":2,' + STAMP),
+        (b'{"x":"}"}', b'{"x":"}",' + STAMP),
+    ],
+    ids=str,
+)
+def test_a_letter_is_the_job_with_where_it_came_from(meta: bytes, stamped: bytes) -> None:
+    """QU14, CV6: to the byte, and back."""
+    made = letter(job(meta, "t"), "q", 3, 41)
+    assert (bytes(made.data), made.tag, made.node, bytes(made.meta)) == (b'{"a": 1.0}', "t", "n", stamped)
+    again = Job(made.data, made.node, made.tag, made.meta)
+    assert origin(again) == "q"
+    assert bytes(restored(again).meta) == (b"" if meta == b"{}" else meta)
+
+
+def test_a_letter_that_is_dead_lettered_again_says_so_once() -> None:
+    """QU14"""
+    first = letter(job(b'{"x":1}'), "q", 3, 41)
+    second = letter(Job(first.data, first.node, first.tag, first.meta), "r", 1, 2)
+    assert bytes(second.meta) == (
+        b'{"x":1,"$dead_letter_from":"r","$dead_letter_deliveries":"1","$dead_letter_src_seq":"2"}'
+    )
+
+
+def test_what_a_router_adds_behind_the_stamp_is_kept() -> None:
+    """RT14"""
+    copied = job(b'{"x":1,' + STAMP[:-1] + b',"_topics_router":{"k":1}}')
+    assert origin(copied) == "q"
+    assert bytes(restored(copied).meta) == b'{"x":1,"_topics_router":{"k":1}}'
+
+
+@pytest.mark.parametrize("meta", [b"", b"{}", b'{"$dead_letter_from":1}', b'{"x":"$dead_letter_from"}'], ids=str)
+def test_what_is_no_letter_came_from_nowhere(meta: bytes) -> None:
+    assert origin(job(meta)) is None
+
+
+def test_copies_are_sized_as_they_are_stored() -> None:
+    """TP15"""
+    made = [letter(job(b'{"x":1}', "t"), "q", 3, 41), restored(job())]
+    batch = batch_of_copies(made)
+    assert list(batch.sizes) == [len(made[0].data) + len(made[0].meta), 10]
+    assert batch.has_tags and not batch.has_delays
+
+
+def test_one_pass_sees_to_so_many_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QU14: the next one goes on."""
+    monkeypatch.setattr(queue_module, "LETTERS_MAX", 2)
+    queue = Queue(TopicConfig(max_deliveries=1, dead_letter="d"))
+    leased(queue, 1, 2, 3)
+    queue.settle(101)
+    assert queue.due_letters([], 1) == [1, 2]
+    queue.forget(1)
+    queue.forget(2)
+    assert queue.due_letters([], 1) == [3]
