@@ -28,7 +28,7 @@ from topics.core.forward import ColdRows, Step, Walked, place, stamp_of, walk
 from topics.core.machine import Topic
 from topics.core.parts import Chunk, ColdPage, Columns, Part
 from topics.core.routers import HOPS_MAX, Router
-from topics.errors import CommitFailed, Refusal, TopicsError
+from topics.errors import CommitFailed, Refusal, StorageError, TopicsError
 from topics.ledger import Gate, Ledger
 
 PASS_ROUTERS: Final = 1024  # whose steps may share a frame
@@ -205,12 +205,14 @@ class Forwarder:
         others_s = started - self._ended_at
         share = SHARE_LATE if started - self._behind_since > LATE_S else SHARE
         slice_s = SLICE_S if others_s < IDLE_S or others_s * share > SLICE_S else others_s * share
-        self._work(started + slice_s)
-        self._ended_at = self._clock.monotonic()
-        if self._ready or self._dirty:
-            self._schedule()
-        else:
-            self._behind_since = None
+        try:
+            self._work(started + slice_s)
+        finally:
+            self._ended_at = self._clock.monotonic()
+            if self._ready or self._dirty:
+                self._schedule()
+            else:
+                self._behind_since = None
 
     def _work(self, until: float) -> None:
         """Steps of ready routers, until the time is over or none is left."""
@@ -294,8 +296,8 @@ class Forwarder:
             return self._place(router, source, last)
         except ColdRows as cold:
             self._load(router, cold)
-        except Refusal as refusal:
-            self._block(router, refusal)
+        except (Refusal, StorageError) as error:
+            self._block(router, error)
         return None
 
     def _place(self, router: Router, source: Topic, last: int) -> Step | None:

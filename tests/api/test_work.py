@@ -3,6 +3,7 @@
 import socket
 import struct
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -255,10 +256,10 @@ def test_streams_share_evenly(quiet: Quiet) -> None:
     try:
         api.write("q", *range(20))
         held = [seqs(stream, 5) for stream in opened]
-        assert sorted(sum(held, [])) == list(range(1, 21))
+        assert sorted(chain(*held)) == list(range(1, 21))
         for _ in range(8):
             api.write("q", 0)
-        assert sorted(sum([seqs(stream, 2) for stream in opened], [])) == list(range(21, 29))
+        assert sorted(chain(*[seqs(stream, 2) for stream in opened])) == list(range(21, 29))
     finally:
         for stream in opened:
             stream.socket.close()

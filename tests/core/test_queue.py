@@ -122,7 +122,7 @@ def test_who_asks_hears_which_leases_have_ended() -> None:
     queue.release([(2, 1002, 0)])
     queue.lease("other", [(3, 77, 100, 2)])
     queue.settle(101)
-    assert queue.ended == [1001, 1002, 1003, 77, 1004] or sorted(queue.ended) == [77, 1001, 1002, 1003, 1004]
+    assert sorted(queue.ended) == [77, 1001, 1002, 1003, 1004]
 
 
 def test_jobs_picked_and_not_leased_are_picked_again() -> None:
@@ -154,7 +154,6 @@ def test_a_restored_queue_finds_all_its_jobs() -> None:
     assert list(queue.exhausted) == [3]
     queue.settle(101)
     assert queue.pick(jobs, 9) == [1, 2, 5, 4, 6, 7, 8]
-    queue.restore({1: 1}, {}, {}, {})
 
 
 def test_what_is_known_of_jobs_that_are_gone_is_forgotten_at_recovery() -> None:

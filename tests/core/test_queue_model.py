@@ -109,9 +109,9 @@ class Machine(RuleBasedStateMachine):
                 records[-1] |= {"deliver_at": self.now + delay} if is_at else {"delay_ms": delay}
         starts = [self.now + (delay or 0) for delay in delays]
         data = [record["data"] for record in records]
-        if self.oracle.config.cap_records and self.oracle.config.discard == "reject":
-            if len(data) > self.oracle.config.cap_records:
-                return  # never fits: another refusal
+        config = self.oracle.config
+        if config.discard == "reject" and 0 < config.cap_records < len(data):
+            return  # never fits: another refusal
         if self.oracle.append(data, starts, self.now):
             assert self.do(self.engine.append("q", records)).last_seq == self.oracle.head
         else:
@@ -266,7 +266,7 @@ class Machine(RuleBasedStateMachine):
             return
         off = {"type": "queue", "durability": self.oracle.config.durability}
         self.do(self.engine.put_topic("q", off))
-        self.oracle.configure(self.now, **{"ttl_ms": 0, "cap_records": 0, "dead_letter": None, "discard": "old"})
+        self.oracle.configure(self.now, ttl_ms=0, cap_records=0, dead_letter=None, discard="old")
         self.clock.advance(10_000)
         self.oracle.look(self.now)
         claimed = self.do(self.engine.claim("q", "last", 1000)).jobs

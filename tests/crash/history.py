@@ -310,10 +310,15 @@ def predict(oracle: Oracle, name: str, now: int) -> TopicSeen:
 
 def _ranges(gaps: Iterable[Gap]) -> tuple[tuple[int, int], ...]:
     """Gaps as ranges; reasons are hints, and after a restart maybe guesses (TM15)."""
-    merged: list[tuple[int, int]] = []
-    for gap in gaps:
-        if merged and merged[-1][1] + 1 == gap.first:
-            merged[-1] = (merged[-1][0], gap.last)
+    return merged((gap.first, gap.last) for gap in gaps)
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Ranges, those that touch as one."""
+    whole: list[tuple[int, int]] = []
+    for first, last in ranges:
+        if whole and whole[-1][1] + 1 == first:
+            whole[-1] = (whole[-1][0], last)
         else:
-            merged.append((gap.first, gap.last))
-    return tuple(merged)
+            whole.append((first, last))
+    return tuple(whole)

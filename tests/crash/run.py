@@ -93,7 +93,7 @@ class Run:
             self.history.acked(call, answer, engine)
             if isinstance(operation, Checkpoint):
                 self.history.checkpointed = heads
-        while engine.forwarder.is_busy and not self.disk.is_dead:
+        while engine.forwarder.is_busy and not self.disk.is_dead:  # noqa: ASYNC110 - it sets no event
             await asyncio.sleep(0)
 
     async def _restart(self, how: str) -> bool:

@@ -60,6 +60,7 @@ class Link:
         self.opening: bytes | None = opening  # to be sent once it is connected
         self.received = bytearray()  # of the answer that creates the session
         self.is_reading = True
+        self.opened_at = time.monotonic()
         self.stalled_at = 0.0
         self.may_be_cut_off = False  # it did not read for too long
         self.is_replaced = False
@@ -270,7 +271,8 @@ class Client:
                 raise Broken(f"a stream was replaced, and ends with {code}, {in_order=}")
             return
         if not link.is_leaving and not (link.may_be_cut_off and code in (0, 408)):
-            raise Broken(f"a stream ends with {code}, {in_order=}, after {watcher and watcher.frames} frames")
+            age_s = time.monotonic() - link.opened_at
+            raise Broken(f"a connection of {age_s:.1f} s ends with {code}, {in_order=}, {watcher}, {link.received!r}")
         self.come_back()
 
     def __str__(self) -> str:

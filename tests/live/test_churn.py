@@ -96,7 +96,8 @@ class Run:
             ) as watching,
         ):
             assert watching.stdout is not None
-            assert watching.stdout.readline() == "all are there\n"
+            said = watching.stdout.readline()
+            assert said == "all are there\n", said
             with pytest.raises(subprocess.TimeoutExpired):
                 watching.wait(seconds)
             written = msgspec.json.decode(last_words(writing), type=Written)

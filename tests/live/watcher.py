@@ -112,6 +112,10 @@ class Watcher:
             for topic in self._topics
         )
 
+    def __str__(self) -> str:
+        opened = "open" if self._is_open else "not open"
+        return f"{opened}, {self.frames} frames, {bytes(self._received[:200])!r} and {bytes(self._text[:200])!r} unread"
+
     # --- the answer
 
     def _open(self) -> None:

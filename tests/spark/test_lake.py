@@ -86,6 +86,20 @@ def test_only_wanted_seqs_and_columns_are_read(tmp_path: Path) -> None:
     assert found[0].schema.names == ["seq", "data"]
 
 
+def test_times_are_found_in_the_files(tmp_path: Path) -> None:
+    lake = Lake.load(str(tmp_path), must_exist=False)
+    (tmp_path / "records").mkdir()
+    for n in range(5):
+        seqs = list(range(10 * n + 1, 10 * n + 11))
+        times = pa.array([100 * seq for seq in seqs], pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+        pq.write_table(pa.table({"seq": seqs, "ts": times}), tmp_path / "records" / f"{n}.parquet")
+        file = LakeFile(f"records/{n}.parquet", seqs[0], seqs[-1], 10)
+        lake.commit(Commit(run="q", batch=n, covered=[Covered("t", 1, seqs[0], seqs[-1], [file])]))
+    found = {ts: lake.cursor_before("t", 1, ts) for ts in (0, 100, 101, 1000, 1001, 2550, 5000, 5001)}
+    assert found == {0: 0, 100: 0, 101: 1, 1000: 9, 1001: 10, 2550: 25, 5000: 49, 5001: None}
+    assert lake.cursor_before("t", 2, 0) is None
+
+
 def test_a_missing_file_is_damage(tmp_path: Path) -> None:
     with pytest.raises(Damaged, match=r"records/x\.parquet.*is missing"):
         list(read_rows(str(tmp_path), [LakeFile("records/x.parquet", 1, 2, 2)], [(1, 2)], ["data"]))

@@ -299,6 +299,14 @@ def test_history_of_an_earlier_instance_is_not_mixed_in(bench: Bench) -> None:
     assert bench.read(bench.plan(archive=lake), archive=lake) == [(1, 5, "cap"), *range(6, 11)]
 
 
+def test_a_topic_deleted_after_planning_is_read_from_the_lake_as_far_as_that_goes(bench: Bench) -> None:
+    bench.fill(20)
+    lake = archive(bench, 5, 15)
+    parts = bench.plan(archive=lake)
+    bench.client.delete_topic("t")
+    assert bench.read(parts, archive=lake) == [(1, 4, "recreated"), *range(5, 16), (16, 20, "recreated")]
+
+
 def test_own_records_are_left_out_of_history_too(bench: Bench) -> None:
     """ND1"""
     bench.fill(20, cap_records=20)

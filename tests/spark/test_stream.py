@@ -240,6 +240,8 @@ def test_history_comes_from_the_lake(rig: Rig, tmp_path: Path) -> None:
     streamed = Collected()
     rig.run(rig.stream(**options), streamed, tmp_path / "checkpoint")
     assert sorted(streamed.rows, key=lambda row: row.seq) == found
+    timed = {name: value for name, value in options.items() if name != "startingSeq"}
+    assert seqs(rig.load(**timed, startingTimestamp=0).collect()) == list(range(1, 36)), "times count in the lake, too"
     rig.append(topic, range(36, 61))
     said = said_by(rig.load(**options).collect)
     assert f"topic {topic}, seqs 21 to 40 (cap)" in said and "seqs 1 to" not in said

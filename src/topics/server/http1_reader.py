@@ -140,7 +140,7 @@ class Reader:
             self._sink.push_back(bytes(data[upgrade_at:]))
         elif self.request is not None or self.target:
             self._bound(len(data))
-        elif self.rests:
+        elif self.rests and bytes(data[-4:]) == b"\r\n\r\n":  # else the next message may have begun
             self._parser = None
 
     def _stopped(self, error: HttpParserCallbackError) -> None:

@@ -7,6 +7,8 @@ Invariants: every accepted connection is in `Connections.open` until it is gone;
 """
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, cast
@@ -19,6 +21,7 @@ from topics.server.http2_reader import PREFACE
 
 SWEEP_S: Final = 1.0
 BACKLOG: Final = 1024
+ACCEPTS_PER_TURN: Final = 8  # libuv accepts one connection per turn of the loop and listening descriptor
 
 
 class Sniffer(asyncio.Protocol):
@@ -71,7 +74,7 @@ class Listener:
 
     def __init__(self, app: App, limits: Limits | None = None, clock: Clock | None = None) -> None:
         self.connections = Connections(app, limits or Limits(), clock or SystemClock())
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self.address = ("", 0)  # where it is bound; the first one, if its host name stands for several
 
@@ -82,8 +85,14 @@ class Listener:
     async def start(self, host: str, port: int, *, sweeps: bool = True) -> None:
         """Bind and accept. Port 0 is any free one."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Sniffer(self.connections), host, port, backlog=BACKLOG)
-        self.address = self._server.sockets[0].getsockname()[:2]
+        first = await loop.create_server(lambda: Sniffer(self.connections), host, port, backlog=BACKLOG)
+        self._servers.append(first)
+        self.address = first.sockets[0].getsockname()[:2]
+        for descriptor in [listening.fileno() for listening in first.sockets] * (ACCEPTS_PER_TURN - 1):
+            again = socket.socket(fileno=os.dup(descriptor))
+            self._servers.append(
+                await loop.create_server(lambda: Sniffer(self.connections), sock=again, backlog=BACKLOG)
+            )
         if sweeps:
             self._sweep_again()
 
@@ -95,8 +104,8 @@ class Listener:
         self.sweep()
 
     def stop_accepting(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
     async def drain(self, timeout_s: float) -> None:
         """Accept no more, close what is idle, wait for what runs, cut off what is left after the timeout."""

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from topics.errors import Damaged, InvalidRequest
+from topics.model import SEQ_MAX
 from topics.segments import Lost
 from topics.spark.ranges import Range, intersect, subtract, union
 
@@ -125,6 +126,28 @@ class Lake:
         entries = self.entries.get((topic, epoch), [])
         found = [file for entry in entries for file in entry.files if file.first <= last and file.last >= first]
         return sorted(found, key=lambda file: file.first)
+
+    def cursor_before(self, topic: str, epoch: int, ts: int) -> int | None:
+        """The cursor before the first archived record that is not older than `ts` (epoch-ms); None = all are."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        files = self.files(topic, epoch, 1, SEQ_MAX)
+        low, high = 0, len(files)
+        while low < high:  # as in a topic, times never fall as seqs rise
+            middle = (low + high) // 2
+            file = files[middle]
+            rows = pa.Table.from_batches(read_rows(self.root, [file], [(file.first, file.last)], ["ts"]))
+            fresh = rows.filter(
+                pc.greater_equal(rows["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), ts * 1000)
+            )
+            if fresh.num_rows == rows.num_rows:
+                high = middle
+            elif fresh.num_rows:
+                return int(fresh["seq"][0].as_py()) - 1
+            else:
+                low = middle + 1
+        return None if low == len(files) else files[low].first - 1
 
     def trimmed_through(self, topic: str, epoch: int) -> int:
         """Up to here the topic's records were deleted because the lake has them; 0 = none."""

@@ -165,8 +165,11 @@ class Origins:
         """The cursor from which a reader gets the records that are not older than `ts`."""
         if self._client is not None:
             answer = self._client.diff(look.topic, epoch=look.epoch, limit=1, from_ts=ts)
-            return answer.records[0].seq - 1 if answer.records else answer.next_from_seq
-        return self._sealed_cursor_before(look, ts)
+            live = answer.records[0].seq - 1 if answer.records else answer.next_from_seq
+        else:
+            live = self._sealed_cursor_before(look, ts)
+        archived = None if self._lake is None else self._lake.cursor_before(look.topic, look.epoch, ts)
+        return live if archived is None else min(live, archived)
 
     def _sealed_cursor_before(self, look: Look, ts: int) -> int:
         """The same by bisection over the pieces: `$ts` never falls as seq rises (WR6)."""
@@ -178,12 +181,14 @@ class Origins:
         low, high = 0, len(pieces)
         while low < high:
             middle = (low + high) // 2
-            batches = list(
-                self._directory.batches(look.topic, pieces[middle].first - 1, pieces[middle].last, ("seq", "ts"))
-            )
+            piece = pieces[middle]
+            batches = list(self._directory.batches(look.topic, piece.first - 1, piece.last, ("seq", "ts")))
             table = pa.Table.from_batches(batches, segments.schema(("seq", "ts")))
             fresh = table.filter(pc.greater_equal(table["ts"].cast(pa.int64()), ts))
-            if fresh.num_rows == table.num_rows and middle > 0:
+            if not table.num_rows:  # all deleted since: it says nothing
+                del pieces[middle]
+                high -= 1
+            elif fresh.num_rows == table.num_rows:
                 high = middle
             elif fresh.num_rows:
                 return int(fresh["seq"][0].as_py()) - 1

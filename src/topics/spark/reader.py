@@ -113,11 +113,11 @@ class PartReader:
                     raise TopicNotFound(part.topic)
                 batches = directory.batches(part.topic, cursor, last, self._columns)
                 for batch in batches:
-                    self._note(batches.lost, batches.lost)
+                    self._note(batches.lost)
                     yield batch
-                self._note(batches.lost, batches.lost)
+                self._note(batches.lost)
             except TopicNotFound:
-                self._note([Lost(cursor + 1, last, "recreated")], [])
+                self._note([Lost(cursor + 1, last, "recreated")])
 
     # --- from the server
 
@@ -138,7 +138,7 @@ class PartReader:
                                 yield batch
                     return
                 except TopicNotFound:
-                    self._note([Lost(cursor + 1, part.last, "recreated")], [])
+                    self._note([Lost(cursor + 1, part.last, "recreated")])
                     return
                 except ClientError:
                     resumed += 1
@@ -149,21 +149,20 @@ class PartReader:
         """Note what an export says was lost. False: it is of another instance, and what was planned is gone."""
         part = self._part
         if info.epoch != part.epoch:
-            self._note([Lost(cursor + 1, part.last, "recreated")], [])
+            self._note([Lost(cursor + 1, part.last, "recreated")])
             return False
-        lost = clipped(info.lost, cursor, part.last)
         trimmed = (cursor + 1, min(info.earliest_seq - 1, part.trimmed, part.last))
-        self._note(lost, [*lost, Lost(*trimmed, "cap")])
+        self._note(clipped(info.lost, cursor, part.last), trimmed)
         return True
 
     # --- what is not there
 
-    def _note(self, lost: list[Lost], absent: list[Lost]) -> None:
-        """Take note of seqs that are gone since the plan was made: from the lake, or else a gap."""
-        fresh = union((a.first, a.last) for a in absent)
-        self._insert_history(subtract(fresh, self._absent))
+    def _note(self, lost: list[Lost], trimmed: Range = (1, 0)) -> None:
+        """Take note of seqs that are gone since the plan was made: what is not in the lake is a gap if it is lost."""
+        absent = union([*((a.first, a.last) for a in lost), trimmed])
+        self._insert_history(subtract(absent, self._absent))
         gaps = without(lost, union([*self._absent, *self._part.covered]))
-        self._absent = union([*self._absent, *fresh, *((a.first, a.last) for a in lost)])
+        self._absent = union([*self._absent, *absent])
         if gaps and self._options.on_gap == "fail":
             said = "; ".join(describe(self._part.topic, gap) for gap in gaps)
             raise RecordsLost(f"records were lost while they were read: {said}")
