@@ -246,6 +246,20 @@ async def test_a_stream_is_chunked_in_http11_and_ended_by_close_in_http10() -> N
         assert sorted(app.events) == [("close", b"/stream-new"), ("close", b"/stream-old")]
 
 
+@pytest.mark.parametrize("cut", range(len(get("/after")) + 1))
+@on_loop
+async def test_a_request_that_began_together_with_a_stream_is_answered_after_it(cut: int) -> None:
+    app, after = ScriptedApp(), get("/after")
+    async with serve(app) as listener:
+        client = await RawClient.connect(listener)
+        await client.send(get("/stream") + after[:cut])
+        await until(lambda: len(app.streams) == 1)
+        await client.send(after[cut:])
+        app.streams[b"/stream"].end()
+        assert (await client.reply()).status == (await client.reply()).status == 200
+        assert [request.path for request in app.requests] == [b"/stream", b"/after"]
+
+
 # --- order
 
 

@@ -13,6 +13,8 @@ from topics.core.entries import (
     Deleted,
     Evicted,
     Expired,
+    Forwarded,
+    Forwarding,
     GapOpened,
     HeadKept,
     Leased,
@@ -21,13 +23,14 @@ from topics.core.entries import (
     Reserved,
     RouterRemoved,
     RouterSet,
+    Stamp,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
     UnknownEntry,
 )
 from topics.core.records import Batch
-from topics.model import SEQ_MAX, TopicConfig
+from topics.model import SEQ_MAX, RouterDefinition, TagMatch, TopicConfig
 
 BATCH = Batch(b'{"records":[{"data":1},{"data":22}]}', array("I", [1, 2]), False)
 ENTRIES: list[AnyEntry] = [
@@ -45,8 +48,11 @@ ENTRIES: list[AnyEntry] = [
     Reserved(1, 65_536),
     HeadKept(1, 9, 8),
     Reincarnated(1, 2),
-    RouterSet("a->b", 1, 2, b'{"x":1}', 3, 4),
-    RouterRemoved("a->b"),
+    RouterSet(9, "a->b", 1, 2, RouterDefinition(True, False, TagMatch("Glob", "x"), True, "exactly_once"), 3, 4),
+    RouterSet(9, "a->b", 1, 2, RouterDefinition(), 3, 4),
+    RouterRemoved(9, "a->b"),
+    Forwarded(9, 1, 2, 5, 1700, 2, 1, [(3, 4, 1), (6, 6, 2)], 7, 8),
+    Forwarded(9, 1, 2, 5, 1700, 0, 0, [], 7, 8, True, True, True, Stamp("a->b", "a", 3)),
     Leased(1, "worker", [(1, 2, 3, 4)]),
     Released(1, [(1, 2, 3)]),
     DeadLettered(1, 2),
@@ -65,7 +71,15 @@ def test_an_entry_comes_back_as_it_was(entry: AnyEntry) -> None:
 
 def test_every_kind_of_entry_is_tried() -> None:
     kinds = {kind for kind in vars(entries).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
-    assert {type(entry) for entry in ENTRIES} == kinds - {entries.Entry, Batch, TopicConfig, msgspec.Struct}
+    no_entries = {entries.Entry, Batch, TopicConfig, RouterDefinition, Stamp, Forwarding, msgspec.Struct}
+    assert {type(entry) for entry in ENTRIES} == kinds - no_entries
+
+
+def test_records_that_a_router_copies_are_not_logged_with_its_entry() -> None:
+    """RT9"""
+    entry = Forwarded(9, 1, 2, 5, 1700, 0, 0, [(3, 4, 1)], 4, 2)
+    assert decoded(entries.encode([Forwarding(entry, [BATCH])])) == [entry]
+    assert (entry.copied, entry.last) == (2, 6)
 
 
 def test_the_entries_of_a_frame_come_back_in_order() -> None:
@@ -80,6 +94,7 @@ def test_tags_of_entries_are_never_changed() -> None:
     names = "Created Configured Deleted Evicted Expired Deleted GapOpened Reserved HeadKept Reincarnated"
     assert [tags[number].removeprefix("Topic") for number in range(1, 11)] == names.split()
     assert [tags[number] for number in range(11, 15)] == ["RouterSet", "RouterRemoved", "Leased", "Released"]
+    assert tags[15] == "Forwarded"
     assert tags[20] == "DeadLettered"
 
 

@@ -135,6 +135,7 @@ class Client:
         headers = [f"Last-Event-ID: {last}"] if how in ("last id", "older id") else []
         start = positions(self.ids[-1]) if self.ids else {}
         watcher = Watcher(self.topics, self.node, start)
+        watcher.may_have_stalled = self.churn.is_calm
         return request_bytes("GET", self.url + query, None, "Accept: text/event-stream", *headers), watcher
 
     def _connect(self, opening: bytes, watcher: Watcher | None) -> None:
@@ -195,7 +196,7 @@ class Client:
         self.churn.after(answer.retry_after_s, self.resume)
 
     def do_something_later(self) -> None:
-        if not self._is_planning:
+        if not self._is_planning and not self.churn.is_calm:
             self._is_planning = True
             self.churn.after(self.random.expovariate(1 / LIFE_S), self._do_something)
 
@@ -281,9 +282,13 @@ class Client:
 
 
 class Churn:
-    def __init__(self, address: Address, topics: list[str], clients: int, seed: int, stall_s: float) -> None:
+    def __init__(
+        self, address: Address, topics: list[str], clients: int, seed: int, stall_s: float = 0.0, is_calm: bool = False
+    ) -> None:
+        """`is_calm`: clients only read; they may be too slow for what is written, though."""
         self.topics = topics
         self.seed = seed
+        self.is_calm = is_calm
         self.stall_s = stall_s  # the longest stall
         self.heads: dict[str, int] | None = None  # final, once known
         self.seen: dict[str, int] = {}  # topic → a seq known to exist

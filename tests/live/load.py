@@ -13,6 +13,8 @@ A topic's name begins with its kind:
     shared   each record has an owner, who does not get it (the node filter)
     pruned   some records have a tag, and are deleted now and then
     deep     large records
+
+One whose name ends in "-low" has a negative priority: under pressure it is served last.
 """
 
 import json
@@ -57,7 +59,9 @@ def is_exact(topic: str, node: str | None) -> bool:
 
 
 def config(topic: str) -> dict[str, Any]:
-    return {"durability": "disk"} | ({"cap_records": RING_CAP} if kind(topic) == "ring" else {})
+    cap = {"cap_records": RING_CAP} if kind(topic) == "ring" else {}
+    priority = {"priority": -1} if topic.endswith("-low") else {}
+    return {"durability": "disk"} | cap | priority
 
 
 def record(topic: str, seq: int) -> dict[str, Any]:

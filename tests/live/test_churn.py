@@ -2,11 +2,7 @@
 
 import json
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import msgspec
@@ -16,6 +12,7 @@ from tests.api.transcript import Client, ok
 from tests.live import load
 from tests.live.churn import DEEDS, RESUMES, Report
 from tests.live.load import Written
+from tests.live.processes import PATIENCE_S, last_words, process, wait_until
 from topics.testing.server import ServerProcess
 
 WRITTEN = ("plain-0", "plain-1", "plain-2", "ring-0", "ring-1", "shared-0", "pruned-0")
@@ -23,38 +20,11 @@ DEEP = "deep-0"  # written before the start; from its beginning on it is more th
 DEEP_RECORDS = 600
 BATCH = 25
 RECORDS_PER_S = 1000
-PATIENCE_S = 120.0
 SESSION_TTL_S = 300.0  # SS5
 MIB = 1 << 20
 ENVIRON = {"TOPICS_CACHE_BYTES": str(32 * MIB), "TOPICS_MAX_WATCH_SESSIONS": "0"}
 ALLOWANCE_BYTES = 4 * MIB  # of growth: some records more, and what the allocator keeps
 FULL_ALLOWANCE_BYTES = 24 * MIB
-
-
-@contextmanager
-def process(module: str, **wanted: Any) -> Iterator["subprocess.Popen[str]"]:
-    """A client process; its input ends, or it is killed, with the block."""
-    command = [sys.executable, "-m", f"tests.live.{module}", json.dumps(wanted)]
-    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield started
-    finally:
-        started.kill()
-        started.communicate()
-
-
-def last_words(started: "subprocess.Popen[str]", command: str = "") -> str:
-    """Give it its last command and wait for its end; what it said last."""
-    said = started.communicate(command, PATIENCE_S)[0]
-    assert started.returncode == 0, said
-    return said.splitlines()[-1]
-
-
-def wait_until(what: str, condition: Any, patience_s: float = PATIENCE_S) -> None:
-    deadline = monotonic() + patience_s
-    while not condition():
-        assert monotonic() < deadline, what
-        sleep(0.05)
 
 
 def prepare(api: Client) -> dict[str, int]:

@@ -1,0 +1,301 @@
+"""`topics audit`: proves that nothing got lost in silence.
+
+    audit(path="topics-data")                       every checksum, and every seq of every topic accounted for
+    audit("lake", url="http://127.0.0.1:4000")      and the lake equal to the topics
+
+Each seq that a topic has handed out is live, was deleted on purpose, or is announced as lost: live + deleted + lost =
+head. What was deleted leaves no list behind, so `deleted` is what remains; what the audit holds against it is every
+other trace of a record: its segment, the server's own count, the lake.
+
+Owned here: what is counted and when it is sound. The files of a data directory are checked by `topics.segments`, the
+lake by `comparing`. Nothing is changed, and a server may be running. Spark is needed for a lake only.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from typing import TYPE_CHECKING, Final, Literal
+
+from msgspec import Struct, field
+
+from topics import segments
+from topics.client import ApiError, Client, ClientError, TopicState
+from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
+from topics.segments import Lost, TopicInfo
+from topics.spark.lake import Lake
+from topics.spark.options import Connection, Surroundings
+from topics.spark.origins import clipped
+from topics.spark.ranges import Range, union
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ATTEMPTS_MAX: Final = 5  # counts of a topic that changes under the audit
+DEFAULT_URL: Final = "http://127.0.0.1:4000"
+
+Place = Literal["directory", "server", "lake"]
+
+
+class Finding(Struct, frozen=True, omit_defaults=True):
+    """Something that is not as it should be. `is_certain`: False = a delete would leave the same traces."""
+
+    place: Place
+    message: str
+    topic: str = ""
+    file: str = ""
+    is_certain: bool = True
+
+    def __str__(self) -> str:
+        parts = [self.place, f"topic {self.topic}" if self.topic else "", self.file]
+        return ": ".join([" ".join(part for part in parts if part), self.message])
+
+
+class Tally(Struct, frozen=True):
+    """The seqs of one topic, each counted once."""
+
+    place: Place
+    topic: str
+    epoch: int
+    head: int
+    live: int
+    deleted: int
+    lost: int  # seqs in an announced loss
+
+    @property
+    def is_whole(self) -> bool:
+        return self.deleted >= 0 and self.live + self.deleted + self.lost == self.head
+
+
+class Compared(Struct, frozen=True):
+    """A topic beside the lake."""
+
+    topic: str
+    epoch: int
+    covered: int  # seqs that the lake answers for
+    rows: int  # of them in its files
+    equal: int  # that the topic has as well, byte for byte
+    deleted_since: int  # that somebody deleted from the topic since; not trimmed, not lost
+
+
+class Audit(Struct, kw_only=True):
+    """All that was looked at, and what was found."""
+
+    tallies: list[Tally] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    segments: int = 0
+    segment_bytes: int = 0
+    log_files: int = 0
+    log_frames: int = 0
+    is_complete: bool = True  # False: a directory's log may have records that no checkpoint has sealed yet
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong for certain."""
+        return not any(finding.is_certain for finding in self.findings)
+
+
+Said = Callable[[str], None]
+
+
+def audit(
+    lake: str | None = None,
+    *,
+    path: str | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    pattern: str | None = None,
+    spark: "SparkSession | None" = None,
+    build: "Callable[[], SparkSession] | None" = None,
+    said: Said = lambda step: None,
+) -> Audit:
+    """Audit a data directory, a server or both, and a lake beside them.
+
+    `pattern` is a regular expression of whole topic names. A session is made by `build` if it is needed.
+    """
+    matches = _matching(pattern)
+    server = _server(path, url, token)
+    found = Audit()
+    if path is not None:
+        said(f"checking {path}")
+        _check_directory(found, path, matches)
+    if server is not None:
+        with server.open() as client:
+            _count_served(found, client, matches, said)
+    if lake is not None:
+        said(f"comparing {lake}")
+        _compare(found, lake, path, server, matches, spark, build)
+    for tally in found.tallies:
+        if not tally.is_whole:
+            message = f"live {tally.live} + deleted {tally.deleted} + lost {tally.lost} is not the head {tally.head}"
+            found.findings.append(Finding(tally.place, message, tally.topic))
+    return found
+
+
+def _matching(pattern: str | None) -> Callable[[str], bool]:
+    if pattern is None:
+        return lambda topic: True
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise InvalidRequest(f"topics is {pattern!r}: it is no regular expression: {error}") from None
+    return lambda topic: compiled.fullmatch(topic) is not None
+
+
+def _server(path: str | None, url: str | None, token: str | None) -> Connection | None:
+    """The server to ask: the one named; without a directory also that of TOPICS_URL, or the usual one."""
+    surroundings = Surroundings.load()
+    url = url or (None if path is not None else surroundings.url or DEFAULT_URL)
+    return None if url is None else Connection(url=url, token=surroundings.token if token is None else token, retries=5)
+
+
+# --- a data directory
+
+
+def _check_directory(found: Audit, path: str, matches: Callable[[str], bool]) -> None:
+    try:
+        directory = segments.open_directory(path)
+    except Damaged as error:
+        found.findings.append(Finding("directory", str(error)))
+        return
+    with directory:
+        check = directory.check()
+        found.segments, found.segment_bytes = check.segments, check.segment_bytes
+        found.log_files, found.log_frames = check.log_files, check.log_frames
+        found.is_complete = directory.is_complete
+        for fault in check.faults:
+            finding = Finding("directory", fault.message, fault.topic, fault.file, fault.is_certain)
+            found.findings.append(finding)
+        try:
+            infos = [info for info in directory.topics() if matches(info.name) and info.sealed_through]
+        except (Damaged, UnusableDirectory) as error:
+            found.findings.append(Finding("directory", str(error)))
+            return
+        found.tallies += [_tally_sealed(info, directory.lost(info.name)) for info in infos]
+
+
+def _tally_sealed(info: TopicInfo, lost: Iterable[Lost]) -> Tally:
+    return _tally("directory", info.name, info.epoch, info.head, info.records_live, lost)
+
+
+def _tally(place: Place, topic: str, epoch: int, head: int, live: int, lost: Iterable[Lost]) -> Tally:
+    gone = total(union((a.first, a.last) for a in lost))
+    return Tally(place, topic, epoch, head, live, head - live - gone, gone)
+
+
+def total(ranges: Iterable[Range]) -> int:
+    """How many seqs there are in ranges that do not overlap."""
+    return sum(last - first + 1 for first, last in ranges)
+
+
+# --- a server
+
+
+class _Served(Struct, frozen=True):
+    """All that an export of a topic holds."""
+
+    epoch: int
+    head: int
+    rows: int
+    size_bytes: int
+    lost: list[Lost]
+    faults: list[str]
+
+
+def _count_served(found: Audit, client: Client, matches: Callable[[str], bool], said: Said) -> None:
+    names = [listed.topic for listed in client.topics() if matches(listed.topic)]
+    for number, name in enumerate(names, 1):
+        said(f"reading {name} ({number} of {len(names)})")
+        try:
+            tally, faults = _count_topic(client, name)
+        except TopicNotFound:
+            continue  # it was deleted meanwhile
+        except ApiError as error:
+            if error.status < 500:
+                raise
+            found.findings.append(Finding("server", f"it cannot be read: {error.message}", name))
+            continue
+        found.tallies.append(tally)
+        found.findings += [Finding("server", fault, name) for fault in faults]
+
+
+def _count_topic(client: Client, topic: str) -> tuple[Tally, list[str]]:
+    """What a topic has, and what of it contradicts what the server says of it. Tried until it stands still."""
+    for _ in range(ATTEMPTS_MAX):
+        before = client.state(topic, touch=False)
+        served = _served(client, topic)
+        after = client.state(topic, touch=False)
+        if _is_same(before, after):
+            break
+    faults = served.faults
+    if _is_same(before, after) and (served.rows, served.size_bytes) != (after.count, after.bytes):
+        faults = [
+            *faults,
+            f"{served.rows} records of {served.size_bytes} bytes are served where the server counts {after.count} of "
+            f"{after.bytes}",
+        ]
+    return _tally("server", topic, served.epoch, served.head, served.rows, served.lost), faults
+
+
+def _is_same(before: TopicState, after: TopicState) -> bool:
+    return all(getattr(before, name) == getattr(after, name) for name in ("epoch", "head_seq", "count", "bytes"))
+
+
+def _served(client: Client, topic: str) -> _Served:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = size_bytes = cursor = 0
+    faults: list[str] = []
+    with closing(client.export(topic)) as export:
+        info = export.info
+        lost = clipped(info.lost, 0, info.head_seq)
+        gone = union((a.first, a.last) for a in lost)
+        for batch in export:
+            seqs = batch.column("seq").cast(pa.int64())
+            whole = pa.concat_arrays([pa.array([cursor], pa.int64()), seqs])
+            if pc.any(pc.less_equal(pc.pairwise_diff(whole), 0)).as_py():
+                faults.append(f"the records above seq {cursor} are not ascending by seq")
+            for first, last in gone:
+                inside = pc.and_(pc.greater_equal(seqs, first), pc.less_equal(seqs, last))
+                if pc.any(inside).as_py():
+                    faults.append(f"seqs {first} to {last} are announced as lost, and some of them are live")
+            rows += batch.num_rows
+            size_bytes += sum(pc.sum(pc.binary_length(batch.column(name))).as_py() or 0 for name in ("data", "meta"))
+            cursor = seqs[-1].as_py() if batch.num_rows else cursor
+    return _Served(info.epoch, info.head_seq, rows, size_bytes, lost, faults)
+
+
+# --- a lake
+
+
+def _compare(
+    found: Audit,
+    root: str,
+    path: str | None,
+    server: Connection | None,
+    matches: Callable[[str], bool],
+    spark: "SparkSession | None",
+    build: "Callable[[], SparkSession] | None",
+) -> None:
+    from topics.spark.jobs import comparing
+
+    try:
+        lake = Lake.load(root)
+    except Damaged as error:
+        found.findings.append(Finding("lake", str(error)))
+        return
+    found.findings += [Finding("lake", said, topic) for topic, said in comparing.check_manifest(lake) if matches(topic)]
+    instances = [(topic, epoch) for topic, epoch in lake.entries if matches(topic)]
+    epochs = {(tally.topic, tally.epoch): tally.head for tally in found.tallies}
+    if spark is None:
+        if build is None:
+            raise InvalidRequest("a lake is compared by Spark: give a session")
+        spark = build()
+    sides = comparing.Sides(root, path, server)
+    for result in comparing.compare(spark, lake, instances, epochs, sides):
+        found.compared.append(Compared(*result.counts()))
+        found.findings += [Finding("lake", said, result.topic, file) for file, said in result.faults]
+
+
+__all__ = ["Audit", "ClientError", "Compared", "Finding", "Tally", "audit", "total"]
