@@ -24,11 +24,11 @@ test: $(READY) $(SPARK) browser ## run the tests, without the slow sweeps
 test-full: $(READY) $(SPARK) browser ## run all tests
 	$(BIN)/python -m pytest -q
 
-browser: ## install Chromium from Debian for the browser test, unless there is one
+browser: ## install Chromium from Debian for the browser test, if there is none
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0; } || { echo \
-	    "the tests need Chromium as the command chromium; it is installed by itself only by root on Debian" >&2; exit 1; }
-	@command -v chromium >/dev/null || { echo "installing Chromium" && apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
+	    "the tests need a command chromium; it is installed for root on Debian, elsewhere please install it" >&2; exit 1; }
+	@command -v chromium >/dev/null || { echo "installing Chromium" && apt-get update -qq \
+	    && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
 
 check: $(READY) $(SPARK) ## lint, formatting and types
 	$(BIN)/ruff check .

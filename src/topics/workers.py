@@ -21,7 +21,7 @@ from topics.clock import Clock
 from topics.core.machine import Topic
 from topics.core.parts import ColdPage
 from topics.core.queue import Queue
-from topics.errors import NotAQueue, Refusal, StorageError, TopicNotFound, TopicsError
+from topics.errors import CommitFailed, NotAQueue, Refusal, StorageError, TopicNotFound, TopicsError
 from topics.ledger import Gate, Ledger
 from topics.queues import COLD_TRIES_MAX, Claimer, Queues
 
@@ -214,23 +214,21 @@ class Workers:
             crew.window = asyncio.get_running_loop().create_task(self._serve_cohort(crew, topic.config.claim_jitter_ms))
 
     async def _serve_cohort(self, crew: _Crew, window_ms: int) -> None:
-        never = asyncio.get_running_loop().create_future()
-        await self._clock.wait(never, window_ms)
-        crew.window = None
-        claims, crew.claims = crew.claims, []
+        claims = crew.claims
 
         def present(topic: Topic) -> list[Claimer]:
             crew.note_ended()
             return [*(claim for claim in claims if not claim.is_gone), *crew.line(len(crew.hungry))]
 
         try:
+            await self._clock.wait(asyncio.get_running_loop().create_future(), window_ms)
+            crew.window, crew.claims = None, []  # whoever comes from now on is of the next cohort
             await self._serve(crew, present)
-        except BaseException as error:
-            for claim in claims:
-                if not claim.is_gone:
-                    claim.answer.set_exception(error)
-            if not isinstance(error, TopicsError):
-                raise
+        except (TopicsError, OSError) as error:
+            _refuse(claims, error)
+        except asyncio.CancelledError:
+            _refuse(claims, CommitFailed("the engine is closed"))
+            raise
         finally:
             crew.wake()
             self._disband(crew)
@@ -394,3 +392,9 @@ class Workers:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+def _refuse(claims: Sequence[_Waiting], error: Exception) -> None:
+    for claim in claims:
+        if not claim.is_gone:
+            claim.answer.set_exception(error)

@@ -20,7 +20,7 @@ from topics.testing.server import ServerProcess
 KINDS = ("plain-{}", "shared-{}", "ring-{}", "plain-{}-low")
 KINDS_PER_PROCESS = 8  # each topic has a connection of its own, which writes as fast as it is answered
 BATCH = 100
-ENVIRON = {"TOPICS_CACHE_BYTES": str(8 << 20)}  # so that little may wait to be sealed, and pressure rises soon
+ENVIRON = {"TOPICS_CACHE_BYTES": str(4 << 20)}  # so that little may wait to be sealed, and pressure rises soon
 
 
 def overload(server: ServerProcess, writers: int, watchers: int, seconds: float) -> tuple[dict[str, int], Report]:

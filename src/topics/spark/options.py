@@ -65,6 +65,17 @@ class Connection:
     def open(self) -> Client:
         return Client(self.url, self.token, retries=self.retries, timeout_ms=self.timeout_ms)
 
+    def options(self) -> dict[str, str]:
+        """The same as options of a read or write."""
+        token = {"token": self.token} if self.token else {}
+        return {"url": self.url, **token, "retries": str(self.retries), "timeoutMs": str(self.timeout_ms)}
+
+    @classmethod
+    def load(cls, url: str | None = None) -> "Connection":
+        """The server at `url`, or the one that the environment names; the token is the environment's."""
+        settings = ClientSettings.load()
+        return cls(url=url or settings.url, token=settings.token)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:

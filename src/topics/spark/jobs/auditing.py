@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from msgspec import Struct, field
 
 from topics import segments
-from topics.client import ApiError, Client, ClientError, TopicState
+from topics.client import ApiError, Client, TopicState
 from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
 from topics.segments import Lost, TopicInfo
 from topics.spark.lake import Lake
@@ -296,6 +296,3 @@ def _compare(
     for result in comparing.compare(spark, lake, instances, epochs, sides):
         found.compared.append(Compared(*result.counts()))
         found.findings += [Finding("lake", said, result.topic, file) for file, said in result.faults]
-
-
-__all__ = ["Audit", "ClientError", "Compared", "Finding", "Tally", "audit", "total"]
