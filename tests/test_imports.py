@@ -46,6 +46,7 @@ LAYERS = {
     "server": f"{VOCABULARY} clock settings core engine answers queues workers tuning",
     "client": f"{VOCABULARY} clock settings",
     "spark": f"{VOCABULARY} clock settings client segments",
+    "spark.jobs.__main__": "cli",  # an entry, for spark-submit
     "cli": f"{VOCABULARY} clock settings engine server client segments spark",
     "testing": f"{VOCABULARY} clock settings core storage engine server client testing.oracle",
     "testing.oracle": "model errors",
@@ -237,7 +238,8 @@ def test_files_time_and_environment_are_used_by_their_owners_only(name: str) -> 
 def test_every_package_imported_is_a_declared_dependency() -> None:
     project = tomllib.loads((SRC.parent / "pyproject.toml").read_text())["project"]
     requirements = project["dependencies"] + project["optional-dependencies"]["spark"]
-    declared = {re.split(r"[<>=]", requirement)[0] for requirement in requirements}
+    requirements += project["optional-dependencies"]["iceberg"]
+    declared = {re.split(r"[<>=[]", requirement)[0] for requirement in requirements}
     imported = {name.partition(".")[0] for module in MODULES.values() for _, name in module.imports}
     assert imported - sys.stdlib_module_names - {"topics"} <= declared
 

@@ -86,7 +86,7 @@ class Engine:
         self._routing = Routing(self._ledger, self.forwarder, self._caps)
         self.queues = Queues(self._ledger, clock, Moves(self._ledger, clock, self._caps), self.load)
         self.queues.cache, self.queues.carry = self._cache, self.forwarder.carry
-        self.workers = Workers(self._ledger, clock, self.queues, self.load)
+        self.workers = Workers(self._ledger, clock, self.queues)
         self._has_background = background
         self._names: list[str] = []  # sorted, as of `_names_version`
         self._names_version: tuple[State, int, int] | None = None

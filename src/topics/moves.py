@@ -29,6 +29,7 @@ from topics.errors import CommitFailed
 from topics.ledger import Gate, Ledger
 
 NOTHING: frozenset[int] = frozenset()
+Copies = tuple[str, int, Appending]  # dest, its epoch, and what was appended
 
 
 class Moves:
@@ -39,6 +40,7 @@ class Moves:
         self._clock = clock
         self._caps = caps
         self._moving: dict[int, set[int]] = {}  # topic id → seqs
+        self._unwanted: list[Copies] = []  # whose sources keep what was copied
 
     def moving(self, topic: Topic) -> Set[int]:
         """The seqs of a topic that are about to leave it."""
@@ -69,7 +71,7 @@ class Moves:
             ledger.commit(target, added)
             if source.is_logged:
                 gate = ledger.gate(source)
-                ledger.when_open(gate, partial(self._take_back_if, dest, target.epoch, done))
+                ledger.when_open(gate, partial(self._take_back_if, (dest, target.epoch, done)))
         return self._gate(source, target, done)
 
     def _move_into_new(self, source: Topic, seqs: Sequence[int], added: list[AnyEntry], taken: list[AnyEntry]) -> None:
@@ -96,15 +98,19 @@ class Moves:
 
         self._ledger.when_open(self._ledger.gate(dest), settled)
 
-    def _take_back_if(self, dest: str, epoch: int, done: Appending, failure: CommitFailed | None) -> None:
-        """The source still has what was copied; the copies go once the state is the one that holds."""
+    def _take_back_if(self, copies: Copies, failure: CommitFailed | None) -> None:
+        """If it failed: the source still has what was copied. The copies go once the state is the one that holds."""
         if failure is not None:
-            asyncio.get_running_loop().call_soon(self._take_back, dest, epoch, done)
+            self._unwanted.append(copies)
+            asyncio.get_running_loop().call_soon(self.rebuilt)
 
-    def _take_back(self, dest: str, epoch: int, done: Appending) -> None:
-        topic = self._ledger.state.topics.get(dest)
-        if topic is not None and topic.epoch == epoch and not topic.is_logged:
-            self._ledger.commit(topic, [deletion(topic, range(done.first, done.last + 1))])
+    def rebuilt(self) -> None:
+        """The state was rebuilt after a failure, or may have been: take back the copies of moves that failed."""
+        unwanted, self._unwanted = self._unwanted, []
+        for dest, epoch, done in unwanted:
+            topic = self._ledger.state.topics.get(dest)
+            if topic is not None and topic.epoch == epoch and not topic.is_logged:
+                self._ledger.commit(topic, [deletion(topic, range(done.first, done.last + 1))])
 
     def _gate(self, source: Topic, dest: Topic, done: Appending) -> Gate:
         ledger = self._ledger

@@ -28,7 +28,7 @@ from topics.core.log import Log
 from topics.core.machine import Topic
 from topics.core.parts import JOB, PAGE_ROWS, Cache, Chunk, ColdPage, Page, Part, Projection
 from topics.core.records import RecordIn
-from topics.errors import CommitFailed, NoDeadLetter, NotAQueue, Refusal, StorageError, TopicNotFound
+from topics.errors import CommitFailed, Damaged, NoDeadLetter, NotAQueue, Refusal, StorageError, TopicNotFound
 from topics.ledger import Gate, Ledger
 from topics.model import TagMatch
 from topics.moves import Moves, both, deletion
@@ -197,14 +197,23 @@ class Queues:
             try:
                 claimed, gate = self.claim_now(name, claimer, is_hasty=tries >= COLD_TRIES_MAX)
             except ColdPage as cold:
-                tries += 1
-                await self._load(cold)
+                tries = await self.load(cold, tries)
             except Refusal:
                 await self._ledger.wait_to_refuse(name)
                 raise
             else:
                 await self.shown(claimed, gate)
                 return claimed
+
+    async def load(self, cold: ColdPage, tries: int) -> int:
+        """Bring in what a pass lacks; the number of tries by now. Damage is met by a pass that begins with it only."""
+        try:
+            await self._load(cold)
+        except Damaged:
+            if tries >= COLD_TRIES_MAX:
+                raise
+            return COLD_TRIES_MAX
+        return tries + 1
 
     async def shown(self, claimed: Claimed, gate: Gate) -> None:
         try:
@@ -306,6 +315,7 @@ class Queues:
 
     def rebuilt(self) -> None:
         """The log failed, and the state was rebuilt: jobs that are there after all are nobody's (QU11)."""
+        self._moves.rebuilt()
         doomed, self._doomed = self._doomed, deque()
         for _, topic_id, jobs in doomed:
             self._free(topic_id, jobs)

@@ -14,7 +14,7 @@ at its end serves all that wait by then.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from topics.answers import Claimed
 from topics.clock import Clock
@@ -169,14 +169,11 @@ class _Crew:
 class Workers:
     """The crews of one instance."""
 
-    def __init__(
-        self, ledger: Ledger, clock: Clock, queues: Queues, load: Callable[[ColdPage], Awaitable[None]]
-    ) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, queues: Queues) -> None:
         self.is_held_back: Callable[[Topic], bool] = lambda topic: False  # pressure keeps its jobs from workers
         self._ledger = ledger
         self._clock = clock
         self._queues = queues
-        self._load = load
         self._crews: dict[int, _Crew] = {}
         queues.on_change = self.wake
 
@@ -359,8 +356,7 @@ class Workers:
                     return 0
                 hands, gate = self._queues.hand_out(topic, claimers, is_hasty=tries >= COLD_TRIES_MAX)
             except ColdPage as cold:
-                tries += 1
-                await self._load(cold)
+                tries = await self._queues.load(cold, tries)
                 continue
             for claimer, claimed in zip(claimers, hands, strict=True):
                 self._give(crew, claimer, claimed, gate)

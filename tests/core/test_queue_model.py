@@ -296,15 +296,15 @@ def profile(examples: int, steps: int) -> settings:
 
 @pytest.mark.contract("QU3", "QU5", "QU6", "QU8", "QU9", "QU12", "QU13", "QU14", "QU15", "QU16", "QU17", "QU18", "QU20")
 class TestQueue(Machine.TestCase):  # type: ignore[misc,name-defined]
-    settings = profile(30, 50)
+    settings = profile(50, 50)
 
 
 @pytest.mark.contract("QU5", "QU16", "QU18", "G11", "S11")
 class TestTinyQueue(TinyMachine.TestCase):  # type: ignore[misc,name-defined]
-    settings = profile(40, 50)
+    settings = profile(60, 50)
 
 
 @pytest.mark.full
 @pytest.mark.contract("QU5", "QU16", "QU18", "G11")
 class TestLongQueue(TinyMachine.TestCase):  # type: ignore[misc,name-defined]
-    settings = profile(600, 80)
+    settings = profile(400, 60)

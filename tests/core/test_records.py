@@ -311,3 +311,23 @@ def test_any_json_is_kept_as_its_value_and_byte_for_byte_if_on_one_line(
         assert json.loads(stored) == value
         assert stored == text or b"\n" in text
         assert b"\n" not in stored
+
+
+@pytest.mark.parametrize(
+    ("record", "has_delays"),
+    [
+        (rb'{"data":1}', False),
+        (rb'{"data":1,"delay_ms":5}', True),
+        (rb'{"data":1,"deliver_at":5}', True),
+        (rb'{"data":1,"\u0064elay_ms":5}', True),
+        (rb'{"data":1,"d\u0065liver_at":5}', True),
+        (rb'{"data":{"delay_ms":5}}', False),
+        (rb'{"data":"\u0064elay_ms"}', False),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_delay_is_found_however_its_name_is_written(record: bytes, has_delays: bool, count: int) -> None:
+    """QU3"""
+    records = [rb'{"data":0}'] * (count - 1) + [record]
+    _, batch = parse_write(b'{"records":[' + b",".join(records) + b"]}", Settings())
+    assert batch.has_delays is has_delays

@@ -183,7 +183,7 @@ def test_whole_bodies_are_shared_and_parts_of_them_are_not() -> None:
     part = state.by_id[B].log.parts[0]
     assert isinstance(part, Chunk) and part.bodies[0] is whole.body
     columns = part.columns(0, 3)
-    assert (list(columns.datas), columns.nodes) == ([b"1", b"2", b"4"], ["n", "n", "n"])
+    assert (list(map(bytes, columns.datas)), columns.nodes) == ([b"1", b"2", b"4"], ["n", "n", "n"])
 
 
 def test_a_step_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ Whatever the crash, a job is in the queue or in the dead-letter topic, once, unl
 Durable leases are as they were, or their jobs are claimable; and every job can be claimed in the end.
 """
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 
@@ -14,9 +14,10 @@ from tests.crash.run import finished
 from tests.crash.test_crash import noted, quiet
 from topics.answers import Claimed
 from topics.engine import Engine
+from topics.errors import StorageError
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
-from topics.testing.disk import CrashAt, MemoryDisk, Operation, crash_points
+from topics.testing.disk import CrashAt, Faulty, MemoryDisk, Operation, crash_points
 
 T = TypeVar("T")
 
@@ -56,6 +57,7 @@ class Play:
     def __init__(self, queue: str, dead: str, leases_durable: bool, hooks: Iterable[Any] = ()) -> None:
         self.classes, self.leases_durable = (queue, dead), leases_durable
         self.disk = MemoryDisk(hooks=hooks)
+        self.fault: Faulty | None = None  # the disk fails without dying, once the topics are there
         self.clock = ManualClock()
         self.jobs: dict[int, Known] = {}
         self.data: dict[int, int] = {}  # seq → data, of jobs that were handed out
@@ -74,29 +76,46 @@ class Play:
         await engine.put_topic("dead", {"durability": dead})
         config = {"type": "queue", "durability": queue, "leases_durable": self.leases_durable, "lease_ms": 1000}
         await engine.put_topic("q", {**config, "max_deliveries": 2, "dead_letter": "dead"})
-        await self.write(1, 2, 3, 4, 5)
-        await self.write(6, delay_ms=500)
-        await self.claim("a", 3)
-        await self.ack("a", 1)
-        await self.nack("a", 2)
-        await self.extend("a", 3)
-        await engine.checkpoint()
-        await self.claim("b", 2)
-        await self.nack("b", 2)
-        await self.nack("b", 4, delay_ms=50)
-        self.clock.advance(600)
-        await self.claim("c", 3)  # 2 becomes a dead letter
-        await self.ack("c", 5)
-        await engine.checkpoint()
-        await self.nack("c", 4)
-        await self.claim("d", 1)  # and so does 4
-        await engine.redrive("q")
-        await self.claim("e", 2)
-        await self.ack("e", 2)
-        await self.write(7)
-        await engine.checkpoint()
-        await self.claim("f", 5)
-        await self.ack("f", 7)
+        if self.fault is not None:
+            self.disk.hooks.append(self.fault)
+        for step in self._steps():
+            try:
+                await step()
+            except (StorageError, OSError):
+                if self.fault is None:
+                    raise
+                for known in self.jobs.values():
+                    known.asked(None)  # what failed holds nothing
+
+    def _steps(self) -> list[Callable[[], Awaitable[object]]]:
+        async def wait(ms: int) -> None:
+            self.clock.advance(ms)
+
+        return [
+            lambda: self.write(1, 2, 3, 4, 5),
+            lambda: self.write(6, delay_ms=500),
+            lambda: self.claim("a", 3),
+            lambda: self.ack("a", 1),
+            lambda: self.nack("a", 2),
+            lambda: self.extend("a", 3),
+            lambda: self.engine.checkpoint(),
+            lambda: self.claim("b", 2),
+            lambda: self.nack("b", 2),
+            lambda: self.nack("b", 4, delay_ms=50),
+            lambda: wait(600),
+            lambda: self.claim("c", 3),  # 2 becomes a dead letter
+            lambda: self.ack("c", 5),
+            lambda: self.engine.checkpoint(),
+            lambda: self.nack("c", 4),
+            lambda: self.claim("d", 1),  # and so does 4
+            lambda: self.engine.redrive("q"),
+            lambda: self.claim("e", 2),
+            lambda: self.ack("e", 2),
+            lambda: self.write(7),
+            lambda: self.engine.checkpoint(),
+            lambda: self.claim("f", 5),
+            lambda: self.ack("f", 7),
+        ]
 
     # --- calls, and what is known of them
 
@@ -139,7 +158,12 @@ class Play:
         done = [self.jobs[self.data[seq]] for seq in seqs]
         for known in done:
             known.ack = "asked"
-        assert len((await self.engine.ack("q", node, seqs or [99])).done) == len(done)
+        try:
+            assert len((await self.engine.ack("q", node, seqs or [99])).done) == len(done)
+        except StorageError:
+            for known in done:
+                known.ack = ""
+            raise
         for known in done:
             known.ack = "done"
 
@@ -272,3 +296,35 @@ async def test_after_a_crash_at_any_operation_no_job_is_lost_stuck_or_twice(setu
     quiet()
     for point in crash_points(await operations_of(setup)):
         await check_crash(setup, point, [point.n, -point.n])
+
+
+async def check_fault(setup: tuple[str, str, bool], fault: Faulty) -> None:
+    """Let one operation fail, and go on: nothing is lost, twice or stuck, then and after a kill."""
+    play = Play(*setup)
+    play.fault = fault
+    await play.run()
+    play.disk.hooks.clear()
+    now = play.clock.now_ms()
+    await check_recovered(play, play.disk.kill(), is_power_loss=False)
+    play.clock.set(now)
+    in_queue, in_dead = await places(play.engine)
+    for data, known in play.jobs.items():
+        count = in_queue.count(data) + in_dead.count(data)
+        assert count == (known.is_written and known.ack != "done"), f"job {data} is there {count} times"
+    await check_nothing_is_stuck(play, play.engine)
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+@pytest.mark.parametrize("kind", ["write", "sync"])
+async def test_when_the_log_fails_once_no_job_is_lost_stuck_or_twice(
+    setup: tuple[str, str, bool], kind: Literal["write", "sync"]
+) -> None:
+    """S12, QU11, QU15, ER7, G11: at every write and sync of the log, one after the other."""
+    quiet()
+    at, has_struck = 0, True
+    while has_struck:
+        fault = Faulty(kind, at, name="log-*")
+        with noted(f"{setup}, {kind} {at} fails"):
+            await check_fault(setup, fault)
+        at, has_struck = at + 1, fault.failed > 0
+    assert at > 3

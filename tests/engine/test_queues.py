@@ -9,7 +9,7 @@ from tests.engine.running import begun, data, open_engine, running, seqs, texts,
 from topics import queues
 from topics.answers import Claimed
 from topics.engine import Engine
-from topics.errors import CommitFailed, NotAQueue, TopicNotFound, TopicsError
+from topics.errors import CommitFailed, Damaged, NotAQueue, TopicNotFound, TopicsError
 from topics.model import TagMatch
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
@@ -392,3 +392,22 @@ async def test_an_engine_closes_with_workers_and_claims_waiting() -> None:
     await engine.close()
     with pytest.raises(CommitFailed):
         await claiming
+
+
+async def test_a_damaged_job_is_met_only_by_a_claim_that_begins_with_it() -> None:
+    """ST12: those before it are handed out."""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("q", QUEUE)
+        for text in ("sound", "ruined"):
+            await engine.append("q", data(text))
+            await engine.checkpoint()
+    files = {name: content.replace(b"ruined", b"rained") for name, content in disk.kill().files().items()}
+    async with running(MemoryDisk(files)) as engine:
+        assert claimed_seqs(await engine.claim("q", "w", 9)) == [1]
+        with pytest.raises(Damaged):
+            await engine.claim("q", "w", 9)
+        assert await counts(engine) == (1, 1, 0)
+        await engine.delete("q", before_seq=3)
+        await engine.append("q", data(3))
+        assert claimed_seqs(await engine.claim("q", "w", 9)) == [3]

@@ -205,7 +205,8 @@ class Client:
         self._is_planning = False
         if self.churn.heads is not None:
             return
-        if link is None or not link.is_streaming or not link.is_reading or link.is_leaving:
+        is_there = link is not None and link.is_streaming and link.is_reading and not link.is_leaving
+        if link is None or not is_there or (not self.ids and self.random.random() < 0.8):
             self.do_something_later()
             return
         deed = self.random.choices(list(DEEDS), list(DEEDS.values()))[0]

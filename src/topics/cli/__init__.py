@@ -3,7 +3,13 @@
 import typer
 
 from topics import __version__
+from topics.cli.archive import archive
+from topics.cli.audit import audit
 from topics.cli.environment import variables_help
+from topics.cli.export import export
+from topics.cli.import_ import import_
+from topics.cli.replay import replay
+from topics.cli.transform import transform
 
 app = typer.Typer(name="topics", help="A persistent event engine.", no_args_is_help=True, add_completion=False)
 config = typer.Typer(help="The settings.", no_args_is_help=True)
@@ -48,6 +54,14 @@ def show() -> None:
     from topics.cli.environment import show_settings
 
     show_settings()
+
+
+app.command("import")(import_)
+app.command()(export)
+app.command()(archive)
+app.command()(replay)
+app.command()(transform)
+app.command()(audit)
 
 
 def main() -> None:

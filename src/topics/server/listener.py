@@ -7,7 +7,6 @@ Invariants: every accepted connection is in `Connections.open` until it is gone;
 """
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -88,8 +87,8 @@ class Listener:
         first = await loop.create_server(lambda: Sniffer(self.connections), host, port, backlog=BACKLOG)
         self._servers.append(first)
         self.address = first.sockets[0].getsockname()[:2]
-        for descriptor in [listening.fileno() for listening in first.sockets] * (ACCEPTS_PER_TURN - 1):
-            again = socket.socket(fileno=os.dup(descriptor))
+        for listening in list(first.sockets) * (ACCEPTS_PER_TURN - 1):
+            again = socket.fromfd(listening.fileno(), listening.family, listening.type)
             self._servers.append(
                 await loop.create_server(lambda: Sniffer(self.connections), sock=again, backlog=BACKLOG)
             )

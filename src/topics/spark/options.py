@@ -180,6 +180,21 @@ def write_options(options: Mapping[str, str], environ: Mapping[str, str] | None 
     )
 
 
+def moment(name: str, given: str) -> int:
+    """Epoch-milliseconds of an option: they themselves, or an ISO 8601 date-time with its offset."""
+    text = given.strip()
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise bad(name, given, "it must be epoch-milliseconds or a date-time such as 2026-01-31T12:00:00Z") from None
+    if when.tzinfo is None:
+        raise bad(name, given, "it lacks a time zone, such as Z at its end")
+    since = when - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
 class _Given(Mapping[str, str]):
     """The options that were given, under the names that the documentation has."""
 
@@ -230,19 +245,7 @@ class _Given(Mapping[str, str]):
         """Epoch-milliseconds, or an ISO 8601 date-time with its offset."""
         if name not in self:
             return None
-        text = self[name].strip()
-        if text.isascii() and text.isdigit():
-            return int(text)
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise bad(
-                name, self[name], "it must be epoch-milliseconds or a date-time such as 2026-01-31T12:00:00Z"
-            ) from None
-        if moment.tzinfo is None:
-            raise bad(name, self[name], "it lacks a time zone, such as Z at its end")
-        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-        return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+        return moment(name, self[name])
 
 
 def _server(given: _Given, environ: Mapping[str, str] | None) -> Connection | None:

@@ -190,3 +190,6 @@ def _open(call: Call, worker: tuple[str, int, int | None]) -> None:
     app.engine.queues.queue(call.name)
     app.work.open(call.name, call.key, worker, lambda: call.start_stream(EVENT_STREAM, STREAM_HEADERS))
     call.finish(200)
+    request = call.request  # lives as long as the stream
+    request.headers, request.repeated = {}, ()
+    request.target = request.query = b""

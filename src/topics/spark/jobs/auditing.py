@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from msgspec import Struct, field
 
 from topics import segments
-from topics.client import ApiError, Client, TopicState
+from topics.client import ApiError, Client, ConnectionFailed, TopicState
 from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
 from topics.segments import Lost, TopicInfo
 from topics.spark.lake import Lake
@@ -210,10 +210,11 @@ def _count_served(found: Audit, client: Client, matches: Callable[[str], bool], 
             tally, faults = _count_topic(client, name)
         except TopicNotFound:
             continue  # it was deleted meanwhile
-        except ApiError as error:
-            if error.status < 500:
+        except (ApiError, ConnectionFailed) as error:
+            if isinstance(error, ApiError) and error.status < 500:
                 raise
-            found.findings.append(Finding("server", f"it cannot be read: {error.message}", name))
+            client.health()  # raises if it is the server that is gone
+            found.findings.append(Finding("server", f"it cannot be read: {error}", name))
             continue
         found.tallies.append(tally)
         found.findings += [Finding("server", fault, name) for fault in faults]
@@ -221,9 +222,14 @@ def _count_served(found: Audit, client: Client, matches: Callable[[str], bool], 
 
 def _count_topic(client: Client, topic: str) -> tuple[Tally, list[str]]:
     """What a topic has, and what of it contradicts what the server says of it. Tried until it stands still."""
-    for _ in range(ATTEMPTS_MAX):
+    for attempt in range(ATTEMPTS_MAX):
         before = client.state(topic, touch=False)
-        served = _served(client, topic)
+        try:
+            served = _served(client, topic)
+        except ConnectionFailed:
+            if attempt == ATTEMPTS_MAX - 1:
+                raise
+            continue
         after = client.state(topic, touch=False)
         if _is_same(before, after):
             break

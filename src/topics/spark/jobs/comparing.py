@@ -243,9 +243,7 @@ def _compare_rows(
     first, last = stretch.first, min(stretch.last, stretch.head)
     seqs, ours = archived["seq"].to_pylist(), live["seq"].to_pylist()
     if any(b <= a for a, b in pairwise(seqs)):
-        outcome.faults.append(
-            ("", f"rows of seqs {first} to {stretch.last} are not ascending, or are there twice")
-        )
+        outcome.faults.append(("", f"rows of seqs {first} to {stretch.last} are not ascending, or are there twice"))
         return
     if seqs == ours and archived.combine_chunks().equals(live.combine_chunks()):
         outcome.equal = len(seqs)

@@ -45,12 +45,13 @@ def rows_of(
     """The rows of files, as the sink takes them."""
     if format in ("ndjson", "json"):
         return _json_rows(spark, paths, format, mapped)
-    reader = spark.read.options(**options)
     if format == "csv":
-        separator = {"sep": "\t"} if paths[0].split("/")[-1].lower().partition(".")[2].startswith("tsv") else {}
-        table = spark.read.options(**{"header": "true", "enforceSchema": "false", **separator, **options}).csv([*paths])
+        defaults = {"header": "true", "enforceSchema": "false", "escape": '"'}
+        if ".tsv" in paths[0].lower():
+            defaults["sep"] = "\t"
+        table = spark.read.options(**{**defaults, **options}).csv([*paths])
     else:
-        table = reader.parquet(*paths)
+        table = spark.read.options(**options).parquet(*paths)
     return _table_rows(table, mapped)
 
 

@@ -245,7 +245,7 @@ def _known(ledger: Ledger, files: Sequence[File]) -> set[str]:
         before = taken.get(file.path)
         if before is not None and before != file:
             raise InvalidRequest(
-                f"{file.path} has changed since it was imported ({before.size_bytes} bytes then, {file.size_bytes} now): "
+                f"{file.path} changed since its import began ({before.size_bytes} bytes then, {file.size_bytes} now): "
                 "which of its rows are in the topic cannot be told. Import new rows as files of their own"
             )
     return set(taken)

@@ -11,7 +11,6 @@ Owned here: the file, and these three rules. What a unit is, the job decides. Th
 """
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ from msgspec import Struct
 from topics.client import Client
 from topics.clock import Clock, SystemClock
 from topics.errors import Forbidden, InvalidRequest, TopicNotFound
+from topics.spark.jobs.files import Place
 from topics.spark.writer import WINDOW_MS, WINDOW_SHORT_MS
 
 MARGIN_MS: Final = 60_000  # keys are counted as forgotten so much earlier
@@ -106,12 +106,12 @@ class Ledger:
         window_ms, epoch = _prepared(client, topic, sets_window)
         if window_ms < WINDOW_SHORT_MS and not at_least_once:
             raise InvalidRequest(
-                f"topic {topic} remembers idempotency keys for {window_ms} ms, which is too short for writing every row "
+                f"topic {topic} remembers idempotency keys for {window_ms} ms, too short for writing every row "
                 f"exactly once: let the job set it to {WINDOW_MS} (--set-window), or take rows twice (--at-least-once)"
             )
         if self.contents.epoch not in (0, epoch) and self.contents.units:
             raise InvalidRequest(
-                f"topic {topic} was deleted and created anew since this job wrote to it; start over under another --name"
+                f"topic {topic} was deleted and created anew since this job wrote to it; start over with another --name"
             )
         self._check_in_time(topic, window_ms, at_least_once)
         self.contents.topic, self.contents.epoch = topic, epoch
@@ -122,28 +122,13 @@ class Ledger:
         if late and not at_least_once:
             raise InvalidRequest(
                 f"this job was interrupted {(now - late[0].begun_ms) // 1000} s ago, and topic {topic} remembers keys "
-                f"for {window_ms // 1000} s: whether the rows it was writing then are in the topic cannot be told. Go on "
-                "with --at-least-once, which may repeat them"
+                f"for {window_ms // 1000} s: whether the rows it was writing then are in the topic cannot be told. "
+                "Go on with --at-least-once, which may repeat them"
             )
 
     def _save(self) -> None:
         """Whole or not at all, and durably: what is noted as begun must be known after a crash of the machine."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.encode(self.contents))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
-        sync_directory(self.path.parent)
-
-
-def sync_directory(path: str | os.PathLike[str]) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        Place(str(self.path.parent)).put(self.path.name, msgspec.json.encode(self.contents))
 
 
 def _prepared(client: Client, topic: str, sets_window: bool) -> tuple[int, int]:

@@ -1,0 +1,67 @@
+"""`topics archive`: live records into a lake."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from topics.cli import spark as on_spark
+from topics.cli.spark import Conf, Master, Remote, Url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from topics.spark.jobs.progress import Progress
+
+
+def archive(
+    topic: Annotated[str, typer.Argument(metavar="PATTERN", help="A topic, or an expression of whole names.")],
+    lake: Annotated[str, typer.Argument(metavar="LAKE", help="A directory, or a URI.")],
+    once: Annotated[bool, typer.Option("--once", help="Up to the heads as they are now, and end.")] = False,
+    trim: Annotated[
+        bool, typer.Option("--trim", help="Delete records from the topics once the lake has them durably.")
+    ] = False,
+    keep: Annotated[int, typer.Option(min=0, help="With --trim: leave so many of the newest seqs.")] = 0,
+    iceberg: Annotated[
+        bool, typer.Option("--iceberg", help="Keep the Iceberg table --table, too; needs topics-engine[iceberg].")
+    ] = False,
+    table: Annotated[str, typer.Option(help="Name of the Iceberg table.")] = "topics.records",
+    batch_records: Annotated[int, typer.Option(min=1, help="Seqs of a batch.")] = 1_000_000,
+    every_ms: Annotated[int, typer.Option(min=1, help="Between two looks for new records.")] = 1_000,
+    path: Annotated[str | None, typer.Option(help="A data directory, to read sealed records from.")] = None,
+    url: Url = None,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Archive topics in a lake: Parquet files, a manifest of what they cover, a table of what was lost.
+
+    Goes on until it is ended, unless --once. Ended in any way and run again, it goes on where the lake ends. The lake
+    is read with the option archive of format("topics"), by topics replay, and as plain Parquet.
+
+    Example: topics archive 'orders|clicks' /data/lake --once --trim --keep 100000
+    """
+    on_spark.require()
+    from topics.spark.jobs.archiving import Plan
+    from topics.spark.jobs.archiving import archive as run_archive
+    from topics.spark.jobs.running import run
+    from topics.spark.options import Connection
+
+    def job(spark: "SparkSession", progress: "Progress") -> None:
+        plan = Plan(
+            selection=topic,
+            server=Connection.load(url),
+            path=path,
+            is_once=once,
+            batch_records=batch_records,
+            every_ms=every_ms,
+            trims=trim,
+            keep_records=keep,
+            iceberg=table if iceberg else None,
+        )
+        done = run_archive(spark, plan, lake, progress=progress)
+        text = f"{done.rows:,} records archived in {done.batches:,} batches, {done.lost:,} were lost before"
+        if trim:
+            text += f", {done.trimmed:,} trimmed"
+        progress.finish(text, {"lake": lake, **vars(done)})
+
+    raise SystemExit(run("archive", job, master=master, remote=remote, conf=conf or ()))

@@ -1,0 +1,76 @@
+"""`topics import`: files into a topic."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from topics.cli import spark as on_spark
+from topics.cli.spark import AtLeastOnce, Conf, Master, Name, Remote, SetWindow, State, Url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from topics.spark.jobs.progress import Progress
+
+Format = Literal["ndjson", "json", "csv", "parquet"]
+
+
+def import_(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A file, a directory, a pattern, or a URI.")],
+    topic: Annotated[str, typer.Argument(help="The topic; it is created if there is none.")],
+    format: Annotated[Format | None, typer.Option(help="Of the files; their names tell unless given.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The field or column that is the data; the whole row if not.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="The field or column that is the tag.")] = None,
+    node: Annotated[str | None, typer.Option(help="The field or column that is the node.")] = None,
+    meta: Annotated[str | None, typer.Option(help="The field or column that is the meta.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="The column of --data is plain text, not JSON.")] = False,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of Spark's CSV or Parquet reader: sep=;")
+    ] = None,
+    ordered: Annotated[bool, typer.Option("--ordered", help="Keep the order of the rows, with a single task.")] = False,
+    name: Name = "",
+    state: State = None,
+    set_window: SetWindow = False,
+    at_least_once: AtLeastOnce = False,
+    url: Url = None,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Import files into a topic, each row once.
+
+    NDJSON (.ndjson, .jsonl), JSON (.json: an array of rows, or one), CSV with a header, Parquet; compressed or not.
+    If it is interrupted, run it again with the same arguments: it goes on where it was. Files that came since are
+    imported, those that are in the topic already are not.
+
+    Example: topics import 'orders/*.ndjson' orders --tag sku
+    """
+    on_spark.require()
+    from topics.spark.jobs.formats import Mapped
+    from topics.spark.jobs.importing import Source
+    from topics.spark.jobs.importing import import_ as run_import
+    from topics.spark.jobs.running import run
+    from topics.spark.options import Connection
+
+    mapped = Mapped(data=data, tag=tag, node=node, meta=meta, is_text=text)
+    options = on_spark.pairs(option, "--option")
+    what = Source(path=source, format=format, mapped=mapped, options=options, is_ordered=ordered)
+
+    def job(spark: "SparkSession", progress: "Progress") -> None:
+        done = run_import(
+            spark,
+            what,
+            topic,
+            server=Connection.load(url),
+            state=state,
+            name=name,
+            sets_window=set_window,
+            at_least_once=at_least_once,
+            progress=progress,
+        )
+        text = f"{done.rows_now:,} rows imported into {topic}; {done.rows:,} rows of {done.files:,} files in all"
+        progress.finish(text, {"topic": topic, "rows": done.rows_now, "rows_total": done.rows, "files": done.files})
+
+    raise SystemExit(run("import", job, master=master, remote=remote, conf=conf or ()))

@@ -1,0 +1,38 @@
+"""What the subcommands that run on Spark have in common: their options, and a check that Spark is there."""
+
+import importlib.util
+import sys
+from typing import Annotated
+
+import typer
+
+Url = Annotated[str | None, typer.Option(help="The server; TOPICS_URL unless given. The token is TOPICS_TOKEN.")]
+Master = Annotated[str | None, typer.Option(help="Of Spark: spark://…, yarn, k8s://…; local[*,4] unless given.")]
+Remote = Annotated[str | None, typer.Option(help="A Spark Connect server, sc://….")]
+Conf = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")]
+State = Annotated[str | None, typer.Option(help="Where the ledgers of jobs are kept; ~/.topics/jobs unless given.")]
+Name = Annotated[str, typer.Option(help="Tells apart jobs with the same arguments, to do the same once more.")]
+SetWindow = Annotated[
+    bool, typer.Option("--set-window", help="Let the topic remember idempotency keys for seven days.")
+]
+AtLeastOnce = Annotated[
+    bool, typer.Option("--at-least-once", help="Go on where rows may be written twice, instead of refusing.")
+]
+
+
+def require() -> None:
+    """End with a message if Spark is not installed."""
+    if importlib.util.find_spec("pyspark") is None:
+        print("topics: this needs Spark: pip install 'topics-engine[spark]'", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    """`["sep=;"]` as a mapping."""
+    found: dict[str, str] = {}
+    for text in texts or ():
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
+        found[key.strip()] = value
+    return found

@@ -1,0 +1,65 @@
+"""`topics transform`: a pipeline as a command."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from topics.cli import spark as on_spark
+from topics.cli.spark import Conf, Master, Remote, Url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from topics.spark.jobs.progress import Progress
+
+REFUSED: Final = 2
+
+
+def transform(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A TOML file with sources, SQL steps and sinks; or module:function.")
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Take what there is now, and end.")] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Where to remember how far it has come; else what the file says.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Say what is wrong with the file, and end.")] = False,
+    url: Url = None,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Run a pipeline: topics through SQL into topics, files or tables.
+
+    Goes on until it is ended, or with --once to the end of what there is. Ended in any way and run again, it goes on
+    from its checkpoint, and every row gets into a topic once.
+
+    Example: topics transform revenue.toml --once
+    """
+    from topics.errors import TopicsError
+    from topics.spark.jobs.declaring import load
+    from topics.spark.jobs.transforming import is_function
+    from topics.spark.jobs.transforming import transform as run_transform
+
+    settings: list[str] = []
+    if not is_function(file):
+        try:
+            found = load(file, url=url, checkpoint=checkpoint)
+        except TopicsError as error:
+            print(f"topics transform: {error}", file=sys.stderr)
+            raise SystemExit(REFUSED) from None
+        settings = [f"{key}={value}" for key, value in found.settings.items()]
+    if check:
+        return
+    on_spark.require()
+    from topics.spark.jobs.running import run
+
+    def job(spark: "SparkSession", progress: "Progress") -> None:
+        done = run_transform(spark, file, once=once, url=url, checkpoint=checkpoint, progress=progress)
+        text = f"{done.rows:,} rows in {done.batches:,} batches"
+        if done.late:
+            text += f", {done.late:,} of them too late for their watermark"
+        progress.finish(text, vars(done))
+
+    raise SystemExit(run("transform", job, master=master, remote=remote, conf=[*settings, *(conf or ())]))

@@ -1,0 +1,357 @@
+"""`topics archive`: live records into a lake, batch after batch.
+
+The manifest is the only memory: each batch begins where the lake ends, is written into a directory of its own, made
+durable, and counts once its commit is in the manifest. So a job that is killed anywhere begins its batch anew, and
+overwrites what it left. Each seq of a batch is in a file, in a gap, or was deleted; nothing else is committed.
+
+With trimming, records are deleted from a topic only after files and manifest are on the disk, and after the manifest
+says that they will be (so that a reader with `archive` looks for them in the lake).
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from topics.client import Client
+from topics.clock import Clock, SystemClock
+from topics.errors import Damaged, InvalidRequest, TopicNotFound
+from topics.segments import Lost
+from topics.spark.jobs.exporting import Gap, gaps_of, selected, split_gaps
+from topics.spark.jobs.files import Place
+from topics.spark.jobs.ledger import identity
+from topics.spark.jobs.progress import Progress
+from topics.spark.lake import Commit, Covered, Lake, LakeFile, Trimmed
+from topics.spark.options import Connection, Cursor, read_options
+from topics.spark.origins import Origins
+from topics.spark.plan import Look, limited
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCH_RECORDS: Final = 1_000_000  # seqs of a batch, of all topics together
+EVERY_MS: Final = 1_000  # between looks for new records
+COLUMNS: Final = ("topic", "epoch", "seq", "ts", "node", "tag", "meta", "data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to archive."""
+
+    selection: str  # the name of a topic, or a pattern of names
+    server: Connection
+    path: str | None = None  # a data directory, to read sealed records from
+    is_once: bool = False  # up to the heads as they are at the start
+    batch_records: int = BATCH_RECORDS
+    every_ms: int = EVERY_MS
+    trims: bool = False
+    keep_records: int = 0  # the newest ones, that trimming leaves in a topic
+    iceberg: str | None = None  # the name of a table to keep
+
+
+@dataclass
+class Archived:
+    """What a run has archived. `deleted` seqs had been deleted before."""
+
+    rows: int = 0
+    lost: int = 0
+    deleted: int = 0
+    batches: int = 0
+    trimmed: int = 0
+
+
+class Move(NamedTuple):
+    """What a batch takes of a topic: above `after`, up to `last`."""
+
+    topic: str
+    epoch: int
+    after: int
+    last: int
+
+
+class Moved(Exception):
+    """A topic was deleted, or created anew, while its batch was written."""
+
+
+def archive(
+    spark: "SparkSession",
+    plan: Plan,
+    lake: str,
+    *,
+    progress: Progress | None = None,
+    is_over: threading.Event | None = None,
+    clock: Clock | None = None,
+) -> Archived:
+    """Archive until `is_over` is set, or once."""
+    place = Place(lake)
+    with place.locked():
+        job = Archive(spark, plan, place, progress or Progress("archive"), clock or SystemClock())
+        try:
+            return job.run(is_over or threading.Event())
+        finally:
+            job.close()
+
+
+class Archive:
+    """One run of the job."""
+
+    def __init__(self, spark: "SparkSession", plan: Plan, place: Place, progress: Progress, clock: Clock) -> None:
+        from topics.spark.jobs.iceberg import Table
+
+        self._spark = spark
+        self._plan = plan
+        self._place = place
+        self._progress = progress
+        self._clock = clock
+        self._lake = Lake.load(place.root, must_exist=False)
+        self._run = identity("archive", plan.server.url, plan.selection)[:12]
+        self._table = None if plan.iceberg is None else Table.open(place, plan.iceberg)
+        self._options = {**plan.server.options(), **selected(plan.selection)}
+        self._origins = Origins(read_options(self._options))
+        self._client: Client = plan.server.open()
+        self._known: dict[str, Look] = {}
+        self._done = Archived()
+
+    def close(self) -> None:
+        self._origins.close()
+        self._client.close()
+
+    def run(self, is_over: threading.Event) -> Archived:
+        looks = self._origins.all_looks()
+        self._tell_recreated(looks)
+        self._finish()
+        targets = looks if self._plan.is_once else None
+        while not is_over.is_set():
+            moves, behind = self._next(targets)
+            self._progress.update(rows=self._done.rows, lag=behind)
+            if moves:
+                self._take(moves)
+            elif targets is not None:
+                break
+            else:
+                is_over.wait(self._plan.every_ms / 1000)
+        return self._done
+
+    # --- what is next
+
+    def _next(self, targets: Mapping[str, Look] | None) -> tuple[list[Move], int]:
+        """The next batch, and how many seqs are not archived yet."""
+        self._known = looks = self._origins.looks(self._known)
+        if targets is not None:
+            looks = {
+                name: replace(look, head=min(look.head, targets[name].head))
+                for name, look in looks.items()
+                if name in targets and targets[name].epoch == look.epoch
+            }
+        starts = {name: Cursor(look.epoch, self._end(name, look.epoch)) for name, look in looks.items()}
+        ends = limited(starts, looks, self._plan.batch_records, None)
+        moves = [Move(name, looks[name].epoch, starts[name].seq, end.seq) for name, end in sorted(ends.items())]
+        behind = sum(max(0, look.head - starts[name].seq) for name, look in looks.items())
+        return [move for move in moves if move.last > move.after], behind
+
+    def _end(self, topic: str, epoch: int) -> int:
+        """The last seq that the lake knows of."""
+        return max((entry.last for entry in self._lake.entries.get((topic, epoch), ())), default=0)
+
+    def _tell_recreated(self, looks: Mapping[str, Look]) -> None:
+        for topic, epoch in self._lake.entries:
+            if topic in looks and epoch < looks[topic].epoch and (topic, looks[topic].epoch) not in self._lake.entries:
+                self._progress.note(
+                    f"topic {topic} was deleted and created anew: what its epoch {epoch} had above seq "
+                    f"{self._end(topic, epoch)} was not archived",
+                    topic=topic,
+                )
+
+    # --- a batch
+
+    def _take(self, moves: Sequence[Move]) -> None:
+        batch = self._lake.runs.get(self._run, -1) + 1
+        name = f"{self._run}/{batch:010d}"
+        try:
+            rows, gaps = self._write(moves, f"records/{name}")
+        except Moved as moved:
+            self._progress.note(str(moved))
+            self._known = {}
+            return
+        files = self._files(f"records/{name}", rows)
+        self._put_gaps(name, moves, gaps)
+        self._place.make_durable([file.path for _, file in files])
+        covered = [_covered(move, files, gaps) for move in moves]
+        self._lake.commit(Commit(run=self._run, batch=batch, covered=covered))
+        self._place.make_durable([])
+        self._count(covered)
+        self._finish()
+
+    def _write(self, moves: Sequence[Move], directory: str) -> tuple[int, list[Gap]]:
+        """The records of the batch as Parquet files; how many there are, and the gaps between them."""
+        options = {
+            **self._plan.server.options(),
+            "topics": ",".join(move.topic for move in moves),
+            "startingSeq": _json({move.topic: {"epoch": move.epoch, "seq": move.after} for move in moves}),
+            "endingSeq": _json({move.topic: move.last for move in moves}),
+            "onGap": "record",
+            "minPartitions": str(_parallelism(self._spark)),
+            **({} if self._plan.path is None else {"path": self._plan.path}),
+        }
+        read = self._spark.read.format("topics").options(**options)
+        try:
+            records, seen = split_gaps(read.load())
+            writer = _with_epochs(records, moves).select(*COLUMNS).write.mode("overwrite")
+            writer.option("compression", "zstd").parquet(self._place.uri(directory))
+        except Exception:
+            self._check_instances(moves)
+            raise
+        rows, gaps = gaps_of(seen)
+        if any(gap.reason == "recreated" for gap in gaps):
+            self._check_instances(moves)
+            raise Moved("a topic was created anew while it was archived")
+        return rows, gaps
+
+    def _check_instances(self, moves: Sequence[Move]) -> None:
+        """Raise Moved if a topic is not the one that the batch was planned for."""
+        for move in moves:
+            try:
+                epoch = self._client.state(move.topic, touch=False).epoch
+            except TopicNotFound:
+                epoch = None
+            if epoch != move.epoch:
+                raise Moved(f"topic {move.topic} was deleted while it was archived") from None
+
+    def _files(self, directory: str, rows: int) -> list[tuple[str, LakeFile]]:
+        """The files that Spark has written, each with its topic; empty ones are removed."""
+        import pyarrow.parquet as pq
+
+        files: list[tuple[str, LakeFile]] = []
+        for info in self._place.listing(directory):
+            if not info.base_name.endswith(".parquet"):
+                continue
+            path = f"{directory}/{info.base_name}"
+            metadata = pq.read_metadata(info.path, filesystem=self._place.system)
+            if metadata.num_rows:
+                topic, first, last = _bounds(metadata, path)
+                files.append((topic, LakeFile(path, first, last, metadata.num_rows, info.size)))
+            else:
+                self._place.remove(path)
+        found = sum(file.rows for _, file in files)
+        if found != rows:
+            raise Damaged(f"{self._place.root}/{directory}", 0, f"it has {found} rows, and {rows} were written")
+        return files
+
+    def _put_gaps(self, name: str, moves: Sequence[Move], gaps: Sequence[Gap]) -> None:
+        """A file of the table of gaps, for people; the manifest has them, too."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not gaps:
+            return
+        epochs = {move.topic: move.epoch for move in moves}
+        table = pa.table(
+            {
+                "topic": [gap.topic for gap in gaps],
+                "epoch": [epochs[gap.topic] for gap in gaps],
+                "gap_from": [gap.first for gap in gaps],
+                "gap_to": [gap.last for gap in gaps],
+                "reason": [gap.reason for gap in gaps],
+                "noticed": pa.array([self._clock.now_ms()] * len(gaps), pa.timestamp("ms", "UTC")),
+            }
+        )
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        self._place.put(f"gaps/{name}.parquet", sink.getvalue().to_pybytes())
+
+    def _count(self, covered: Sequence[Covered]) -> None:
+        self._done.batches += 1
+        for entry in covered:
+            rows = sum(file.rows for file in entry.files)
+            lost = sum(gap.last - gap.first + 1 for gap in entry.gaps)
+            self._done.rows += rows
+            self._done.lost += lost
+            self._done.deleted += entry.last - entry.first + 1 - rows - lost
+            for gap in entry.gaps:
+                self._progress.note(
+                    f"lost before it could be archived: topic {entry.topic}, seqs {gap.first} to {gap.last} "
+                    f"({gap.reason})",
+                    topic=entry.topic,
+                    gap_from=gap.first,
+                    gap_to=gap.last,
+                    reason=gap.reason,
+                )
+
+    # --- what follows a commit, and what an earlier run left of that
+
+    def _finish(self) -> None:
+        if self._table is not None:
+            self._table.add(self._lake)
+        if self._plan.trims:
+            for topic, look in self._origins.looks(self._known).items():
+                self._trim(look, self._end(topic, look.epoch) - self._plan.keep_records)
+
+    def _trim(self, look: Look, through: int) -> None:
+        """Delete what the lake has. The manifest says so first."""
+        topic, epoch = look.topic, look.epoch
+        if through < look.earliest:
+            return
+        state = self._client.state(topic, touch=False)
+        if state.epoch != epoch:
+            return
+        if state.type != "log":
+            raise InvalidRequest(
+                f"topic {topic} is a {state.type}: its jobs are not trimmed. Archive it without --trim"
+            )
+        if through > self._lake.trimmed_through(topic, epoch):
+            self._lake.commit(Commit(trimmed=[Trimmed(topic, epoch, through)]))
+        self._done.trimmed += self._client.delete_records(topic, before_seq=through + 1).deleted
+
+
+def _covered(move: Move, files: Sequence[tuple[str, LakeFile]], gaps: Sequence[Gap]) -> Covered:
+    own = sorted((file for topic, file in files if topic == move.topic), key=lambda file: file.first)
+    lost = [Lost(gap.first, gap.last, gap.reason) for gap in gaps if gap.topic == move.topic]  # type: ignore[arg-type]
+    return Covered(move.topic, move.epoch, move.after + 1, move.last, own, lost)
+
+
+def _with_epochs(records: Any, moves: Sequence[Move]) -> Any:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    by_epoch: dict[int, list[str]] = defaultdict(list)
+    for move in moves:
+        by_epoch[move.epoch].append(move.topic)
+    column: Any = None
+    for epoch, topics in by_epoch.items():
+        is_one = F.col("topic").isin(topics)
+        value = F.lit(epoch).cast("bigint")
+        column = F.when(is_one, value) if column is None else column.when(is_one, value)
+    return records.withColumn("epoch", column)
+
+
+def _bounds(metadata: Any, path: str) -> tuple[str, int, int]:
+    """The topic of a file, and its first and last seq, from the statistics of its columns."""
+    found: dict[str, list[Any]] = {"topic": [], "seq": []}
+    for group in range(metadata.num_row_groups):
+        for n in range(metadata.num_columns):
+            column = metadata.row_group(group).column(n)
+            if column.path_in_schema in found:
+                statistics = column.statistics
+                if statistics is None or not statistics.has_min_max:
+                    raise Damaged(path, 0, f"it has no statistics of {column.path_in_schema}")
+                found[column.path_in_schema] += [statistics.min, statistics.max]
+    topics = set(found["topic"])
+    if len(topics) != 1:
+        raise Damaged(path, 0, f"it has rows of {len(topics)} topics")
+    return topics.pop(), min(found["seq"]), max(found["seq"])
+
+
+def _parallelism(spark: "SparkSession") -> int:
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # Spark Connect does not tell
+        return 2
+
+
+def _json(value: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
+
+Over = Callable[[], bool]

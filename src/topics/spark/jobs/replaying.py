@@ -1,0 +1,193 @@
+"""`topics replay`: what a lake has of a topic, appended to a topic again, in the order of the seqs, each record once.
+
+The history is taken in units, ranges of seqs, one after the other; each is one write under a name made of the range
+and the filters. What a lake has of a range never changes, so a unit that is written again has the same keys. The
+ledger keeps the plan of the first run: where it ends, and how long a unit is.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from topics.clock import Clock, SystemClock
+from topics.errors import InvalidRequest
+from topics.model import TagMatch
+from topics.segments import Lost
+from topics.spark.jobs import ledger as ledgers
+from topics.spark.jobs.files import Place
+from topics.spark.jobs.ledger import Ledger
+from topics.spark.jobs.progress import Progress
+from topics.spark.lake import Lake
+from topics.spark.options import Connection
+from topics.spark.ranges import Range, intersect, subtract, union
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+UNIT_SEQS: Final = 200_000
+UNIT_SEQS_MIN: Final = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """What to replay. Seqs are inclusive; times are epoch-ms, `since` inclusive, `until` not. None = no bound."""
+
+    topic: str
+    epoch: int | None = None  # None = the last one that the lake has
+    first: int | None = None
+    last: int | None = None
+    since: int | None = None
+    until: int | None = None
+    tag: str | None = None  # one tag, or `prefix*`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What came of a replay, all runs together. `gaps` were lost before they were archived, `missing` never was."""
+
+    rows: int
+    rows_now: int
+    gaps: Sequence[Lost]
+    missing: Sequence[Range]
+
+
+def replay(
+    spark: "SparkSession",
+    lake: str,
+    history: History,
+    topic: str,
+    *,
+    server: Connection,
+    rate: int | None = None,
+    state: str | None = None,
+    name: str = "",
+    sets_window: bool = False,
+    at_least_once: bool = False,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> Replayed:
+    """Append what is not in the topic yet; at most `rate` records per second, None = as fast as it goes."""
+    progress, clock = progress or Progress("replay"), clock or SystemClock()
+    about = {"lake": Place(lake).path, "history": asdict(history), "topic": topic, "url": server.url, "name": name}
+    id = ledgers.identity("replay", about)
+    ledger = Ledger.open(state or ledgers.default_directory(), f"replay-{id}", about, clock)
+    chosen = Chosen.of(Lake.load(lake), history, ledger, rate)
+    with server.open() as client:
+        ledger.bind(client, topic, sets_window=sets_window, at_least_once=at_least_once)
+    before = ledger.rows
+    job = _Job(spark, chosen, topic, server, progress, clock)
+    progress.update(total=chosen.rows)
+    job.run(ledger, f"{name}/{ledgers.identity(about['lake'], about['history'])}", rate)
+    return Replayed(rows=ledger.rows, rows_now=ledger.rows - before, gaps=chosen.gaps, missing=chosen.missing)
+
+
+class Chosen:
+    """The part of a lake that is replayed."""
+
+    def __init__(self, lake: Lake, history: History, epoch: int, first: int, last: int, unit_seqs: int) -> None:
+        self.lake, self.history, self.epoch = lake, history, epoch
+        self.first, self.last, self._unit_seqs = first, last, unit_seqs
+
+    @classmethod
+    def of(cls, lake: Lake, history: History, ledger: Ledger, rate: int | None) -> "Chosen":
+        """As the first run saw it."""
+        epochs = sorted(epoch for topic, epoch in lake.entries if topic == history.topic)
+        if not epochs or history.epoch not in (None, *epochs):
+            wanted = history.topic if history.epoch is None else f"{history.topic}, epoch {history.epoch}"
+            there = sorted({topic for topic, _ in lake.entries})
+            raise InvalidRequest(f"{lake.root} has nothing of topic {wanted}; it has {', '.join(there) or 'no topic'}")
+        plan = ledger.contents.about.setdefault("plan", {})
+        epoch = plan.setdefault("epoch", history.epoch or epochs[-1])
+        entries = lake.entries[(history.topic, epoch)]
+        first = max(min(entry.first for entry in entries), history.first or 1)
+        last = plan.setdefault("last", min(max(e.last for e in entries), history.last or max(e.last for e in entries)))
+        unit_seqs = plan.setdefault("unit_seqs", _unit_seqs(rate))
+        return cls(lake, history, epoch, first, last, unit_seqs)
+
+    @property
+    def gaps(self) -> list[Lost]:
+        entries = self.lake.entries[(self.history.topic, self.epoch)]
+        found = [gap for entry in entries for gap in entry.gaps if gap.last >= self.first and gap.first <= self.last]
+        clipped = (Lost(max(gap.first, self.first), min(gap.last, self.last), gap.reason) for gap in found)
+        return sorted(clipped)
+
+    @property
+    def missing(self) -> list[Range]:
+        known = union((e.first, e.last) for e in self.lake.entries[(self.history.topic, self.epoch)])
+        return subtract([(self.first, self.last)], known)
+
+    @property
+    def rows(self) -> int:
+        """At most so many; filters take less."""
+        return sum(file.rows for file in self.files(self.first, self.last))
+
+    def files(self, first: int, last: int) -> Sequence[Any]:
+        return self.lake.files(self.history.topic, self.epoch, first, last)
+
+    def units(self) -> list[Range]:
+        """Ranges with rows in them, ascending; cut by arithmetic alone."""
+        have = union((file.first, file.last) for file in self.files(self.first, self.last))
+        cuts = range(self.first, self.last + 1, self._unit_seqs)
+        units = ((start, min(start + self._unit_seqs - 1, self.last)) for start in cuts)
+        return [unit for unit in units if intersect([unit], have)]
+
+
+def _unit_seqs(rate: int | None) -> int:
+    """About a second's worth, so that a rate is kept from second to second."""
+    return UNIT_SEQS if rate is None else max(UNIT_SEQS_MIN, min(UNIT_SEQS, rate))
+
+
+class _Job:
+    def __init__(
+        self, spark: "SparkSession", chosen: Chosen, topic: str, server: Connection, progress: Progress, clock: Clock
+    ) -> None:
+        self._spark = spark
+        self._chosen = chosen
+        self._topic = topic
+        self._server = server
+        self._progress = progress
+        self._clock = clock
+
+    def run(self, ledger: Ledger, prefix: str, rate: int | None) -> None:
+        began, written = self._clock.monotonic(), 0
+        for first, last in self._chosen.units():
+            unit = f"{first}-{last}"
+            if ledger.is_done(unit):
+                continue
+            ledger.begin(unit)
+            rows = self._write(first, last, f"replay/{ledgers.identity(prefix)}/{unit}")
+            ledger.finish(unit, rows)
+            written += rows
+            self._progress.update(add=rows)
+            if rate is not None:
+                threading.Event().wait(max(0.0, began + written / rate - self._clock.monotonic()))
+
+    def _write(self, first: int, last: int, id: str) -> int:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F  # noqa: N812
+
+        place = Place(self._chosen.lake.root)
+        paths = [place.uri(file.path) for file in self._chosen.files(first, last)]
+        rows = self._spark.read.parquet(*paths).filter(F.col("seq").between(first, last))
+        rows = _filtered(rows, self._chosen.history).coalesce(1).sortWithinPartitions("seq")
+        seen = Observation()
+        writer = rows.select("data", "tag", "node", "meta").observe(seen, F.count(F.lit(1)).alias("rows")).write
+        writer = writer.format("topics").options(**self._server.options(), topic=self._topic, writeId=id)
+        writer.mode("append").save()
+        return int(seen.get["rows"])
+
+
+def _filtered(rows: "DataFrame", history: History) -> "DataFrame":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if history.since is not None:
+        rows = rows.filter(F.unix_millis("ts") >= history.since)
+    if history.until is not None:
+        rows = rows.filter(F.unix_millis("ts") < history.until)
+    if history.tag is not None:
+        is_glob = history.tag.endswith("*")
+        match = TagMatch("Glob" if is_glob else "Eq", history.tag.removesuffix("*") if is_glob else history.tag)
+        column = F.col("tag")
+        rows = rows.filter(column.startswith(match.value) if is_glob else column == match.value)
+    return rows
