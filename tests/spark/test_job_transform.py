@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812
 
 from tests.spark.rig import PATIENCE_S, Rig
 from topics.errors import InvalidRequest
@@ -334,13 +334,13 @@ GOOD = {
         ),
         (
             {"sources": {"orders": {"topic": "a", "token": "s3cr3t"}}},
-            "a token has no place in a file; set TOPICS_TOKEN",
+            "a token has no place in a file; set TOPICS_TOK",
         ),
         ({"sources": {"orders": {"topic": ["a"]}}}, "key sources.orders.topic is ['a']: it must be a text"),
         ({"sources": {"my-orders": {"topic": "a"}}}, "key sources.my-orders: 'my-orders' names a view"),
         (
             {"sources": {"orders": {"topic": "a", "watermark": {"column": "ts"}}}},
-            "sources.orders.watermark.delay is miss",
+            "orders.watermark.delay is miss",
         ),
         ({"steps": [{"name": "s"}]}, "key steps[0].sql is missing"),
         ({"steps": [{"name": "orders", "sql": "SELECT 1"}]}, "the view orders is there already, from sources.orders"),

@@ -21,9 +21,10 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import InvalidRequest, TopicsError
 from topics.spark.jobs import declaring
@@ -269,7 +270,9 @@ class _Batches:
 
 def is_shuffled(rows: "DataFrame") -> bool:
     """Whether rows may come in another order when a batch is run again."""
-    return SHUFFLED.search(cast(Any, rows)._explain_string(extended=True)) is not None
+    with redirect_stdout(StringIO()) as said:  # what is public about a plan is how it is printed
+        rows.explain(extended=True)
+    return SHUFFLED.search(said.getvalue()) is not None
 
 
 def as_records(rows: "DataFrame", sink: Sink) -> "DataFrame":
