@@ -34,3 +34,11 @@ def tune_process() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def give_memory_back() -> None:
+    """Return free memory to the system: what a rush needed is not kept for ever. Takes some milliseconds."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        pass  # not glibc

@@ -41,7 +41,8 @@ def run(rig: Rig, tmp_path: Path) -> Import:
 
 
 def records(rig: Rig, topic: str | None = None) -> list[Record]:
-    return [r for r in rig.client.consume(topic or f"{rig.prefix}.t", follow=False, include_tags=True)]  # type: ignore[misc]
+    found = rig.client.consume(topic or f"{rig.prefix}.t", follow=False, include_tags=True)
+    return [record for record in found if isinstance(record, Record)]
 
 
 def texts(rig: Rig) -> list[str]:
@@ -188,8 +189,8 @@ def test_files_are_cut_alike_on_any_number_of_cores(
     directory = tmp_path / "in"
     directory.mkdir()
     for number in range(40):  # more than Spark lists one by one, most of one size
-        (directory / f"{number}.ndjson").write_text("".join(f"{1000 * number + n:05}1\n" for n in range(1000)))
-    (directory / "big.ndjson").write_text("".join(f"{n}\n" for n in range(100_000, 110_000)))
+        (directory / f"{number}.ndjson").write_text("".join(f"1{1000 * number + n:05}\n" for n in range(1000)))
+    (directory / "big.ndjson").write_text("".join(f"{n}\n" for n in range(200_000, 210_000)))
     run(directory)
     before = rig.client.state(f"{rig.prefix}.t").head_seq
     os.rename(tmp_path / "state", tmp_path / "lost")

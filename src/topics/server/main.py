@@ -28,13 +28,14 @@ from topics.server.auth import Keyring
 from topics.server.exchange import Limits
 from topics.server.listener import Listener
 from topics.server.logs import set_up_logging
-from topics.server.pressure import Pressure
+from topics.server.pressure import RESUMING_AT, Pressure
 from topics.settings import Settings
-from topics.tuning import tune_process
+from topics.tuning import give_memory_back, tune_process
 
 log = logging.getLogger("topics.server")
 
 DRAIN_S: Final = 10.0  # for running requests, at a stop
+SAVE_MEMORY_S: Final = 30.0
 CLOSE_S: Final = 1.0  # for connections after that
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -184,10 +185,20 @@ async def _serve(server: Server, on_bound: Bound) -> None:
     recovery.result()
     gc.freeze()
     _announce(server)
+    saving = asyncio.create_task(_save_memory(server))
     await stopping
+    saving.cancel()
     log.info("stopping")
     await server.close()
     log.info("stopped")
+
+
+async def _save_memory(server: Server) -> None:
+    """Now and then, when nothing runs, give back the memory that is free."""
+    while True:
+        await asyncio.sleep(SAVE_MEMORY_S)
+        if not server.app.slots.running and server.pressure.level < RESUMING_AT:
+            give_memory_back()
 
 
 def _announce(server: Server) -> None:

@@ -1,0 +1,294 @@
+"""`topics archive`: what the lake has, what it says was lost, and what is deleted once it has it."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.spark.commands import Command
+from tests.spark.rig import Rig, gaps, seqs
+from topics.client import NewRecord
+from topics.errors import ConfigurationError, InvalidRequest
+from topics.segments import Lost
+from topics.spark.jobs import archiving, iceberg
+from topics.spark.jobs.archiving import Archived, Plan, archive
+from topics.spark.lake import Commit, Lake, Trimmed
+from topics.spark.options import Connection
+
+Archive = Callable[..., Archived]
+
+
+@pytest.fixture
+def run(rig: Rig, tmp_path: Path) -> Archive:
+    """Archive once, into the lake of the test."""
+
+    def run(selection: str, **given: Any) -> Archived:
+        plan = Plan(selection=selection, server=Connection(url=rig.url), **{"is_once": True, **given})
+        return archive(rig.spark, plan, str(tmp_path / "lake"))
+
+    return run
+
+
+def lake(tmp_path: Path) -> Lake:
+    return Lake.load(str(tmp_path / "lake"))
+
+
+def rows(tmp_path: Path, topic: str) -> list[dict[str, Any]]:
+    """The rows that the manifest names, in the order of the files."""
+    found = lake(tmp_path)
+    files = [file for (name, _), entries in found.entries.items() if name == topic for e in entries for file in e.files]
+    return [row for file in files for row in pq.read_table(tmp_path / "lake" / file.path).to_pylist()]
+
+
+def odd(count: int, start: int = 1) -> list[NewRecord]:
+    """Records of which each part matters."""
+    return [
+        NewRecord(
+            {"n": n, "f": n / 4, "s": 'é"\n'}, tag=f"t.{n % 3}", node=f"n{n % 2}", meta={"m": n} if n % 5 else None
+        )
+        for n in range(start, start + count)
+    ]
+
+
+def parts(found: Any) -> list[tuple[Any, ...]]:
+    return [
+        (row["seq"], row["data"], row["meta"], row["tag"], row["node"], int(row["ts"].timestamp() * 1000))
+        for row in found
+    ]
+
+
+def live(rig: Rig, topic: str) -> list[tuple[Any, ...]]:
+    with rig.client.export(topic) as export:
+        return [
+            (r["seq"], r["data"], r["meta"], r["tag"], r["node"], int(r["ts"].timestamp() * 1000))
+            for batch in export
+            for r in batch.to_pylist()
+        ]
+
+
+def test_the_lake_has_every_record_byte_for_byte(rig: Rig, run: Archive, tmp_path: Path) -> None:
+    one, other = rig.topic("a"), rig.topic("b")
+    rig.client.append(one, odd(1000))
+    rig.client.append(other, odd(10))
+    done = run(f"{rig.prefix}[.].*", batch_records=400)
+    assert (done.rows, done.lost, done.deleted, done.batches) == (1010, 0, 0, 3)
+    for topic in (one, other):
+        assert parts(rows(tmp_path, topic)) == live(rig, topic)
+    rig.client.append(one, odd(5))
+    assert run(f"{rig.prefix}[.].*").rows == 5 and run(f"{rig.prefix}[.].*").batches == 0
+    assert lake(tmp_path).covered(one, 1) == [(1, 1005)]
+    everything = rig.spark.read.parquet(str(tmp_path / "lake" / "records"))
+    assert everything.groupBy("topic").count().orderBy("topic").collect() == [(one, 1005), (other, 10)]
+
+
+def test_what_was_lost_or_deleted_before_is_accounted_for(rig: Rig, run: Archive, tmp_path: Path) -> None:
+    """TM2, DL1"""
+    topic = rig.topic(cap_records=100)
+    rig.append(topic, range(1, 301))
+    rig.client.delete_records(topic, before_seq=251)
+    rig.append(topic, range(301, 321))
+    done = run(topic)
+    assert (done.rows, done.lost + done.deleted) == (70, 250)
+    (entry,) = lake(tmp_path).entries[(topic, rig.client.state(topic).epoch)]
+    lost = [
+        gap for batch in (tmp_path / "lake" / "gaps").rglob("*.parquet") for gap in pq.read_table(batch).to_pylist()
+    ]
+    assert [(gap["topic"], gap["gap_from"], gap["gap_to"], gap["reason"]) for gap in lost] == [
+        (topic, *gap) for gap in entry.gaps
+    ]
+    assert sum(gap.last - gap.first + 1 for gap in entry.gaps) == done.lost
+    assert sum(file.rows for file in entry.files) + done.lost + done.deleted == 320
+
+
+def test_a_cap_takes_what_the_lake_has_and_reading_goes_on(rig: Rig, run: Archive, tmp_path: Path) -> None:
+    """Archived, then evicted; evicted, then archived; and live: each seq is told of once. TM2"""
+    topic = rig.topic()
+    rig.client.append(topic, odd(1000))
+    first = live(rig, topic)
+    run(topic)
+    rig.client.put_topic(topic, cap_records=300)
+    rig.client.append(topic, odd(1000, 1001))
+    second = live(rig, topic)
+    done = run(topic)
+    assert (done.rows, done.lost) == (300, 700)
+    rig.client.append(topic, odd(400, 2001))
+    found = rig.load(topic=topic, archive=str(tmp_path / "lake"), startingSeq="0", onGap="record").collect()
+    assert gaps(found) == [(1001, 1700, "cap"), (2001, 2100, "cap")]
+    records = sorted((row.asDict() for row in found if row.kind == "record"), key=lambda row: row["seq"])
+    assert parts(records) == first + second + live(rig, topic)
+    assert lake(tmp_path).entries[(topic, rig.client.state(topic).epoch)][1].gaps == [Lost(1001, 1700, "cap")]
+
+
+def test_what_age_took_is_read_from_the_lake(rig: Rig, run: Archive, tmp_path: Path) -> None:
+    """TM2"""
+    topic = rig.topic()
+    rig.client.append(topic, odd(100))
+    before = live(rig, topic)
+    run(topic)
+    rig.client.put_topic(topic, ttl_ms=1)
+    waiting = threading.Event()
+    while rig.client.state(topic).count:
+        waiting.wait(0.01)
+    rig.client.put_topic(topic)
+    rig.client.append(topic, odd(10, 101))
+    found = rig.load(topic=topic, archive=str(tmp_path / "lake")).collect()
+    assert parts(sorted((row.asDict() for row in found), key=lambda row: row["seq"])) == before + live(rig, topic)
+
+
+def test_trimming_deletes_what_the_lake_has_and_keeps_the_newest(rig: Rig, run: Archive, tmp_path: Path) -> None:
+    """DL1"""
+    topic = rig.topic(count=100)
+    assert run(topic, trims=True, keep_records=30).trimmed == 70
+    assert [record.seq for record in rig.client.diff(topic).records] == list(range(71, 101))
+    found = lake(tmp_path)
+    assert found.trimmed_through(topic, rig.client.state(topic).epoch) == 70
+    assert seqs(rig.load(topic=topic, archive=str(tmp_path / "lake")).collect()) == list(range(1, 101))
+    rig.append(topic, range(101, 111))
+    assert run(topic, trims=True, keep_records=30).trimmed == 10
+    assert seqs(rig.load(topic=topic, archive=str(tmp_path / "lake"), startingSeq="0").collect()) == list(range(1, 111))
+
+
+def test_nothing_is_trimmed_before_the_lake_is_durable(
+    rig: Rig, run: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order in which it happens: files and directories synced, the commit, the note of the trim, the delete."""
+    from topics.client import Client
+    from topics.spark.jobs import files
+
+    topic, steps = rig.topic(count=50), []
+    sync, commit, delete = files.sync, Lake.commit, Client.delete_records
+
+    def noted(step: Callable[[Any], str], call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **named: Any) -> Any:
+            answer = call(*given, **named)
+            steps.append(step(given))
+            return answer
+
+        return run
+
+    def kind(given: Any) -> str:
+        return "sync file" if given[0].endswith(".parquet") else "sync directory"
+
+    monkeypatch.setattr(files, "sync", noted(kind, sync))
+    monkeypatch.setattr(Lake, "commit", noted(lambda given: "trim" if given[1].trimmed else "commit", commit))
+    monkeypatch.setattr(Client, "delete_records", noted(lambda _: "delete", delete))
+    run(topic, trims=True)
+    order = list(dict.fromkeys(steps))
+    assert order == ["sync file", "sync directory", "commit", "trim", "delete"]
+    assert rig.client.state(topic).count == 0
+
+
+def test_a_trim_that_was_only_noted_is_done_by_the_next_run(rig: Rig, run: Archive, tmp_path: Path) -> None:
+    topic = rig.topic(count=50)
+    run(topic)
+    lake(tmp_path).commit(Commit(trimmed=[Trimmed(topic, rig.client.state(topic).epoch, 50)]))
+    assert run(topic, trims=True).trimmed == 50
+    assert seqs(rig.load(topic=topic, archive=str(tmp_path / "lake")).collect()) == list(range(1, 51))
+
+
+def test_a_queue_is_archived_and_not_trimmed(rig: Rig, run: Archive) -> None:
+    topic = rig.topic(count=5, type="queue")
+    assert run(topic).rows == 5
+    with pytest.raises(InvalidRequest, match="is a queue: its jobs are not trimmed"):
+        run(topic, trims=True)
+    assert rig.client.state(topic).count == 5
+
+
+def test_a_topic_created_anew_is_another_one_in_the_lake(rig: Rig, run: Archive, tmp_path: Path) -> None:
+    """TM11"""
+    topic = rig.topic(count=10)
+    run(topic)
+    before = rig.client.state(topic).epoch
+    rig.client.delete_topic(topic)
+    rig.topic(count=4)
+    assert run(topic).rows == 4
+    found = lake(tmp_path)
+    assert found.covered(topic, before) == [(1, 10)]
+    assert found.covered(topic, rig.client.state(topic).epoch) == [(1, 4)]
+
+
+def test_a_batch_whose_topic_is_created_anew_meanwhile_is_not_committed(
+    rig: Rig, run: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TM11"""
+    topic, pattern = rig.topic(count=10), f"{rig.prefix}[.].*"
+    old, write = rig.client.state(topic).epoch, archiving.Archive._write
+
+    def recreate_then_write(self: Any, moves: Any, directory: str) -> Any:
+        if rig.client.state(topic).epoch == old:
+            rig.client.delete_topic(topic)
+            rig.topic(count=20)
+        return write(self, moves, directory)
+
+    monkeypatch.setattr(archiving.Archive, "_write", recreate_then_write)
+    assert run(pattern).rows == 0, "once is up to the heads of the topics that there were"
+    assert run(pattern).rows == 20
+    assert list(lake(tmp_path).entries) == [(topic, rig.client.state(topic).epoch)]
+
+
+def test_it_goes_on_until_it_is_ended(rig: Rig, tmp_path: Path) -> None:
+    topic, is_over = rig.topic(count=5), threading.Event()
+    plan = Plan(selection=topic, server=Connection(url=rig.url), every_ms=10)
+    done: list[Archived] = []
+    root = str(tmp_path / "lake")
+    thread = threading.Thread(target=lambda: done.append(archive(rig.spark, plan, root, is_over=is_over)))
+    thread.start()
+    try:
+        waiting = threading.Event()
+        for count in (5, 8):
+            while Lake.load(root, must_exist=False).covered(topic, 1) != [(1, count)]:
+                assert thread.is_alive()
+                waiting.wait(0.02)
+            if count == 5:
+                rig.append(topic, range(3))
+        with pytest.raises(InvalidRequest, match="another job writes to"):
+            archive(rig.spark, plan, root)
+    finally:
+        is_over.set()
+        thread.join()
+    assert done[0].rows == 8
+
+
+def test_an_iceberg_table_follows_the_lake(rig: Rig, run: Archive, tmp_path: Path) -> None:
+    """Also where a run was killed between the commit and the table."""
+    from pyiceberg.catalog import load_catalog
+
+    topic = rig.topic(count=10)
+    run(topic)
+    rig.append(topic, range(11, 16))
+    run(topic, iceberg="topics.records")
+    run(topic, iceberg="topics.records")
+    place = tmp_path / "lake" / "iceberg"
+    catalog = load_catalog("check", type="sql", uri=f"sqlite:///{place}/catalog.db", warehouse=f"file://{place}")
+    table = catalog.load_table("topics.records")
+    found = table.scan().to_arrow()
+    assert sorted(found["seq"].to_pylist()) == list(range(1, 16))
+    assert found.schema.names == list(archiving.COLUMNS)
+    assert table.scan(row_filter="seq > 12").to_arrow()["data"].to_pylist() == ["13", "14", "15"]
+
+
+def test_without_pyiceberg_the_message_says_what_to_install(
+    rig: Rig, run: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'topics-engine\[iceberg\]'"):
+        run(rig.topic(count=1), iceberg="topics.records")
+    assert iceberg.MISSING
+
+
+def test_killed_and_run_again_the_lake_is_the_same(rig: Rig, run: Archive, tmp_path: Path) -> None:
+    topic, count, manifest = rig.topic(), 300_000, tmp_path / "lake" / "manifest"
+    rig.append(topic, ["x" * 100] * count)
+    arguments = ("archive", topic, str(tmp_path / "lake"), "--once", "--batch-records", "30000")
+    command = Command(tmp_path / "process", *arguments, url=rig.url)
+    command.kill_once(lambda: len(list(manifest.glob("*.json"))) >= 2)
+    before = sum(entry.last - entry.first + 1 for entry in lake(tmp_path).entries[(topic, 1)])
+    assert 0 < before < count, "it was killed in the middle"
+    assert run(topic, batch_records=30_000).rows == count - before
+    assert [row["seq"] for row in rows(tmp_path, topic)] == list(range(1, count + 1))
+    assert lake(tmp_path).covered(topic, 1) == [(1, count)]
