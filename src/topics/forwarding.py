@@ -169,13 +169,16 @@ class Forwarder:
             for router in self._ledger.state.routers.incoming.get(topic.id, {}).values():
                 if router.id in self._blocked:
                     self._enqueue(router.id)
-        if not self._is_scheduled:
-            self._schedule()
+        self._schedule(self._yield)
 
-    def _schedule(self) -> None:
+    def _schedule(self, turn: Callable[[], None] | None = None) -> None:
         if self._is_running and not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(turn or self._turn)
+
+    def _yield(self) -> None:
+        """Those who wait for the write that was just flushed go on first."""
+        asyncio.get_running_loop().call_soon(self._turn)
 
     def _enqueue(self, router: int) -> None:
         if router not in self._queued:

@@ -307,4 +307,4 @@ class TestTinyQueue(TinyMachine.TestCase):  # type: ignore[misc,name-defined]
 @pytest.mark.full
 @pytest.mark.contract("QU5", "QU16", "QU18", "G11")
 class TestLongQueue(TinyMachine.TestCase):  # type: ignore[misc,name-defined]
-    settings = profile(400, 60)
+    settings = profile(250, 50)

@@ -398,8 +398,8 @@ async def test_exactly_once_skips_what_has_a_live_copy_and_nothing_else() -> Non
     async with running(disk) as engine:
         await route(engine, "ab", guarantee="exactly_once")
         await engine.append("a", data(1, 2, 3, 4))
-        await engine.append("b", data("direct"))
         await engine.read("b")
+        await engine.append("b", data("direct"))
         await engine.delete("b", before_seq=2)
         await engine.checkpoint()
     async with running(disk.kill()) as engine:

@@ -51,8 +51,13 @@ def test_records_are_exported_in_each_format(rig: Rig, run: Export, tmp_path: Pa
     assert (row["topic"], row["seq"], row["tag"], row["node"], row["meta"]) == (topic, 1, 't"1', "n", '{"k":[1]}')
     assert row["data"] == bytes(first.data).decode() and int(row["ts"].timestamp() * 1000) == first.ts
     assert lines(tmp_path / "ndjson")[0] == {
-        **{"topic": topic, "seq": 1, "ts": first.ts, "tag": 't"1', "node": "n"},
-        **{"meta": {"k": [1]}, "data": {"b": 1.0, "a": 'x,"y"'}},
+        "topic": topic,
+        "seq": 1,
+        "ts": first.ts,
+        "tag": 't"1',
+        "node": "n",
+        "meta": {"k": [1]},
+        "data": {"b": 1.0, "a": 'x,"y"'},
     }
     assert [set(line) for line in lines(tmp_path / "ndjson")[1:]] == [
         {"topic", "seq", "ts", "data"},

@@ -23,11 +23,11 @@ Replay = Callable[..., Replayed]
 def run(rig: Rig, tmp_path: Path) -> Replay:
     """Replay a topic of the lake of the test into another one."""
 
-    def run(topic: str, *, name: str = "", rate: int | None = None, clock: Any = None, **given: Any) -> Replayed:
+    def run(topic: str, *, name: str = "", rate: int | None = None, **given: Any) -> Replayed:
         history, server = History(topic=topic, **given), Connection(url=rig.url)
         lake, state = str(tmp_path / "lake"), str(tmp_path / "state")
         to = f"{topic}.again{name}"
-        return replay(rig.spark, lake, history, to, server=server, state=state, rate=rate, clock=clock)
+        return replay(rig.spark, lake, history, to, server=server, state=state, rate=rate)
 
     return run
 
@@ -91,10 +91,18 @@ def test_the_plan_of_the_first_run_is_kept(rig: Rig, run: Replay, tmp_path: Path
     assert run(topic, first=4001).rows == 10, "asked for differently, it is another replay"
 
 
-def test_a_rate_is_kept(rig: Rig, run: Replay, tmp_path: Path) -> None:
-    topic, clock = rig.topic(count=3000), ManualClock()
+def test_a_rate_is_kept(rig: Rig, tmp_path: Path) -> None:
+    topic, clock, waited = rig.topic(count=3000), ManualClock(), []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        clock.advance(round(seconds * 1000))
+
     archived(rig, tmp_path, topic)
-    assert run(topic, rate=20_000, clock=clock).rows == 3000
+    history, server, lake = History(topic=topic), Connection(url=rig.url), str(tmp_path / "lake")
+    to, state = f"{topic}.again", str(tmp_path)
+    replay(rig.spark, lake, history, to, server=server, state=state, rate=1500, clock=clock, wait=wait)
+    assert waited == [1.0, 1.0], "1500 records, and then 1500"
 
 
 def test_what_is_not_in_the_lake_is_named(rig: Rig, run: Replay, tmp_path: Path) -> None:

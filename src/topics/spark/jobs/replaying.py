@@ -6,7 +6,7 @@ ledger keeps the plan of the first run: where it ends, and how long a unit is.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,6 +66,7 @@ def replay(
     at_least_once: bool = False,
     progress: Progress | None = None,
     clock: Clock | None = None,
+    wait: Callable[[float], object] = threading.Event().wait,
 ) -> Replayed:
     """Append what is not in the topic yet; at most `rate` records per second, None = as fast as it goes."""
     progress, clock = progress or Progress("replay"), clock or SystemClock()
@@ -76,9 +77,19 @@ def replay(
     with server.open() as client:
         ledger.bind(client, topic, sets_window=sets_window, at_least_once=at_least_once)
     before = ledger.rows
-    job = _Job(spark, chosen, topic, server, progress, clock)
+    job = _Job(spark, chosen, topic, server, f"replay/{ledgers.identity(name, about['lake'], about['history'])}")
     progress.update(total=chosen.rows)
-    job.run(ledger, f"{name}/{ledgers.identity(about['lake'], about['history'])}", rate)
+    began, written = clock.monotonic(), 0
+    for unit in chosen.units():
+        if ledger.is_done(_name(unit)):
+            continue
+        ledger.begin(_name(unit))
+        rows = job.write(unit)
+        ledger.finish(_name(unit), rows)
+        written += rows
+        progress.update(add=rows)
+        if rate is not None:
+            wait(max(0.0, began + written / rate - clock.monotonic()))
     return Replayed(rows=ledger.rows, rows_now=ledger.rows - before, gaps=chosen.gaps, missing=chosen.missing)
 
 
@@ -138,42 +149,33 @@ def _unit_seqs(rate: int | None) -> int:
     return UNIT_SEQS if rate is None else max(UNIT_SEQS_MIN, min(UNIT_SEQS, rate))
 
 
+def _name(unit: Range) -> str:
+    return f"{unit[0]}-{unit[1]}"
+
+
 class _Job:
-    def __init__(
-        self, spark: "SparkSession", chosen: Chosen, topic: str, server: Connection, progress: Progress, clock: Clock
-    ) -> None:
+    """Writes units."""
+
+    def __init__(self, spark: "SparkSession", chosen: Chosen, topic: str, server: Connection, prefix: str) -> None:
         self._spark = spark
         self._chosen = chosen
         self._topic = topic
         self._server = server
-        self._progress = progress
-        self._clock = clock
+        self._prefix = prefix  # of the names of the writes
 
-    def run(self, ledger: Ledger, prefix: str, rate: int | None) -> None:
-        began, written = self._clock.monotonic(), 0
-        for first, last in self._chosen.units():
-            unit = f"{first}-{last}"
-            if ledger.is_done(unit):
-                continue
-            ledger.begin(unit)
-            rows = self._write(first, last, f"replay/{ledgers.identity(prefix)}/{unit}")
-            ledger.finish(unit, rows)
-            written += rows
-            self._progress.update(add=rows)
-            if rate is not None:
-                threading.Event().wait(max(0.0, began + written / rate - self._clock.monotonic()))
-
-    def _write(self, first: int, last: int, id: str) -> int:
+    def write(self, unit: Range) -> int:
+        """Append the records of a unit, in order; how many there are."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F  # noqa: N812
 
         place = Place(self._chosen.lake.root)
-        paths = [place.uri(file.path) for file in self._chosen.files(first, last)]
-        rows = self._spark.read.parquet(*paths).filter(F.col("seq").between(first, last))
+        paths = [place.uri(file.path) for file in self._chosen.files(*unit)]
+        rows = self._spark.read.parquet(*paths).filter(F.col("seq").between(*unit))
         rows = _filtered(rows, self._chosen.history).coalesce(1).sortWithinPartitions("seq")
         seen = Observation()
         writer = rows.select("data", "tag", "node", "meta").observe(seen, F.count(F.lit(1)).alias("rows")).write
-        writer = writer.format("topics").options(**self._server.options(), topic=self._topic, writeId=id)
+        name = f"{self._prefix}/{_name(unit)}"
+        writer = writer.format("topics").options(**self._server.options(), topic=self._topic, writeId=name)
         writer.mode("append").save()
         return int(seen.get["rows"])
 

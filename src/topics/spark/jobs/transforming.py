@@ -294,11 +294,11 @@ def as_records(rows: "DataFrame", sink: Sink) -> "DataFrame":
 def _parsed(rows: "DataFrame", schema: str, malformed: str) -> "DataFrame":
     """With data in the form of `schema`: columns and their types, or the one type of a plain value."""
     from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+    from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
     mode = {"mode": "FAILFAST" if malformed == "fail" else "PERMISSIVE"}
     kind = DataType.fromDDL(schema)
-    if isinstance(kind, StructType | ArrayType | MapType | VariantType):
+    if isinstance(kind, StructType | ArrayType | MapType):
         return rows.withColumn("data", F.from_json("data", kind, mode))
     wrapped = F.concat(F.lit('{"value":'), "data", F.lit("}"))
     return rows.withColumn("data", F.from_json(wrapped, StructType().add("value", kind), mode)["value"])
