@@ -36,6 +36,10 @@ def lake(tmp_path: Path) -> Lake:
     return Lake.load(str(tmp_path / "lake"))
 
 
+def epoch(rig: Rig, topic: str) -> int:
+    return rig.client.state(topic).epoch
+
+
 def rows(tmp_path: Path, topic: str) -> list[dict[str, Any]]:
     """The rows that the manifest names, in the order of the files."""
     found = lake(tmp_path)
@@ -79,7 +83,7 @@ def test_the_lake_has_every_record_byte_for_byte(rig: Rig, run: Archive, tmp_pat
         assert parts(rows(tmp_path, topic)) == live(rig, topic)
     rig.client.append(one, odd(5))
     assert run(f"{rig.prefix}[.].*").rows == 5 and run(f"{rig.prefix}[.].*").batches == 0
-    assert lake(tmp_path).covered(one, 1) == [(1, 1005)]
+    assert lake(tmp_path).covered(one, epoch(rig, one)) == [(1, 1005)]
     everything = rig.spark.read.parquet(str(tmp_path / "lake" / "records"))
     assert everything.groupBy("topic").count().orderBy("topic").collect() == [(one, 1005), (other, 10)]
 
@@ -92,7 +96,7 @@ def test_what_was_lost_or_deleted_before_is_accounted_for(rig: Rig, run: Archive
     rig.append(topic, range(301, 321))
     done = run(topic)
     assert (done.rows, done.lost + done.deleted) == (70, 250)
-    (entry,) = lake(tmp_path).entries[(topic, rig.client.state(topic).epoch)]
+    (entry,) = lake(tmp_path).entries[(topic, epoch(rig, topic))]
     lost = [
         gap for batch in (tmp_path / "lake" / "gaps").rglob("*.parquet") for gap in pq.read_table(batch).to_pylist()
     ]
@@ -119,7 +123,7 @@ def test_a_cap_takes_what_the_lake_has_and_reading_goes_on(rig: Rig, run: Archiv
     assert gaps(found) == [(1001, 1700, "cap"), (2001, 2100, "cap")]
     records = sorted((row.asDict() for row in found if row.kind == "record"), key=lambda row: row["seq"])
     assert parts(records) == first + second + live(rig, topic)
-    assert lake(tmp_path).entries[(topic, rig.client.state(topic).epoch)][1].gaps == [Lost(1001, 1700, "cap")]
+    assert lake(tmp_path).entries[(topic, epoch(rig, topic))][1].gaps == [Lost(1001, 1700, "cap")]
 
 
 def test_what_age_took_is_read_from_the_lake(rig: Rig, run: Archive, tmp_path: Path) -> None:
@@ -144,7 +148,7 @@ def test_trimming_deletes_what_the_lake_has_and_keeps_the_newest(rig: Rig, run: 
     assert run(topic, trims=True, keep_records=30).trimmed == 70
     assert [record.seq for record in rig.client.diff(topic).records] == list(range(71, 101))
     found = lake(tmp_path)
-    assert found.trimmed_through(topic, rig.client.state(topic).epoch) == 70
+    assert found.trimmed_through(topic, epoch(rig, topic)) == 70
     assert seqs(rig.load(topic=topic, archive=str(tmp_path / "lake")).collect()) == list(range(1, 101))
     rig.append(topic, range(101, 111))
     assert run(topic, trims=True, keep_records=30).trimmed == 10
@@ -184,7 +188,7 @@ def test_nothing_is_trimmed_before_the_lake_is_durable(
 def test_a_trim_that_was_only_noted_is_done_by_the_next_run(rig: Rig, run: Archive, tmp_path: Path) -> None:
     topic = rig.topic(count=50)
     run(topic)
-    lake(tmp_path).commit(Commit(trimmed=[Trimmed(topic, rig.client.state(topic).epoch, 50)]))
+    lake(tmp_path).commit(Commit(trimmed=[Trimmed(topic, epoch(rig, topic), 50)]))
     assert run(topic, trims=True).trimmed == 50
     assert seqs(rig.load(topic=topic, archive=str(tmp_path / "lake")).collect()) == list(range(1, 51))
 
@@ -201,13 +205,13 @@ def test_a_topic_created_anew_is_another_one_in_the_lake(rig: Rig, run: Archive,
     """TM11"""
     topic = rig.topic(count=10)
     run(topic)
-    before = rig.client.state(topic).epoch
+    before = epoch(rig, topic)
     rig.client.delete_topic(topic)
     rig.topic(count=4)
     assert run(topic).rows == 4
     found = lake(tmp_path)
     assert found.covered(topic, before) == [(1, 10)]
-    assert found.covered(topic, rig.client.state(topic).epoch) == [(1, 4)]
+    assert found.covered(topic, epoch(rig, topic)) == [(1, 4)]
 
 
 def test_a_batch_whose_topic_is_created_anew_meanwhile_is_not_committed(
@@ -215,10 +219,10 @@ def test_a_batch_whose_topic_is_created_anew_meanwhile_is_not_committed(
 ) -> None:
     """TM11"""
     topic, pattern = rig.topic(count=10), f"{rig.prefix}[.].*"
-    old, write = rig.client.state(topic).epoch, archiving.Archive._write
+    old, write = epoch(rig, topic), archiving.Archive._write
 
     def recreate_then_write(self: Any, moves: Any, directory: str) -> Any:
-        if rig.client.state(topic).epoch == old:
+        if epoch(rig, topic) == old:
             rig.client.delete_topic(topic)
             rig.topic(count=20)
         return write(self, moves, directory)
@@ -226,7 +230,7 @@ def test_a_batch_whose_topic_is_created_anew_meanwhile_is_not_committed(
     monkeypatch.setattr(archiving.Archive, "_write", recreate_then_write)
     assert run(pattern).rows == 0, "once is up to the heads of the topics that there were"
     assert run(pattern).rows == 20
-    assert list(lake(tmp_path).entries) == [(topic, rig.client.state(topic).epoch)]
+    assert list(lake(tmp_path).entries) == [(topic, epoch(rig, topic))]
 
 
 def test_it_goes_on_until_it_is_ended(rig: Rig, tmp_path: Path) -> None:
@@ -239,7 +243,7 @@ def test_it_goes_on_until_it_is_ended(rig: Rig, tmp_path: Path) -> None:
     try:
         waiting = threading.Event()
         for count in (5, 8):
-            while Lake.load(root, must_exist=False).covered(topic, 1) != [(1, count)]:
+            while Lake.load(root, must_exist=False).covered(topic, epoch(rig, topic)) != [(1, count)]:
                 assert thread.is_alive()
                 waiting.wait(0.02)
             if count == 5:
@@ -287,8 +291,8 @@ def test_killed_and_run_again_the_lake_is_the_same(rig: Rig, run: Archive, tmp_p
     arguments = ("archive", topic, str(tmp_path / "lake"), "--once", "--batch-records", "30000")
     command = Command(tmp_path / "process", *arguments, url=rig.url)
     command.kill_once(lambda: len(list(manifest.glob("*.json"))) >= 2)
-    before = sum(entry.last - entry.first + 1 for entry in lake(tmp_path).entries[(topic, 1)])
+    before = sum(entry.last - entry.first + 1 for entry in lake(tmp_path).entries[(topic, epoch(rig, topic))])
     assert 0 < before < count, "it was killed in the middle"
     assert run(topic, batch_records=30_000).rows == count - before
     assert [row["seq"] for row in rows(tmp_path, topic)] == list(range(1, count + 1))
-    assert lake(tmp_path).covered(topic, 1) == [(1, count)]
+    assert lake(tmp_path).covered(topic, epoch(rig, topic)) == [(1, count)]

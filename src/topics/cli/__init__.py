@@ -9,6 +9,7 @@ from topics.cli.environment import variables_help
 from topics.cli.export import export
 from topics.cli.import_ import import_
 from topics.cli.replay import replay
+from topics.cli.report import report
 from topics.cli.transform import transform
 
 app = typer.Typer(name="topics", help="A persistent event engine.", no_args_is_help=True, add_completion=False)
@@ -62,6 +63,7 @@ app.command()(archive)
 app.command()(replay)
 app.command()(transform)
 app.command()(audit)
+app.command()(report)
 
 
 def main() -> None:

@@ -142,17 +142,25 @@ class Picker:
         self._rows_left = STEP_ROWS
 
     def pick(self, after: int, stop: int) -> None:
-        """Pick from the live records above `after`, up to seq `stop`; `reached` says how far that came."""
+        """Pick from the live records above `after`, up to seq `stop`; `reached` says how far that came.
+
+        One step needs one page of a sealed part at hand, not more: it ends where it would need another.
+        """
         self.reached = after
         for part, first, end in self._source.log.runs_between(after, stop):
             while first < end:
                 upto = min(end, (first // PAGE_ROWS + 1) * PAGE_ROWS)
-                for run in self._wanted(part, first, upto):
-                    if not self._take(run):
-                        return
+                try:
+                    for run in self._wanted(part, first, upto):
+                        if not self._take(run):
+                            return
+                except ColdRows:
+                    if self.reached == after:
+                        raise
+                    return
                 self.reached = part.seq_at(upto - 1)
                 self._rows_left -= upto - first
-                if self._rows_left <= 0:
+                if self._rows_left <= 0 or (self.runs and isinstance(part, Sealed)):
                     return
                 first = upto
         self.reached = max(after, stop)

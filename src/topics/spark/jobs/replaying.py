@@ -66,7 +66,7 @@ def replay(
     at_least_once: bool = False,
     progress: Progress | None = None,
     clock: Clock | None = None,
-    wait: Callable[[float], object] = threading.Event().wait,
+    wait: Callable[[float], object] | None = None,
 ) -> Replayed:
     """Append what is not in the topic yet; at most `rate` records per second, None = as fast as it goes."""
     progress, clock = progress or Progress("replay"), clock or SystemClock()
@@ -89,7 +89,7 @@ def replay(
         written += rows
         progress.update(add=rows)
         if rate is not None:
-            wait(max(0.0, began + written / rate - clock.monotonic()))
+            (wait or threading.Event().wait)(max(0.0, began + written / rate - clock.monotonic()))
     return Replayed(rows=ledger.rows, rows_now=ledger.rows - before, gaps=chosen.gaps, missing=chosen.missing)
 
 

@@ -1,0 +1,331 @@
+"""`topics report`: throughput, sizes, lag, gaps, queues and dead letters of a server, as one HTML file.
+
+    report(spark, "report.html", url="http://127.0.0.1:4000", seconds=10)
+
+What a server knows of the past is its live records: throughput is counted by their times, in Spark. It keeps no record
+of finished jobs, so how long jobs wait and run is watched for some seconds; besides, the age of what waits now is told.
+
+Owned here: what is asked and how it is counted. `paper` puts it on a page.
+"""
+
+import json
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from topics.client import Client, TopicState
+from topics.clock import Clock, SystemClock
+from topics.errors import InvalidRequest, TopicNotFound
+from topics.segments import Lost
+from topics.spark.jobs.progress import Progress
+from topics.spark.lake import Lake
+from topics.spark.options import Connection
+from topics.spark.origins import clipped
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BUCKETS: Final = 120
+STEPS_S: Final = (1, 5, 10, 60, 300, 600, 3600, 6 * 3600, 86_400, 7 * 86_400)
+POLL_S: Final = 0.25
+AGES_MS: Final = {
+    "< 1 s": 1000,
+    "< 10 s": 10_000,
+    "< 1 min": 60_000,
+    "< 10 min": 600_000,
+    "< 1 h": 3_600_000,
+    "< 1 d": 86_400_000,
+}
+OLDER: Final = "older"
+
+
+@dataclass
+class Queue:
+    """A queue: what waits, what runs, what was given up."""
+
+    topic: str
+    ready: int
+    in_flight: int
+    dead_lettered: int
+    waiting: dict[str, int] = field(default_factory=dict)  # age → jobs that are ready
+    running: dict[str, int] = field(default_factory=dict)  # age of the lease → jobs in flight
+    waits_ms: list[int] = field(default_factory=list)  # from the write to a claim, of jobs claimed while it was watched
+    runs_ms: list[int] = field(default_factory=list)  # from a claim to its end, likewise
+
+
+@dataclass
+class Behind:
+    """A reader that remembers where it is: a pipeline's checkpoint, or a lake."""
+
+    reader: str
+    topic: str
+    seq: int
+    lag: int
+
+
+@dataclass
+class Report:
+    """All that goes on the page."""
+
+    url: str
+    made_ms: int
+    version: str
+    uptime_ms: int
+    metrics: dict[str, Any]
+    states: list[TopicState]
+    start_ms: int = 0
+    step_ms: int = 1
+    records: dict[str, list[float]] = field(default_factory=dict)  # by topic, for each step of time
+    bytes: dict[str, list[float]] = field(default_factory=dict)
+    gaps: dict[str, list[Lost]] = field(default_factory=dict)
+    queues: list[Queue] = field(default_factory=list)
+    letters: dict[tuple[str, str, str], int] = field(default_factory=dict)  # queue, reason, deliveries → letters
+    behind: list[Behind] = field(default_factory=list)
+    routers: dict[str, int] = field(default_factory=dict)  # forwarded in all
+    watched_s: float = 0.0
+
+
+def report(
+    spark: "SparkSession",
+    file: str,
+    *,
+    url: str | None = None,
+    pattern: str | None = None,
+    seconds: float = 5.0,
+    checkpoints: Sequence[str] = (),
+    lakes: Sequence[str] = (),
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> Report:
+    """Write the report into `file`, whole or not at all. Queues are watched for `seconds`."""
+    from topics.spark.jobs import paper
+
+    server = Connection.load(url)
+    progress = progress or Progress("report")
+    with server.open() as client:
+        made = _Maker(spark, client, server, clock or SystemClock(), progress).make(pattern, seconds)
+        made.behind = [
+            *(one for place in checkpoints for one in _of_checkpoint(place, made.states)),
+            *(one for root in lakes for one in _of_lake(root, made.states)),
+        ]
+    temporary = f"{file}.{os.getpid()}.tmp"
+    try:
+        Path(temporary).write_text(paper.page(made))
+        os.replace(temporary, file)
+    except OSError as error:
+        raise InvalidRequest(f"{file} cannot be written: {error.strerror}") from None
+    return made
+
+
+class _Maker:
+    def __init__(
+        self, spark: "SparkSession", client: Client, server: Connection, clock: Clock, progress: Progress
+    ) -> None:
+        self._spark = spark
+        self._client = client
+        self._server = server
+        self._clock = clock
+        self._progress = progress
+
+    def make(self, pattern: str | None, seconds: float) -> Report:
+        matches = _matching(pattern)
+        health = self._client.health()
+        states = list(self._states(name for name in self._names() if matches(name)))
+        made = Report(
+            url=self._client.url,
+            made_ms=self._clock.now_ms(),
+            version=health.version,
+            uptime_ms=health.uptime_ms,
+            metrics=self._client.metrics(),
+            states=states,
+            routers={router.router: router.forwarded_total for router in self._client.routers()},
+        )
+        made.gaps = {state.topic: lost for state in states if (lost := self._lost(state))}
+        made.queues = [self._queue(state) for state in states if state.queue is not None]
+        if made.queues and seconds > 0:
+            made.watched_s = seconds
+            self._watch(made.queues, {state.topic: state for state in states}, seconds)
+        self._count(made)
+        self._sort_letters(made)
+        return made
+
+    def _names(self) -> list[str]:
+        return [listed.topic for listed in self._client.topics()]
+
+    def _states(self, names: Iterable[str]) -> Iterable[TopicState]:
+        for name in names:
+            with suppress(TopicNotFound):  # deleted meanwhile
+                yield self._client.state(name, touch=False)
+
+    def _lost(self, state: TopicState) -> list[Lost]:
+        if not state.head_seq:
+            return []
+        try:
+            with closing(self._client.export(state.topic)) as export:
+                return clipped(export.info.lost, 0, state.head_seq)
+        except TopicNotFound:
+            return []
+
+    # --- throughput
+
+    def _rows(self, topics: Sequence[str], columns: str) -> "DataFrame":
+        reader = self._spark.read.format("topics").schema(columns).options(**self._server.options())
+        return reader.option("topics", ",".join(topics)).option("onGap", "ignore").load()
+
+    def _count(self, made: Report) -> None:
+        """Records and bytes over time, of what is live."""
+        filled = [state for state in made.states if state.count]
+        if not filled:
+            return
+        first = min(self._first_ts(state) for state in filled)
+        last = max(state.last_write_ts or 0 for state in filled)
+        made.step_ms = step_of(max(0, last - first))
+        made.start_ms = first // made.step_ms * made.step_ms
+        count = (last - made.start_ms) // made.step_ms + 1
+        rows = self._rows([state.topic for state in filled], "topic STRING, ts TIMESTAMP, data STRING")
+        buckets = rows.selectExpr(
+            "topic",
+            f"least({count - 1}, greatest(0, (unix_millis(ts) - {made.start_ms}) div {made.step_ms})) AS step",
+            "octet_length(data) AS size",
+        )
+        for row in buckets.groupBy("topic", "step").agg({"*": "count", "size": "sum"}).collect():
+            made.records.setdefault(row["topic"], [0.0] * count)[row["step"]] = row["count(1)"]
+            made.bytes.setdefault(row["topic"], [0.0] * count)[row["step"]] = row["sum(size)"]
+        self._progress.update(rows=int(sum(map(sum, made.records.values()))))
+
+    def _first_ts(self, state: TopicState) -> int:
+        records = self._client.diff(state.topic, max(0, state.earliest_seq - 1), limit=1, include_meta=False).records
+        return records[0].ts if records else state.last_write_ts or 0
+
+    # --- queues
+
+    def _queue(self, state: TopicState) -> Queue:
+        assert state.queue is not None
+        found = Queue(state.topic, state.queue.ready, state.queue.in_flight, state.queue.dead_lettered)
+        now = self._clock.now_ms()
+        leased = set()
+        running: list[int] = []
+        for lease in self._client.leases(state.topic):
+            leased.add(lease.seq)
+            running.append(now - (lease.deadline - state.config.lease_ms))
+        found.running = ages(running)
+        if state.count:
+            rows = self._rows([state.topic], "seq BIGINT, ts TIMESTAMP")
+            by_age = rows.selectExpr("seq", f"{now} - unix_millis(ts) AS age")
+            if leased:
+                by_age = by_age.where(~by_age["seq"].isin(sorted(leased)))
+            cases = " ".join(f"WHEN age < {limit} THEN '{name}'" for name, limit in AGES_MS.items())
+            counted = by_age.selectExpr(f"CASE {cases} ELSE '{OLDER}' END AS name").groupBy("name").count().collect()
+            found.waiting = dict.fromkeys((*AGES_MS, OLDER), 0) | {row["name"]: row["count"] for row in counted}
+        return found
+
+    def _watch(self, queues: Sequence[Queue], states: dict[str, TopicState], seconds: float) -> None:
+        """See which jobs are claimed, and which leases end."""
+        began: dict[tuple[str, int, int], int] = {}  # topic, seq, delivery → when it was claimed
+        known = {queue.topic: self._leases(states[queue.topic]) for queue in queues}
+        end = self._clock.monotonic() + seconds
+        pause = threading.Event()
+        while self._clock.monotonic() < end:
+            pause.wait(POLL_S)
+            now = self._clock.now_ms()
+            for queue in queues:
+                leases = self._leases(states[queue.topic])
+                for key, claimed in leases.items():
+                    if key not in known[queue.topic]:
+                        began[key] = claimed
+                        queue.waits_ms.extend(self._wait(queue.topic, key[1], claimed))
+                for key in known[queue.topic].keys() - leases.keys():
+                    if key in began:
+                        queue.runs_ms.append(max(0, now - began.pop(key)))
+                known[queue.topic] = leases
+
+    def _leases(self, state: TopicState) -> dict[tuple[str, int, int], int]:
+        try:
+            return {
+                (state.topic, lease.seq, lease.deliveries): lease.deadline - state.config.lease_ms
+                for lease in self._client.leases(state.topic)
+            }
+        except TopicNotFound:
+            return {}
+
+    def _wait(self, topic: str, seq: int, claimed: int) -> list[int]:
+        """How long a job had waited when it was claimed; nothing if it is done already."""
+        records = self._client.diff(topic, seq - 1, limit=1, include_meta=False).records
+        return [max(0, claimed - record.ts) for record in records if record.seq == seq]
+
+    # --- dead letters
+
+    def _sort_letters(self, made: Report) -> None:
+        """Letters by queue and reason: what their meta says in `reason`, `error` or `cause`, else their tag."""
+        names = {state.topic for state in made.states if state.count}
+        topics = sorted(
+            {state.config.dead_letter for state in made.states if state.config.dead_letter in names} - {None}
+        )
+        if not topics:
+            return
+        rows = self._rows([topic for topic in topics if topic], "topic STRING, tag STRING, meta STRING")
+        reasons = ", ".join(f"get_json_object(meta, '$.{name}')" for name in ("reason", "error", "cause"))
+        sorted_rows = rows.selectExpr(
+            "coalesce(get_json_object(meta, \"$['$dead_letter_from']\"), topic) AS queue",
+            f"coalesce({reasons}, tag, '(no tag)') AS reason",
+            "coalesce(get_json_object(meta, \"$['$dead_letter_deliveries']\"), '?') AS deliveries",
+        )
+        for row in sorted_rows.groupBy("queue", "reason", "deliveries").count().collect():
+            made.letters[row["queue"], row["reason"], row["deliveries"]] = row["count"]
+
+
+def step_of(length_ms: int) -> int:
+    """The step of time with which a length has at most BUCKETS of them."""
+    steps = [seconds * 1000 for seconds in STEPS_S]
+    return next((step for step in steps if length_ms // step < BUCKETS), length_ms // BUCKETS + 1)
+
+
+def ages(values_ms: Iterable[int]) -> dict[str, int]:
+    """How many of the values are of which age."""
+    names = Counter(next((name for name, limit in AGES_MS.items() if ms < limit), OLDER) for ms in values_ms)
+    return {name: names[name] for name in (*AGES_MS, OLDER)}
+
+
+def _matching(pattern: str | None) -> Any:
+    try:
+        return re.compile(".*" if pattern is None else pattern).fullmatch
+    except re.error as error:
+        raise InvalidRequest(f"topics is {pattern!r}: it is no regular expression: {error}") from None
+
+
+# --- lag
+
+
+def _of_checkpoint(place: str, states: Sequence[TopicState]) -> list[Behind]:
+    """The pipelines whose checkpoints lie in `place`, or are `place`: how far their last batch went."""
+    root = Path(place)
+    queries = [root] if (root / "offsets").is_dir() else sorted(one.parent for one in root.glob("*/offsets"))
+    if not queries:
+        raise InvalidRequest(f"{place} has no checkpoint of a streaming query")
+    heads = {state.topic: state.head_seq for state in states}
+    found: dict[tuple[str, str], int] = {}
+    for query in queries:
+        batches = [int(one.name) for one in (query / "offsets").iterdir() if one.name.isdigit()]
+        lines = (query / "offsets" / str(max(batches))).read_text().splitlines()[2:] if batches else []
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError, AttributeError):  # of another kind of source
+                for topic, at in json.loads(line).items():
+                    found[query.name, topic] = int(at["seq"])
+    return [Behind(q, topic, seq, max(0, heads[topic] - seq)) for (q, topic), seq in found.items() if topic in heads]
+
+
+def _of_lake(root: str, states: Sequence[TopicState]) -> list[Behind]:
+    lake = Lake.load(root)
+    found = []
+    for state in states:
+        covered = lake.covered(state.topic, state.epoch)
+        if covered:
+            last = covered[-1][1]
+            found.append(Behind(f"lake {root}", state.topic, last, max(0, state.head_seq - last)))
+    return found
