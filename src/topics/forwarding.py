@@ -35,8 +35,8 @@ PASS_ROUTERS: Final = 1024  # whose steps may share a frame
 SLICE_S: Final = 0.002  # of forwarding before others get their turn
 IDLE_S: Final = 0.000_05  # a turn of the loop that takes no longer has nothing else to do
 SHARE: Final = 0.1  # of the time of a busy loop …
-SHARE_LATE: Final = 0.5  # … and when forwarding has been behind for this long
-LATE_S: Final = 1.0
+SHARE_LATE: Final = 0.25  # … and when forwarding has been behind for this long
+LATE_S: Final = 5.0
 RETRY_MS_MIN: Final = 50
 RETRY_MS_MAX: Final = 5_000
 DEFERRED_MS: Final = 100
@@ -89,7 +89,9 @@ class Forwarder:
         self._shown: dict[tuple[int, int], int] = {}  # the highest of these heads whose gate was open
         self._walks: dict[Any, Walked] = {}  # what routers of one source have found, until anything changes
         self._carried = 0  # the dest that was just carried on, and is about to be read
-        self._ended_at = 0.0  # when the last pass ended
+        self._ended_at = 0.0  # when the last pass ended …
+        self._took_s = 0.0  # … and how long it took
+        self._changed_at = 0.0  # when a source was last written to
         self._behind_since: float | None = None
 
     # --- life
@@ -165,6 +167,7 @@ class Forwarder:
         self._walks.clear()
         if topic.id in self._ledger.state.routers.outgoing:
             self._dirty[topic.id] = None
+            self._changed_at = self._clock.monotonic()
         if topic.id in self._ledger.watched:
             for router in self._ledger.state.routers.incoming.get(topic.id, {}).values():
                 if router.id in self._blocked:
@@ -205,17 +208,28 @@ class Forwarder:
         started = self._clock.monotonic()
         if self._behind_since is None:
             self._behind_since = started
-        others_s = started - self._ended_at
-        share = SHARE_LATE if started - self._behind_since > LATE_S else SHARE
-        slice_s = SLICE_S if others_s < IDLE_S or others_s * share > SLICE_S else others_s * share
+        wait_s = self._wait_s(started)
+        if wait_s > 0:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_later(wait_s, self._turn)
+            return
         try:
-            self._work(started + slice_s)
+            self._work(started + SLICE_S)
         finally:
             self._ended_at = self._clock.monotonic()
+            self._took_s = self._ended_at - started
             if self._ready or self._dirty:
                 self._schedule()
             else:
                 self._behind_since = None
+
+    def _wait_s(self, now: float) -> float:
+        """How long to leave the loop to others, so that forwarding takes its share of the time and no more."""
+        others_s = now - self._ended_at
+        if others_s < IDLE_S and self._changed_at <= self._ended_at:
+            return 0.0
+        share = SHARE_LATE if self._behind_since is not None and now - self._behind_since > LATE_S else SHARE
+        return self._took_s / share - others_s
 
     def _work(self, until: float) -> None:
         """Steps of ready routers, until the time is over or none is left."""

@@ -266,7 +266,7 @@ def test_an_iceberg_table_follows_the_lake(rig: Rig, run: Archive, tmp_path: Pat
     run(topic, iceberg="topics.records")
     run(topic, iceberg="topics.records")
     place = tmp_path / "lake" / "iceberg"
-    catalog = load_catalog("check", type="sql", uri=f"sqlite:///{place}/catalog.db", warehouse=f"file://{place}")
+    catalog = load_catalog("topics", type="sql", uri=f"sqlite:///{place}/catalog.db", warehouse=f"file://{place}")
     table = catalog.load_table("topics.records")
     found = table.scan().to_arrow()
     assert sorted(found["seq"].to_pylist()) == list(range(1, 16))

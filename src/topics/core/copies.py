@@ -21,6 +21,7 @@ from topics.core.parts import Chunk, Columns, Part
 from topics.core.records import NO_META, Batch, Body, RecordIn, decode_body, meta_of
 
 STAMP_KEY = "_topics_router"
+MERGED_MIN = 8  # bodies with fewer records are merged if there are as many of them
 
 HopRun = tuple[int, int, int]  # first and last seq, routers passed
 StampRun = tuple[int, int, int]  # first and last seq in the source, first seq in the dest
@@ -104,7 +105,36 @@ class Copier:
 
     def batches(self) -> list[Batch]:
         self._flush()
-        return self._batches
+        return self._batches if len(self._batches) < MERGED_MIN else _merged(self._batches)
+
+
+def _merged(batches: Sequence[Batch]) -> list[Batch]:
+    """The same records in fewer bodies: what many dests share is made once, and each has less to add."""
+    merged: list[Batch] = []
+    records: list[RecordIn] = []
+    sizes = array("I")
+    has_tags = False
+
+    def flush() -> None:
+        if records:
+            body = bytes(memoryview(_encode(Body(records))))  # an encoder's bytes may hold on to a larger block
+            merged.append(Batch(body, array("I", sizes), has_tags))
+            records.clear()
+            del sizes[:]
+
+    for batch in batches:
+        if len(batch.sizes) >= MERGED_MIN:
+            flush()
+            merged.append(batch)
+            continue
+        decoded: Body = decode_body(batch.body)
+        for record in decoded.records:
+            node = decoded.node if record.node is None else record.node
+            records.append(RecordIn(record.data, record.tag, node, meta_of(record) or NO_META))
+        sizes.extend(batch.sizes)
+        has_tags = has_tags or batch.has_tags
+    flush()
+    return merged
 
 
 # --- stamps

@@ -1,6 +1,6 @@
 """The lake: what `topics archive` has written, and how a reader finds its way in it.
 
-    LAKE/records/…/*.parquet      seq, ts, node, tag, meta, data of one topic each, ascending; manifests name the files
+    LAKE/records/…/*.parquet      topic, epoch, seq, ts, node, tag, meta, data of one topic each, ascending by seq
     LAKE/gaps/…                   a table of what was lost before it could be archived, for people
     LAKE/manifest/N.json          one commit each, N = 1, 2, 3 … in twenty digits; format of `Commit`
 

@@ -167,7 +167,7 @@ class Archive:
 
     def _take(self, moves: Sequence[Move]) -> None:
         batch = self._lake.runs.get(self._run, -1) + 1
-        name = f"{self._run}/{batch:010d}"
+        name = f"run={self._run}/batch={batch:010d}"
         try:
             rows, gaps = self._write(moves, f"records/{name}")
         except Moved as moved:

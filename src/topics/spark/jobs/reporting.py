@@ -13,7 +13,7 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,6 +102,7 @@ def report(
     lakes: Sequence[str] = (),
     progress: Progress | None = None,
     clock: Clock | None = None,
+    pause: Callable[[float], object] | None = None,
 ) -> Report:
     """Write the report into `file`, whole or not at all. Queues are watched for `seconds`."""
     from topics.spark.jobs import paper
@@ -109,7 +110,8 @@ def report(
     server = Connection.load(url)
     progress = progress or Progress("report")
     with server.open() as client:
-        made = _Maker(spark, client, server, clock or SystemClock(), progress).make(pattern, seconds)
+        maker = _Maker(spark, client, server, clock or SystemClock(), pause or threading.Event().wait, progress)
+        made = maker.make(pattern, seconds)
         made.behind = [
             *(one for place in checkpoints for one in _of_checkpoint(place, made.states)),
             *(one for root in lakes for one in _of_lake(root, made.states)),
@@ -124,13 +126,22 @@ def report(
 
 
 class _Maker:
+    """Asks, counts and watches."""
+
     def __init__(
-        self, spark: "SparkSession", client: Client, server: Connection, clock: Clock, progress: Progress
+        self,
+        spark: "SparkSession",
+        client: Client,
+        server: Connection,
+        clock: Clock,
+        pause: Callable[[float], object],
+        progress: Progress,
     ) -> None:
         self._spark = spark
         self._client = client
         self._server = server
         self._clock = clock
+        self._pause = pause
         self._progress = progress
 
     def make(self, pattern: str | None, seconds: float) -> Report:
@@ -230,9 +241,8 @@ class _Maker:
         began: dict[tuple[str, int, int], int] = {}  # topic, seq, delivery → when it was claimed
         known = {queue.topic: self._leases(states[queue.topic]) for queue in queues}
         end = self._clock.monotonic() + seconds
-        pause = threading.Event()
         while self._clock.monotonic() < end:
-            pause.wait(POLL_S)
+            self._pause(POLL_S)
             now = self._clock.now_ms()
             for queue in queues:
                 leases = self._leases(states[queue.topic])
