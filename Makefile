@@ -8,7 +8,7 @@ SPARK := $(VENV)/.ready-spark
 PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server beanstalkd postgresql
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full check format browser bench bench-peers demo lock clean
+.PHONY: help setup run test test-full check format browser bench bench-spark bench-peers demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,8 +39,11 @@ format: $(READY) ## sort imports and format the code
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) bench-peers ## run the benchmarks and write bench/RESULTS.md
+bench: $(READY) $(SPARK) bench-peers ## run the benchmarks and write bench/RESULTS.md
 	$(BIN)/python -m bench
+
+bench-spark: $(READY) $(SPARK) ## run those of Spark
+	$(BIN)/python -m bench spark
 
 bench-peers: ## install the peers of the benchmarks from Debian
 	@missing=$$(for peer in $(PEERS); do dpkg-query -W -f '$${Status}' $$peer 2>/dev/null | grep -q 'ok installed' \

@@ -173,4 +173,28 @@ ROUTERS = [
     Figure("… ratio, none to 100", "bench.routers", "acks_ratio", "", 1.1),
 ]
 
-SECTIONS = {"engine": ENGINE, "server": SERVER, "live": LIVE, "queues": QUEUES, "routers": ROUTERS}
+SPARK = [
+    Figure("scan from segments, all columns, 2 cores", "bench.spark", "segments_per_s", "rows/s", None, "higher"),
+    Figure("… spark.read.parquet of the same rows, zstd", "bench.spark", "parquet_per_s", "rows/s", None, "higher"),
+    Figure("… ratio", "bench.spark", "segments_to_parquet", "", 0.8, "higher"),
+    Figure("scan over HTTP, 2 partitions", "bench.spark", "http_per_s", "rows/s", 400_000, "higher"),
+    Figure("sink", "bench.spark", "sink_per_s", "rows/s", 150_000, "higher"),
+    Figure("… ratio to Spark's null sink", "bench.spark", "sink_to_null", "", None, "higher"),
+    Figure("archive", "bench.spark", "archive_per_s", "rows/s", 250_000, "higher"),
+    Figure("import of NDJSON", "bench.spark", "import_per_s", "rows/s", 120_000, "higher"),
+    Figure("2 cores against 1: scan from segments", "bench.spark", "segments_cores_ratio", "", None, "higher"),
+    Figure("… scan over HTTP", "bench.spark", "http_cores_ratio", "", None, "higher"),
+    Figure("… sink", "bench.spark", "sink_cores_ratio", "", None, "higher"),
+    Figure("start of a session with its first query", "bench.spark", "startup_s", "s", None),
+    Figure("memory of the JVM at most", "bench.spark", "jvm_mib", "MiB", None),
+    Figure("memory of a Python worker at most", "bench.spark", "worker_mib", "MiB", None),
+]
+
+SECTIONS = {
+    "engine": ENGINE,
+    "server": SERVER,
+    "live": LIVE,
+    "queues": QUEUES,
+    "routers": ROUTERS,
+    "spark": SPARK,
+}

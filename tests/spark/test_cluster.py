@@ -1,7 +1,6 @@
 """A real cluster: a standalone master and two workers of the PySpark package on loopback, one of which dies."""
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -61,14 +60,15 @@ class Cluster:
             )
 
     def add_worker(self, name: str) -> None:
+        until(lambda: "elected leader" in self.log("master"), "the master starts")
         place = str(self.directory / name)
         self.start(name, "worker.Worker", self.url, "--host", "127.0.0.1", "-c", "1", "-m", "1g", "-d", place)
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text(errors="replace")
 
-    def wait_for_workers(self, count: int) -> None:
-        until(lambda: len(re.findall(r"Registering worker", self.log("master"))) >= count, "workers register")
+    def wait_for_worker(self, name: str) -> None:
+        until(lambda: "Successfully registered" in self.log(name), f"worker {name} starts")
 
     def kill(self, name: str) -> None:
         process = self._processes.pop(name)
@@ -87,7 +87,8 @@ def running(directory: Path) -> Iterator[Cluster]:
     try:
         cluster.add_worker("one")
         cluster.add_worker("two")
-        cluster.wait_for_workers(2)
+        cluster.wait_for_worker("one")
+        cluster.wait_for_worker("two")
         yield cluster
     finally:
         cluster.close()

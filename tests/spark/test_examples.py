@@ -1,5 +1,11 @@
 """The examples do what they say, on their generated data: each is held against the same in plain Python."""
 
+import importlib.util
+import os
+import runpy
+import shutil
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -7,13 +13,19 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
+from pyspark.pipelines.flow import AutoCdcFlow, Flow
+from pyspark.pipelines.graph_element_registry import GraphElementRegistry, graph_element_registration_context
+from pyspark.pipelines.output import Output, Sink, TemporaryView
 from pyspark.sql import SparkSession
 
 from examples.pipelines import clicks, generate, letters, orders
-from tests.spark.rig import Rig
+from tests.spark.rig import PATIENCE_S, Rig
 from topics.spark.jobs.transforming import transform
 from topics.testing.server import ServerProcess
+
+DECLARATIVE = Path(orders.__file__).parent / "declarative"
 
 
 @pytest.fixture
@@ -55,6 +67,63 @@ def test_orders_become_revenue_per_minute(own: Rig, tmp_path: Path) -> None:
     expected = revenue_of(list(generate.orders(500)))
     assert len(expected) > 20 and revenue_in(own) == expected
     assert {record.tag for record in own.client.diff("revenue", include_tags=True).records} == {"minute"}
+
+
+class Graph(GraphElementRegistry):
+    """What a declarative pipeline declares, to be run in the session of the tests."""
+
+    def __init__(self) -> None:
+        self.outputs: dict[str, Output] = {}
+        self.flows: list[Flow] = []
+
+    def register_output(self, output: Output) -> None:
+        self.outputs[output.name] = output
+
+    def register_flow(self, flow: Flow) -> None:
+        self.flows.append(flow)
+
+    def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
+        raise AssertionError("the example has none")
+
+    def register_sql(self, sql_text: str, file_path: Path) -> None:
+        raise AssertionError("the example has none")
+
+
+def test_the_declarative_pipeline_declares_the_same_revenue(
+    own: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOPICS_URL", own.url)
+    orders.fill(own.client, 500)
+    graph = Graph()
+    with graph_element_registration_context(graph):
+        runpy.run_path(str(DECLARATIVE / "transformations" / "revenue.py"))
+    for flow in graph.flows:
+        target, rows = graph.outputs[flow.target], flow.func()
+        if isinstance(target, TemporaryView):
+            rows.createOrReplaceTempView(target.name)
+            continue
+        assert isinstance(target, Sink)
+        writer = rows.writeStream.format(target.format).options(**target.options).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "state")).start()
+        assert query.awaitTermination(PATIENCE_S)
+    assert revenue_in(own) == revenue_of(list(generate.orders(500)))
+
+
+if importlib.util.find_spec("grpc") and importlib.util.find_spec("yaml"):  # what spark-pipelines itself needs
+
+    @pytest.mark.full
+    def test_spark_pipelines_runs_it_and_goes_on_where_it_was(own: Rig, tmp_path: Path) -> None:
+        orders.fill(own.client, 500)
+        place = tmp_path / "declarative"
+        shutil.copytree(DECLARATIVE, place)
+        spec = place / "spark-pipeline.yml"
+        spec.write_text(spec.read_text().replace("/tmp/topics-examples/declarative", str(tmp_path / "storage")))
+        tool = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
+        environ = {**os.environ, "TOPICS_URL": own.url, "PYSPARK_PYTHON": sys.executable}
+        for _ in range(2):
+            command = [str(tool), "run", "--spec", str(spec)]
+            subprocess.run(command, env=environ, cwd=tmp_path, check=True, capture_output=True, timeout=300)
+            assert revenue_in(own) == revenue_of(list(generate.orders(500)))
 
 
 def sessions_of(found: list[dict[str, Any]]) -> list[tuple[str, str, int, bool]]:

@@ -53,7 +53,8 @@ def odd(count: int, start: int = 1) -> list[NewRecord]:
 def test_what_was_archived_and_then_evicted_comes_back_byte_for_byte(rig: Rig, run: Replay, tmp_path: Path) -> None:
     """TM2"""
     topic = rig.topic()
-    rig.client.append(topic, odd(12_000))
+    for start in (1, 6001):
+        rig.client.append(topic, odd(6000, start))
     first = contents(rig, topic)
     archived(rig, tmp_path, topic, batch_records=5000, trims=True)
     assert contents(rig, topic) == []

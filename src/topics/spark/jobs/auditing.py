@@ -14,6 +14,7 @@ lake by `comparing`. Nothing is changed, and a server may be running. Spark is n
 import re
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct, field
@@ -23,7 +24,7 @@ from topics.client import ApiError, Client, ConnectionFailed, TopicState
 from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
 from topics.segments import Lost, TopicInfo
 from topics.spark.lake import Lake
-from topics.spark.options import Connection, Surroundings
+from topics.spark.options import Connection
 from topics.spark.origins import clipped
 from topics.spark.ranges import Range, union
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ATTEMPTS_MAX: Final = 5  # counts of a topic that changes under the audit
-DEFAULT_URL: Final = "http://127.0.0.1:4000"
+RETRIES: Final = 5  # of a call; an audit need not outlive a restart of the server
 
 Place = Literal["directory", "server", "lake"]
 
@@ -143,10 +144,11 @@ def _matching(pattern: str | None) -> Callable[[str], bool]:
 
 
 def _server(path: str | None, url: str | None, token: str | None) -> Connection | None:
-    """The server to ask: the one named; without a directory also that of TOPICS_URL, or the usual one."""
-    surroundings = Surroundings.load()
-    url = url or (None if path is not None else surroundings.url or DEFAULT_URL)
-    return None if url is None else Connection(url=url, token=surroundings.token if token is None else token, retries=5)
+    """The server to ask: the one named; without a directory also that of the environment."""
+    if url is None and path is not None:
+        return None
+    server = replace(Connection.load(url), retries=RETRIES)
+    return server if token is None else replace(server, token=token)
 
 
 # --- a data directory
@@ -291,7 +293,9 @@ def _compare(
     except Damaged as error:
         found.findings.append(Finding("lake", str(error)))
         return
-    found.findings += [Finding("lake", said, topic) for topic, said in comparing.check_manifest(lake) if matches(topic)]
+    for topic, said in comparing.check_manifest(lake):
+        if not topic or matches(topic):
+            found.findings.append(Finding("lake", said, topic))
     instances = [(topic, epoch) for topic, epoch in lake.entries if matches(topic)]
     epochs = {(tally.topic, tally.epoch): tally.head for tally in found.tallies}
     if spark is None:

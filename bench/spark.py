@@ -1,0 +1,236 @@
+"""Figures of Spark. `python -m bench.spark [--quick]` prints one JSON object.
+
+One topic of records of about 180 bytes, once as segments, once behind a server and once as Parquet (zstd) of the
+same rows. Scans take all columns into Spark's null sink. What is compared runs in turn, warm, and a figure is the
+median of its rounds. The same figures are then taken in a process with one core.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from bench import peers
+from topics.client import Client
+from topics.spark import session
+from topics.spark.jobs.archiving import Plan, archive
+from topics.spark.jobs.importing import Source, import_
+from topics.spark.jobs.progress import Progress
+from topics.spark.options import Connection
+from topics.spark.writer import WINDOW_MS
+from topics.testing.server import ServerProcess
+
+RECORDS: Final = 5_000_000
+QUICK_RECORDS: Final = 200_000
+ROUNDS: Final = 3
+APPENDED: Final = 10_000  # records of a request
+TOPIC: Final = "bench"
+MEMORY: Final = "4g"
+
+
+def line(n: int) -> str:
+    """A record's data, about 180 bytes with the rest of it."""
+    return json.dumps(
+        {"order": n, "sku": f"sku-{n % 9973:05}", "price": n % 1000 / 4, "at": 1_760_000_000_000 + n, "note": "x" * 70}
+    )
+
+
+def fill(url: str, records: int) -> None:
+    with Client(url, "") as client:
+        client.put_topic(TOPIC)
+        for start in range(0, records, APPENDED):
+            numbers = range(start, min(start + APPENDED, records))
+            columns = {
+                "data": [line(n) for n in numbers],
+                "tag": [f"eu.{n % 7}" for n in numbers],
+                "node": [f"till-{n % 50}" for n in numbers],
+            }
+            client.append_arrow(TOPIC, pa.table(columns))
+
+
+def timed(action: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def in_turn(rounds: int, **actions: Callable[[], Any]) -> dict[str, float]:
+    """Median seconds of each, one after the other in every round; the first time of each is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for number in range(rounds + 1):
+        for name, action in actions.items():
+            seconds = timed(action)
+            if number:
+                times[name].append(seconds)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def drained(rows: DataFrame) -> None:
+    """Take all rows with all columns, to nowhere."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
+class Bench:
+    """A session on so many cores, the data, and a server."""
+
+    def __init__(self, cores: int, url: str, place: Path, records: int) -> None:
+        self._url = url
+        self._place = place
+        self._records = records
+        self._cores = cores
+        self._topics = 0
+        self.startup_s = timed(lambda: self._start(cores))
+
+    def _start(self, cores: int) -> None:
+        conf = {"spark.driver.memory": MEMORY, "spark.local.dir": str(self._place)}
+        self.spark: SparkSession = session.build("bench", master=f"local[{cores},4]", conf=conf)
+        self.spark.range(1).collect()
+
+    def segments(self) -> DataFrame:
+        reader = self.spark.read.format("topics").option("path", str(self._place / "server" / "data"))
+        reader = reader.option("topic", TOPIC).option("endingSeq", "sealed").option("minPartitions", self._cores)
+        return reader.load()
+
+    def parquet(self) -> DataFrame:
+        return self.spark.read.parquet(f"file://{self._place}/parquet")
+
+    def served(self) -> DataFrame:
+        reader = self.spark.read.format("topics").option("url", self._url).option("topic", TOPIC)
+        return reader.option("minPartitions", 2).load()
+
+    def sink(self, format: str) -> None:
+        """Rows that are there already, so that the sink is what is measured."""
+        rows = self._cached
+        writer = rows.write.format(format)
+        if format == "topics":
+            writer = writer.option("url", self._url).option("topic", self.fresh("sink")).mode("append")
+        else:
+            writer = writer.mode("overwrite")
+        writer.save()
+
+    def fresh(self, name: str) -> str:
+        """A new topic that remembers keys."""
+        self._topics += 1
+        topic = f"{name}-{self._cores}-{self._topics}"
+        with Client(self._url, "") as client:
+            client.put_topic(topic, idempotency_window_ms=WINDOW_MS)
+        return topic
+
+    def measure(self, rounds: int) -> dict[str, float]:
+        """What both numbers of cores have."""
+        if not (self._place / "parquet").exists():
+            self.segments().write.option("compression", "zstd").parquet(f"file://{self._place}/parquet")
+        scans = in_turn(
+            rounds,
+            segments=lambda: drained(self.segments()),
+            parquet=lambda: drained(self.parquet()),
+            http=lambda: drained(self.served()),
+        )
+        taken = min(self._records, 1_000_000)
+        rows = self.parquet().limit(taken).select("data", "tag", "node").repartition(max(2, self._cores))
+        self._cached = rows.cache()
+        self._cached.count()
+        sinks = in_turn(rounds, sink=lambda: self.sink("topics"), null=lambda: self.sink("noop"))
+        self._cached.unpersist()
+        figures = {f"{name}_per_s": self._records / seconds for name, seconds in scans.items()}
+        return figures | {f"{name}_per_s": taken / seconds for name, seconds in sinks.items()}
+
+    def jobs(self) -> dict[str, float]:
+        server = Connection(url=self._url)
+        plan = Plan(selection=TOPIC, server=server, is_once=True)
+        source = self._place / "import"
+        source.mkdir()
+        for part in range(4):
+            numbers = range(part * self._records // 4, (part + 1) * self._records // 4)
+            with (source / f"{part}.ndjson").open("w") as file:
+                file.writelines(line(n) + "\n" for n in numbers)
+        topic, state = self.fresh("import"), str(self._place / "state")
+        with Progress("bench", stream=sys.stderr, is_terminal=False) as progress:
+            archived = timed(lambda: archive(self.spark, plan, str(self._place / "lake"), progress=progress))
+            imported = timed(
+                lambda: import_(
+                    self.spark, Source(path=str(source)), topic, server=server, state=state, progress=progress
+                )
+            )
+        return {"archive_per_s": self._records / archived, "import_per_s": self._records / imported}
+
+    def memory(self) -> dict[str, float]:
+        """The most that the JVM and the largest of its Python workers have had."""
+        pid = int(self.spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+        workers = [peak_bytes(child) for child in below(pid)]
+        return {"jvm_mib": peak_bytes(pid) / 2**20, "worker_mib": max(workers, default=0) / 2**20}
+
+
+def peak_bytes(pid: int) -> int:
+    try:
+        for text in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if text.startswith("VmHWM:"):
+                return int(text.split()[1]) * 1024
+    except FileNotFoundError:  # it has ended
+        pass
+    return 0
+
+
+def below(pid: int) -> list[int]:
+    """The processes that descend from one."""
+    parents: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    found = [child for child, parent in parents.items() if parent == pid]
+    return found + [deeper for child in found for deeper in below(child)]
+
+
+def on_one_core(url: str, place: Path, records: int, rounds: int) -> dict[str, float]:
+    """The same in a process of its own: a JVM has its number of cores for life."""
+    command = [sys.executable, "-m", "bench.spark", "--one", url, str(place), str(records), str(rounds)]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    figures: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
+    return {f"one_{name}": value for name, value in figures.items()}
+
+
+def measure(records: int, rounds: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="topics-bench-", dir=".") as path:
+        place = Path(path).absolute()
+        with ServerProcess(place / "server") as server:
+            fill("http://{}:{}".format(*server.address), records)
+            server.stop()  # everything is sealed
+            server.start()
+            url = "http://{}:{}".format(*server.address)
+            bench = Bench(2, url, place, records)
+            figures = {"startup_s": bench.startup_s, **bench.measure(rounds), **bench.jobs(), **bench.memory()}
+            bench.spark.stop()
+            figures |= on_one_core(url, place, records, rounds)
+    figures["segments_to_parquet"] = figures["segments_per_s"] / figures["parquet_per_s"]
+    figures["sink_to_null"] = figures["sink_per_s"] / figures["null_per_s"]
+    for name in ("segments", "http", "sink"):
+        figures[f"{name}_cores_ratio"] = figures[f"{name}_per_s"] / figures[f"one_{name}_per_s"]
+    return figures
+
+
+def main() -> None:
+    peers.end_on_signals()
+    if "--one" in sys.argv:
+        url, place, records, rounds = sys.argv[sys.argv.index("--one") + 1 :]
+        bench = Bench(1, url, Path(place), int(records))
+        figures = bench.measure(int(rounds))
+        bench.spark.stop()
+    elif "--quick" in sys.argv:
+        figures = measure(QUICK_RECORDS, 1)
+    else:
+        figures = measure(RECORDS, ROUNDS)
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
