@@ -29,7 +29,7 @@ from topics.spark.writer import WINDOW_MS
 from topics.testing.server import ServerProcess
 
 RECORDS: Final = 5_000_000
-QUICK_RECORDS: Final = 200_000
+QUICK_RECORDS: Final = 50_000
 ROUNDS: Final = 3
 APPENDED: Final = 10_000  # records of a request
 TOPIC: Final = "bench"

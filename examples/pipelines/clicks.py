@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--url", default="http://127.0.0.1:4000")
     parser.add_argument("--checkpoint", default="/tmp/topics-examples/clicks")
     arguments = parser.parse_args()
-    spark = session.build("clicks", is_short_lived=True)
+    spark = session.build("clicks", is_short_lived=True, conf={"spark.sql.shuffle.partitions": "4"})
     try:
         with Client(arguments.url) as client:
             fill(client)

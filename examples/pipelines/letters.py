@@ -85,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:4000")
     arguments = parser.parse_args()
-    spark = session.build("letters", is_short_lived=True)
+    spark = session.build("letters", is_short_lived=True, conf={"spark.sql.shuffle.partitions": "4"})
     try:
         with Client(arguments.url) as client:
             fill(client)

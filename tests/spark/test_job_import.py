@@ -139,6 +139,21 @@ def test_a_file_that_changed_is_refused(rig: Rig, run: Import, tmp_path: Path) -
     assert rig.values(f"{rig.prefix}.t") == [1]
 
 
+def test_files_whose_format_is_not_clear_are_refused_before_anything_is_written(
+    rig: Rig, run: Import, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.ndjson").write_text("1\n")
+    for name, said in (("b.csv", "has files of 2 formats"), ("b.dat", "its name does not tell the format")):
+        (tmp_path / "in" / name).write_text("a\n1\n")
+        with pytest.raises(InvalidRequest, match=said):
+            run(tmp_path / "in")
+        (tmp_path / "in" / name).unlink()
+    with pytest.raises(InvalidRequest, match="there is no file to import"):
+        run(tmp_path / "absent")
+    assert not list(rig.client.topics(rig.prefix))
+
+
 def test_a_bad_row_names_its_file_and_leaves_its_part_unwritten(rig: Rig, run: Import, tmp_path: Path) -> None:
     lines = tmp_path / "rows.ndjson"
     lines.write_text('{"a":1}\n[]\n')

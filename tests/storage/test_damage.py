@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from tests.crash.check import Aftermath, every_loss_is_announced, moment_of
+from tests.crash.check import Aftermath, every_loss_is_announced, moment_of, routers_of
 from tests.crash.history import observe
 from tests.crash.run import Run
 from tests.crash.script import Append, Checkpoint, Delete, Drop, Put, Restart, Script, records
@@ -86,7 +86,7 @@ async def look(run: Run, files: Files, boot: int) -> tuple[int | None, StorageEr
         seen = await observe(engine)
     except StorageError as refusal:
         return None, refusal
-    number, oracle = moment_of(run.history, seen, run.clock.now_ms(), aftermath)
+    number, oracle = moment_of(run.history, seen, routers_of(engine), run.clock.now_ms(), aftermath)
     every_loss_is_announced(oracle, seen)
     return number, None
 

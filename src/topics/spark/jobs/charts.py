@@ -31,7 +31,7 @@ def span(ms: float) -> str:
     """A time that passed, in the unit that suits it."""
     for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
         if ms >= length:
-            return f"{ms / length:.1f} {unit}"
+            return f"{ms / length:.1f}".removesuffix(".0") + f" {unit}"
     return f"{ms:.0f} ms"
 
 
@@ -74,7 +74,7 @@ def bars(values: Mapping[str, float], shown: Mapping[str, str] | None = None, co
     parts = []
     for n, (name, value) in enumerate(values.items()):
         text = (shown or {}).get(name, short(value))
-        wide = max(1.0, value / top * (WIDTH - left - 110)) if value else 0
+        wide = max(1.0, value / top * (WIDTH - left - 160)) if value else 0
         parts.append(_text(left - 8, n * row + 16, name if len(name) <= 32 else name[:31] + "…", "end", name))
         parts.append(_rect(left, n * row + 4, wide, row - 8, colour, f"{name}: {text}"))
         parts.append(_text(left + wide + 6, n * row + 16, text))

@@ -98,6 +98,7 @@ def import_(
     id = ledgers.identity("import", about)
     ledger = Ledger.open(state or ledgers.default_directory(), f"import-{id}", about, clock)
     files = found(source.path)
+    format_of(files, source)
     with server.open() as client:
         ledger.bind(client, topic, sets_window=sets_window, at_least_once=at_least_once)
     units = [*_taken_up(ledger, files), *_planned(files, _known(ledger, files))]

@@ -36,7 +36,7 @@ svg line { stroke:var(--line); } svg rect:hover { opacity:.75; }
 .legend span { margin-right:16px; font-size:13px; white-space:nowrap; }
 .legend i { display:inline-block; width:10px; height:10px; border-radius:3px; margin-right:6px; }
 .wide { overflow-x:auto; } table { border-collapse:collapse; width:100%; font-size:14px; }
-td, th { padding:5px 10px 5px 0; border-bottom:1px solid var(--line); }
+td, th { padding:5px 16px 5px 0; border-bottom:1px solid var(--line); }
 th { text-align:left; color:var(--soft); font-weight:500; }
 td.n, th.n { text-align:right; font-variant-numeric:tabular-nums; }
 """

@@ -6,11 +6,12 @@ A job is a function of a session and a progress; it returns its exit code, None 
 """
 
 import logging
+import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import InvalidRequest
@@ -57,15 +58,26 @@ def run(
 def opened(
     name: str, *, master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None
 ) -> "Iterator[SparkSession]":
-    """A quiet session, stopped at the end. What Spark logs goes into a file beside the traces."""
+    """A quiet session, stopped at the end. What Spark logs goes into a file of the user's."""
     for logger in LOUD:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    log_file = f"{tempfile.gettempdir()}/topics-{name}.log"
-    spark = session.build(f"topics {name}", master=master, remote=remote, conf=conf, log_file=log_file)
+    spark = session.build(f"topics {name}", master=master, remote=remote, conf=conf, log_file=_log_file(name))
     try:
+        if remote is None:
+            spark.sparkContext.setLogLevel("WARN")  # spark-submit has started the JVM with settings of its own
         yield spark
     finally:
         spark.stop()
+
+
+def _log_file(name: str) -> str:
+    """~/.topics/NAME.log, or nowhere."""
+    directory = Path.home() / ".topics"
+    try:
+        directory.mkdir(exist_ok=True)
+    except OSError:
+        return os.devnull
+    return str(directory / f"{name}.log")
 
 
 @contextmanager
