@@ -109,8 +109,8 @@ class TopicNotEmpty(Refusal):
 class NotAQueue(Refusal):
     status, code = 409, "not_a_queue"
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(f'topic "{topic}" is a log; only a queue hands out jobs', topic=topic)
+    def __init__(self, topic: str, message: str = "") -> None:
+        super().__init__(message or f'topic "{topic}" is a log; only a queue hands out jobs', topic=topic)
 
 
 class NoDeadLetter(Refusal):

@@ -408,10 +408,10 @@ def test_a_log_takes_no_delay(api: Client, topic: str, count: int) -> None:
     """A delay that would be ignored is refused, and nothing is created."""
     records = [{"data": 1}] * (count - 1) + [{"data": 1, "delay_ms": 5}]
     reply = api.post(f"/v0/topics/{topic}", {"records": records})
-    assert "delay_ms" in refused(reply, 400, "invalid_request", None)
+    assert "delay_ms" in refused(reply, 409, "not_a_queue", {"topic": topic})
     refused(api.get(f"/v0/topics/{topic}"), 404, "topic_not_found")
     api.write(topic, 1)
-    refused(api.post(f"/v0/topics/{topic}", {"records": records}), 400, "invalid_request", None)
+    refused(api.post(f"/v0/topics/{topic}", {"records": records}), 409, "not_a_queue", {"topic": topic})
     assert api.state(topic)["count"] == 1
 
 

@@ -30,7 +30,7 @@ from topics.core.log import BLOCK, Blocks
 from topics.core.machine import RESERVE, State, Topic
 from topics.core.records import Batch
 from topics.core.routers import PutRouter, check_router, holes, router_entries
-from topics.errors import InvalidRequest, RecordTooLarge, Throttled, TopicFull, TopicNotEmpty, TopicNotFound
+from topics.errors import InvalidRequest, NotAQueue, RecordTooLarge, Throttled, TopicFull, TopicNotEmpty, TopicNotFound
 from topics.model import TopicConfig, is_topic_name
 
 
@@ -301,7 +301,7 @@ def admit(name: str, config: TopicConfig, topic: Topic, batch: Batch) -> int:
 
 def _check_delays(name: str, config: TopicConfig) -> None:
     if config.type != "queue":
-        raise InvalidRequest(f'records have delay_ms or deliver_at; topic "{name}" is a log, only a queue delays jobs')
+        raise NotAQueue(name, f'records have delay_ms or deliver_at; topic "{name}" is a log, only a queue delays jobs')
 
 
 def _check_against_cap(cap_bytes: int, sizes: Sequence[int]) -> None:

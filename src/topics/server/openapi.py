@@ -142,7 +142,7 @@ OPERATIONS: Final = {
         WriteIn,
         WRITE_QUERY,
         (("Idempotency-Key", {"type": "string", "description": "dedupe key, if the body has none"}),),
-        (*NOT_FOUND, *TOO_LARGE, errors.TopicFull),
+        (*QUEUE, *TOO_LARGE, errors.TopicFull),
         checks_name=True,
     ),
     ("POST", f"{TOPIC}/diff"): Operation({200: answers.Diff}, DiffIn, errors=NOT_FOUND),
@@ -335,6 +335,7 @@ def _finish(schemas: Schemas, settings: Settings) -> None:
             held["lease_ids"]["items"] |= {"pattern": "^(lease_[0-9a-f]+)?$"}
     schemas.components["RedriveRequest"]["properties"]["match"] = MATCH
     record["deliver_at"] |= SEQ
+    schemas.components["RecordIn"]["not"] = {"required": ["delay_ms", "deliver_at"]}
     delete = schemas.components["DeleteRequest"]
     delete["properties"]["match"] = MATCH
     delete["anyOf"] = [
