@@ -600,10 +600,6 @@ class Engine:
                 await self._ledger.wait_open(self._ledger.gate(None), at_once=True)
                 raise
 
-    # --- commits and the gate
-
-    # --- background
-
 
 def _config_in(config: ConfigIn | Mapping[str, Any] | None) -> ConfigIn:
     if config is None:

@@ -1,11 +1,6 @@
 """The examples do what they say, on their generated data: each is held against the same in plain Python."""
 
-import importlib.util
-import os
 import runpy
-import shutil
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -13,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.pipelines.flow import AutoCdcFlow, Flow
 from pyspark.pipelines.graph_element_registry import GraphElementRegistry, graph_element_registration_context
@@ -107,23 +101,6 @@ def test_the_declarative_pipeline_declares_the_same_revenue(
         query = writer.option("checkpointLocation", str(tmp_path / "state")).start()
         assert query.awaitTermination(PATIENCE_S)
     assert revenue_in(own) == revenue_of(list(generate.orders(500)))
-
-
-if importlib.util.find_spec("grpc") and importlib.util.find_spec("yaml"):  # what spark-pipelines itself needs
-
-    @pytest.mark.full
-    def test_spark_pipelines_runs_it_and_goes_on_where_it_was(own: Rig, tmp_path: Path) -> None:
-        orders.fill(own.client, 500)
-        place = tmp_path / "declarative"
-        shutil.copytree(DECLARATIVE, place)
-        spec = place / "spark-pipeline.yml"
-        spec.write_text(spec.read_text().replace("/tmp/topics-examples/declarative", str(tmp_path / "storage")))
-        tool = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
-        environ = {**os.environ, "TOPICS_URL": own.url, "PYSPARK_PYTHON": sys.executable}
-        for _ in range(2):
-            command = [str(tool), "run", "--spec", str(spec)]
-            subprocess.run(command, env=environ, cwd=tmp_path, check=True, capture_output=True, timeout=300)
-            assert revenue_in(own) == revenue_of(list(generate.orders(500)))
 
 
 def sessions_of(found: list[dict[str, Any]]) -> list[tuple[str, str, int, bool]]:

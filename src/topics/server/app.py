@@ -285,7 +285,3 @@ class App:
         """The query is left out: it may hold a token."""
         path = request.path.decode("latin-1")
         access_log.info("%s %s %d %.3f ms", request.method, path, status, total_ms)
-
-
-def _is_packed(request: Request) -> bool:
-    return is_gzip(request.headers[b"content-encoding"])
