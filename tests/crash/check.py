@@ -25,6 +25,7 @@ class Aftermath:
     is_power_loss: bool = False
     is_clean: bool = False  # a graceful stop that came to its end
     may_be_clean: bool = False  # one that was interrupted
+    is_second: bool = False  # a power loss before it, whose recovery it interrupted
 
 
 async def check_recovered(history: History, engine: Engine, clock: ManualClock, aftermath: Aftermath) -> Oracle:
@@ -100,6 +101,7 @@ def _after_restart(history: History, moment: Oracle, seen: Seen, now: int, after
     oracle = moment.clone()
     heads = {name: found.head for name, found in seen.items()}
     weak_seqs = history.weak
+    later: dict[str, int] = {}  # gaps that a topic got in the last of two recoveries, behind what routers gave it
     oracle.restart(clean=aftermath.is_clean, power_loss=aftermath.is_power_loss and not aftermath.is_clean, heads=heads)
     for name in _sources_first(oracle):
         topic, found = oracle._topics[name], seen.get(name)
@@ -118,11 +120,25 @@ def _after_restart(history: History, moment: Oracle, seen: Seen, now: int, after
             if topic.head <= weak:
                 topic.last_write_ts = found.last_write_ts
         may_gap = aftermath.is_power_loss and topic.config.durability in ("disk", "memory")
-        size = found.head - topic.head - _forwarded_to(oracle, name, now)
+        size = found.head - topic.head - _forwarded_to(oracle, name, later, now)
         if may_gap and size > 0:
-            oracle.open_gap(name, size, "cap")
-    oracle.forward_all(now)
+            first = min(size, _gap_behind(found, topic.head)) if aftermath.is_second else size
+            oracle.open_gap(name, first, "cap")
+            later[name] = size - first
+    _forward(oracle, later, now)
     return oracle
+
+
+def _forward(oracle: Oracle, later: dict[str, int], now: int) -> None:
+    oracle.forward_all(now)
+    for name, size in later.items():
+        oracle.open_gap(name, size, "cap")
+    oracle.forward_all(now)
+
+
+def _gap_behind(found: TopicSeen, seq: int) -> int:
+    """The length of the gap that begins right behind a seq."""
+    return next((last - seq for first, last in found.gaps if first == seq + 1), 0)
 
 
 def _sources_first(oracle: Oracle) -> list[str]:
@@ -136,10 +152,10 @@ def _sources_first(oracle: Oracle) -> list[str]:
     return names
 
 
-def _forwarded_to(oracle: Oracle, name: str, now: int) -> int:
+def _forwarded_to(oracle: Oracle, name: str, later: dict[str, int], now: int) -> int:
     """How many seqs routers give to a topic as soon as they run again."""
     after = oracle.clone()
-    after.forward_all(now)
+    _forward(after, later, now)
     return after._topics[name].head - oracle._topics[name].head
 
 

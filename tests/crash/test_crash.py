@@ -68,8 +68,8 @@ async def check_crash(script: Script, point: CrashAt, seeds: Iterable[int], dept
         await finished(run.engine.close(), lambda: run.disk.is_dead)
     order.check()
     for name, after in run.disk.aftermaths(seeds):
-        is_power_loss = "power" in name or run.stop in ("lost", "kept", "torn")
-        aftermath = Aftermath(name, is_power_loss, may_be_clean=run.stop == "gracefully")
+        is_second = run.stop in ("lost", "kept", "torn")
+        aftermath = Aftermath(name, "power" in name or is_second, False, run.stop == "gracefully", is_second)
         with noted(f"script {script.name!r}, {point}, {name}"):
             await check_aftermath(run, after, aftermath, depth)
 
