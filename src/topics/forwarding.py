@@ -1,6 +1,6 @@
 """The forwarder: routers at work, in the background and for readers who are to see what was written (DF9).
 
-Owns which routers have something to do, which are blocked and why, and how much of the loop's time forwarding takes.
+Owns which routers have something to do and how much of the loop's time forwarding takes.
 A step is decided by the core and committed by the ledger; the routers of one pass share their frames.
 
 How it works. A commit to a source marks it dirty, which costs the writer a look-up. A pass, at the end of the turn,
@@ -11,7 +11,6 @@ take a small share of its time; an idle loop is theirs.
 Invariants
 - A router that is behind is ready, blocked, loading, or waits for what its dest in memory may not show yet.
 - Steps that are committed together change different topics, and none reads a topic that another one changes.
-- A blocked router is tried again when its dest changes, or after a time that doubles with each failure.
 """
 
 import asyncio
@@ -20,8 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from msgspec import Struct
-
+from topics.blocked import BlockedRouters
 from topics.clock import Clock
 from topics.core.decide import Caps
 from topics.core.forward import ColdRows, Step, Walked, place, stamp_of, walk
@@ -32,14 +30,12 @@ from topics.errors import CommitFailed, Refusal, StorageError, TopicsError
 from topics.ledger import Gate, Ledger
 
 PASS_ROUTERS: Final = 1024  # whose steps may share a frame
-SLICE_S: Final = 0.002  # of forwarding before others get their turn
+SLICE_S: Final = 0.000_5  # of forwarding before others get their turn, half of it to decide and half to commit
+CARRY_S: Final = 0.002  # the same for a reader who waits for it
 IDLE_S: Final = 0.000_05  # a turn of the loop that takes no longer has nothing else to do
-SHARE: Final = 0.1  # of the time of a busy loop …
-SHARE_LATE: Final = 0.25  # … and when forwarding has been behind for this long
-LATE_S: Final = 5.0
-RETRY_MS_MIN: Final = 50
-RETRY_MS_MAX: Final = 5_000
-DEFERRED_MS: Final = 100
+SHARE: Final = 0.08  # of the time of a busy loop …
+SHARE_LATE: Final = 0.25  # … and when what is forwarded next was written so long ago
+LATE_MS: Final = 2_000
 WARM_PAGES_MAX: Final = 8  # decoded pages of segments kept for routers that lag
 
 
@@ -54,14 +50,6 @@ class Behind(ColdPage):
     def page(self) -> tuple[Any, int]:
         """No page, and never the same one again."""
         return self, 0
-
-
-class Blocked(Struct):
-    """A router that cannot go on, and when it is tried again. No error: it is held back under pressure."""
-
-    error: TopicsError | None
-    delay_ms: float
-    retry_at: float
 
 
 class Forwarder:
@@ -80,9 +68,7 @@ class Forwarder:
         self._dirty: dict[int, None] = {}  # sources with news
         self._ready: deque[int] = deque()  # routers, in the order in which they are served
         self._queued: set[int] = set()  # those in `_ready`
-        self._blocked: dict[int, Blocked] = {}
-        self._retrying: asyncio.Task[None] | None = None
-        self._retry_soon: asyncio.Future[None] | None = None
+        self._blocked = BlockedRouters(ledger, clock, self._enqueue)
         self._loading: dict[int, asyncio.Task[None]] = {}  # by router
         self._warm: OrderedDict[tuple[Part, int], Columns] = OrderedDict()  # pages of sealed parts
         self._held: dict[tuple[int, int], deque[tuple[int, Gate]]] = {}  # source, dest in memory → heads, gates
@@ -92,13 +78,13 @@ class Forwarder:
         self._ended_at = 0.0  # when the last pass ended …
         self._took_s = 0.0  # … and how long it took
         self._changed_at = 0.0  # when a source was last written to
-        self._behind_since: float | None = None
 
     # --- life
 
     def start(self) -> None:
         """Forward from now on, first of all what is there already."""
         self._is_running = True
+        self._blocked.start()
         self._ledger.on_change = self._changed
         self._dirty.update(dict.fromkeys(self._ledger.state.routers.outgoing))
         if self._dirty:
@@ -108,10 +94,11 @@ class Forwarder:
         """The state is another one: start over."""
         for task in self._loading.values():
             task.cancel()
-        for kept in (self._dirty, self._ready, self._queued, self._blocked, self._loading, self._warm):
+        for kept in (self._dirty, self._ready, self._queued, self._loading, self._warm):
             kept.clear()
-        for more in (self._held, self._shown, self._walks, self._ledger.watched):
+        for more in (self._held, self._shown, self._walks):
             more.clear()
+        self._blocked.clear()
         if self._is_running:
             self.start()
 
@@ -128,15 +115,12 @@ class Forwarder:
 
     def resume(self) -> None:
         """Routers that were held back under pressure go on."""
-        by_id = self._ledger.state.routers.by_id
-        for router_id in [one for one, blocked in self._blocked.items() if blocked.error is None]:
-            if router_id in by_id:
-                self._unblock(by_id[router_id])
-                self._enqueue(router_id)
+        self._blocked.resume()
 
     async def stop(self) -> None:
         self._is_running = False
-        tasks = [*self._loading.values(), *([self._retrying] if self._retrying is not None else [])]
+        await self._blocked.stop()
+        tasks = list(self._loading.values())
         for task in tasks:
             task.cancel()
         if tasks:
@@ -149,8 +133,7 @@ class Forwarder:
 
     def trouble(self, router: Router) -> TopicsError | None:
         """Why a router cannot go on; None: it can."""
-        blocked = self._blocked.get(router.id)
-        return None if blocked is None else blocked.error
+        return self._blocked.error_of(router.id)
 
     def _is_behind(self, dest: int) -> bool:
         """Whether routers into a topic have something to do, and can."""
@@ -206,30 +189,37 @@ class Forwarder:
         if not self._is_running:
             return
         started = self._clock.monotonic()
-        if self._behind_since is None:
-            self._behind_since = started
         wait_s = self._wait_s(started)
         if wait_s > 0:
             self._is_scheduled = True
             asyncio.get_running_loop().call_later(wait_s, self._turn)
             return
         try:
-            self._work(started + SLICE_S)
+            self._work(started + SLICE_S / 2)
         finally:
             self._ended_at = self._clock.monotonic()
             self._took_s = self._ended_at - started
             if self._ready or self._dirty:
                 self._schedule()
-            else:
-                self._behind_since = None
 
     def _wait_s(self, now: float) -> float:
         """How long to leave the loop to others, so that forwarding takes its share of the time and no more."""
         others_s = now - self._ended_at
         if others_s < IDLE_S and self._changed_at <= self._ended_at:
             return 0.0
-        share = SHARE_LATE if self._behind_since is not None and now - self._behind_since > LATE_S else SHARE
-        return self._took_s / share - others_s
+        return self._took_s / (SHARE_LATE if self._is_late() else SHARE) - others_s
+
+    def _is_late(self) -> bool:
+        """Whether the router that is next has left records lying for long. It is another one each time."""
+        state = self._ledger.state
+        router = state.routers.by_id.get(self._ready[0]) if self._ready else None
+        if router is None:
+            return False
+        part = state.by_id[router.source].log.part_at(router.cursor + 1)
+        if part is None:
+            return False
+        row = min(part.row_from(router.cursor + 1), part.count - 1)
+        return part.ts_at(row) < self._clock.now_ms() - LATE_MS
 
     def _work(self, until: float) -> None:
         """Steps of ready routers, until the time is over or none is left."""
@@ -307,14 +297,14 @@ class Forwarder:
         if router.cursor >= last:
             return None
         if self.is_deferred(dest) or self.is_deferred(source):
-            self._block(router, None)
+            self._blocked.add(router, None)
             return None
         try:
             return self._place(router, source, last)
         except ColdRows as cold:
             self._load(router, cold)
         except (Refusal, StorageError) as error:
-            self._block(router, error)
+            self._blocked.add(router, error)
         return None
 
     def _place(self, router: Router, source: Topic, last: int) -> Step | None:
@@ -401,65 +391,22 @@ class Forwarder:
                 ledger.commit_across([step.dest for step in logged], entries, depends_on)
         except CommitFailed as failure:
             for step in logged:
-                self._block(step.router, failure)
+                self._blocked.add(step.router, failure)
             return
         for step in group:
             try:
                 if not step.dest.is_logged:
                     ledger.commit(step.dest, step.entries)
             except CommitFailed as failure:  # of the holes that it leaves in a dest that is logged
-                self._block(step.router, failure)
+                self._blocked.add(step.router, failure)
             else:
-                self._unblock(step.router)
-
-    # --- blocked routers
-
-    def _block(self, router: Router, error: TopicsError | None) -> None:
-        """Try a router again later, with twice the patience each time."""
-        before = self._blocked.get(router.id)
-        delay_ms: float = RETRY_MS_MIN if error is not None else DEFERRED_MS
-        if before is not None and error is not None and before.error is not None:
-            delay_ms = min(RETRY_MS_MAX, before.delay_ms * 2)
-        self._blocked[router.id] = Blocked(error, delay_ms, self._clock.monotonic() + delay_ms / 1000)
-        self._ledger.watched.add(router.dest)
-        if self._retrying is None and self._is_running:
-            self._retrying = asyncio.create_task(self._retry())
-        elif self._retry_soon is not None and not self._retry_soon.done():
-            self._retry_soon.set_result(None)
-
-    def _unblock(self, router: Router) -> None:
-        if self._blocked.pop(router.id, None) is None:
-            return
-        others = self._ledger.state.routers.incoming.get(router.dest, ())
-        if not any(other in self._blocked for other in others):
-            self._ledger.watched.discard(router.dest)
-
-    async def _retry(self) -> None:
-        """Try blocked routers again, each when it is due. One timer for all of them."""
-        try:
-            while self._blocked:
-                now = self._clock.monotonic()
-                by_id = self._ledger.state.routers.by_id
-                for router_id, blocked in list(self._blocked.items()):
-                    if router_id not in by_id:
-                        del self._blocked[router_id]
-                    elif blocked.retry_at <= now:
-                        if blocked.error is None:
-                            self._unblock(by_id[router_id])
-                        self._enqueue(router_id)
-                waits = [one.retry_at for one in self._blocked.values() if one.retry_at > now]
-                if self._blocked:
-                    self._retry_soon = asyncio.get_running_loop().create_future()
-                    wait_ms = (min(waits) - now) * 1000 if waits else RETRY_MS_MIN
-                    await self._clock.wait(self._retry_soon, max(1.0, wait_ms))
-        finally:
-            self._retrying = self._retry_soon = None
+                self._blocked.remove(step.router)
 
     # --- segments
 
     def _load(self, router: Router, cold: ColdRows) -> None:
         """Bring in a page of a segment that a router needs, off the loop."""
-        self._unblock(router)
+        self._blocked.remove(router)
         if router.id not in self._loading:
             self._loading[router.id] = asyncio.create_task(self._load_page(router, cold))
 
@@ -470,7 +417,7 @@ class Forwarder:
             while len(self._warm) > WARM_PAGES_MAX:
                 self._warm.popitem(last=False)
         except (TopicsError, OSError) as error:
-            self._block(router, error if isinstance(error, TopicsError) else TopicsError(str(error)))
+            self._blocked.add(router, error if isinstance(error, TopicsError) else TopicsError(str(error)))
         finally:
             self._loading.pop(router.id, None)
         if router.id not in self._blocked:
@@ -485,7 +432,7 @@ class Forwarder:
         if self._carried == dest.id:
             self._carried = 0
             return
-        until = self._clock.monotonic() + SLICE_S
+        until = self._clock.monotonic() + CARRY_S
         for router in self._upstream(dest.id, set()):
             if not self._catch_up(router, until):
                 raise Behind(dest.id)
@@ -496,7 +443,7 @@ class Forwarder:
         for router in list(self._upstream(dest, set())):
             head = state.by_id[router.source].log.head if router.source in state.by_id else 0
             while state is self._ledger.state and state.routers.by_id.get(router.id) is router:
-                if self._catch_up(router, self._clock.monotonic() + SLICE_S, head):
+                if self._catch_up(router, self._clock.monotonic() + CARRY_S, head):
                     break
                 await self._wait_for(router)
         self._carried = dest

@@ -181,7 +181,7 @@ class RouterMachine(Machine):
 async def forwarded(engine: Any) -> None:
     """Let the forwarder come as far as it can; blocked routers are tried once more."""
     forwarder = engine.forwarder
-    for router in list(forwarder._blocked):
+    for router in list(forwarder._blocked.by_id):
         forwarder._enqueue(router)
     for _ in range(TURNS_MAX):
         await asyncio.sleep(0)

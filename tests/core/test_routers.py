@@ -26,7 +26,7 @@ from topics.core.entries import (
 from topics.core.machine import State, apply, end_replay, replay
 from topics.core.parts import Chunk
 from topics.core.records import Batch
-from topics.core.routers import PutRouter
+from topics.core.routers import HOP_RUNS, PutRouter
 from topics.errors import InvalidRequest, RouterCycle, Throttled, TopicFull, TopicIncompatible, TopicNotFound
 from topics.model import RouterDefinition, TagMatch, TopicConfig
 
@@ -249,7 +249,22 @@ def test_copies_and_holes_at_the_hop_cap_are_passed_over() -> None:
     assert (done.entries[0].entry.lost, done.entries[0].entry.lost_hops) == (1, 8)
     done = step(state)
     assert (done.entries[0].entry.lost, done.entries[0].entry.lost_hops) == (1, 1)
-    assert (state.routers.by_id[AB].cursor, state.routers.by_id[AB].total, a.hops) == (8, 5, [])
+    assert (state.routers.by_id[AB].cursor, state.routers.by_id[AB].total) == (8, 5)
+
+
+def test_hops_of_records_that_all_routers_have_forwarded_are_forgotten() -> None:
+    """RT16"""
+    state = state_of(topic(A), topic(B), topic(C), router(AB, A, B), router(BC, B, C))
+    b = state.by_id[B]
+    for seq in range(1, 4 * HOP_RUNS):  # of a writer and of the router in turn, so that each is a run of its own
+        apply(state, Appended(A, seq, 0, batch(seq)))
+        step(state)
+        apply(state, Appended(B, b.log.head + 1, 0, batch(0)))
+        step(state, BC)
+    assert len(b.hops) <= HOP_RUNS + 1
+    apply(state, Appended(A, 4 * HOP_RUNS, 0, batch(1)))
+    step(state)
+    assert b.hops[-1] == (b.log.head, b.log.head, 1)
 
 
 def test_what_the_log_does_not_hold_goes_beside_the_entry() -> None:

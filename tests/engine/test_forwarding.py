@@ -494,7 +494,7 @@ async def test_patience_with_a_blocked_router_doubles() -> None:
         await route(engine, "ab")
         await engine.append("a", data(1, 2))
         await turns()
-        blocked = engine.forwarder._blocked
+        blocked = engine.forwarder._blocked.by_id
         (router_id,) = blocked
         delays = []
         for _ in range(9):

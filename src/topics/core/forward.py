@@ -23,6 +23,8 @@ STEP_RECORDS: Final = 1024  # copied in one step
 STEP_BYTES: Final = 1024 * 1024  # the same; a single record may be larger
 STEP_ROWS: Final = 8192  # looked at in one step
 
+NONE: Final = array("I")
+
 Rows = Callable[[Part, int, int], Columns]  # some rows of a part, decoded
 IsKnown = Callable[[int], bool]  # whether a seq of the source has a live copy in the dest
 
@@ -66,12 +68,13 @@ class Walked(NamedTuple):
     lost_hops: int
     runs: list[HopRun]
     batches: list[Batch]
+    sizes: "array[int]"  # of the records to be copied
     reached: int  # the cursor behind all this
     skipped: int  # records that have a live copy already
 
     @property
     def copied(self) -> int:
-        return sum([len(batch.sizes) for batch in self.batches])
+        return len(self.sizes)
 
 
 class Step(NamedTuple):
@@ -107,13 +110,20 @@ def walk(
         if picker.runs or picker.skipped or picker.reached < stop or gap is None or gap.first > last:
             batches = copies_of(picker.runs, source.id, router, stamp, rows)
             runs = [run.seqs for run in picker.runs]
-            return Walked(lost, lost_hops, runs, batches, picker.reached, picker.skipped)
+            return Walked(lost, lost_hops, runs, batches, _sizes(batches), picker.reached, picker.skipped)
         _, gap_last, hops = next(hops_between(source.hops, picker.reached + 1, gap.last))
         if hops < HOPS_MAX:
             if lost and lost_hops != hops + 1:
-                return Walked(lost, lost_hops, [], [], picker.reached, 0)
+                return Walked(lost, lost_hops, [], [], NONE, picker.reached, 0)
             lost, lost_hops = lost + gap_last - picker.reached, hops + 1
         after = gap_last
+
+
+def _sizes(batches: Sequence[Batch]) -> "array[int]":
+    sizes = array("I")
+    for batch in batches:
+        sizes.extend(batch.sizes)
+    return sizes
 
 
 def copies_of(runs: Sequence[Run], source: int, router: Router, stamp: Stamp | None, rows: Rows) -> list[Batch]:
@@ -236,9 +246,9 @@ def place(
     source, dest = state.by_id[router.source], state.by_id[router.dest]
     walked = found(STEP_RECORDS)
     refusal: Refusal | None = None
-    evicted = 0
-    if walked.batches:
-        room, refusal = _room(state, dest, walked, caps)
+    evicted, config = 0, dest.config
+    if walked.batches and (config.cap_records or config.cap_bytes or caps.max_total_bytes):
+        room, refusal = _room(state, dest, walked.sizes, caps)
         if room < walked.copied:
             walked = found(room) if room else _before_copies(walked)
         if walked.batches:
@@ -291,15 +301,14 @@ def _entries(
 
 def _before_copies(walked: Walked) -> Walked:
     """Only what comes before the first copy: a hole needs no room (RT12)."""
-    return Walked(walked.lost, walked.lost_hops, [], [], walked.runs[0][0] - 1, 0)
+    return Walked(walked.lost, walked.lost_hops, [], [], NONE, walked.runs[0][0] - 1, 0)
 
 
-def _room(state: State, dest: Topic, walked: Walked, caps: Caps) -> tuple[int, Refusal | None]:
+def _room(state: State, dest: Topic, sizes: "array[int]", caps: Caps) -> tuple[int, Refusal | None]:
     """How many of the copies the dest takes now; and if not all, why."""
     config = dest.config
-    if not config.cap_records and not config.cap_bytes and not caps.max_total_bytes:
-        return walked.copied, None
-    sizes = array("I", [size for batch in walked.batches for size in batch.sizes])
+    if config.discard == "old" and not config.cap_bytes and not caps.max_total_bytes:
+        return len(sizes), None
     if _refusal(state, dest, sizes, caps) is None:
         return len(sizes), None
     low, high = 0, len(sizes)  # the first `low` fit, the first `high` do not
@@ -329,6 +338,5 @@ def _evicted(dest: Topic, walked: Walked) -> int:
     config = dest.config
     if config.discard != "old" or not (config.cap_records or config.cap_bytes):
         return 0
-    sizes = array("I", [size for batch in walked.batches for size in batch.sizes])
-    last = dest.log.overflow(config.cap_records, config.cap_bytes, sizes)
+    last = dest.log.overflow(config.cap_records, config.cap_bytes, walked.sizes)
     return last + walked.lost if last > dest.log.head else last

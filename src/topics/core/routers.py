@@ -11,6 +11,7 @@ Invariants
 - All routers into a topic come from one source (RT6).
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from topics.core.machine import State, Topic
 
 HOPS_MAX: Final = 8  # routers that a record passes
+HOP_RUNS: Final = 64  # kept of a topic before anyone looks which of them are needed
 
 
 class Router:
@@ -127,6 +129,8 @@ def _grow(state: "State", dest: "Topic", entry: Forwarded, batches: Sequence[Bat
         for first, last, hops in entry.runs:
             add_hops(dest.hops, at, at + last - first, hops)
             at += last - first + 1
+        if len(dest.hops) > HOP_RUNS:
+            _forget_hops(state, dest)
     if entry.stamp is not None:
         at = entry.first + entry.lost
         for first, last, _ in entry.runs:
@@ -138,11 +142,13 @@ def _advance(state: "State", router: Router, entry: Forwarded) -> None:
     """The router's part."""
     router.cursor, router.total = entry.cursor, entry.total
     state.dirty_routers[router.name] = None
-    source = state.by_id.get(router.source)
-    if source is not None and source.hops:
-        passed = min(one.cursor for one in state.routers.outgoing[source.id].values())
-        while source.hops and source.hops[0][1] <= passed:
-            del source.hops[0]
+
+
+def _forget_hops(state: "State", source: "Topic") -> None:
+    """Nobody asks any more what records have passed that all routers have forwarded."""
+    passed = min(one.cursor for one in state.routers.outgoing[source.id].values())
+    kept = bisect_right(source.hops, passed, key=lambda run: run[1])
+    del source.hops[:kept]
 
 
 def is_to_be_replayed(state: "State", entry: RouterSet | RouterRemoved, position: int) -> bool:
