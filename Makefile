@@ -57,7 +57,7 @@ lock: ## write the lock files anew, with the newest versions that pyproject.toml
 	$(call make_venv,.lock-venv)
 	$(call pip,.lock-venv) install --quiet --editable '.[dev]'
 	$(call pip,.lock-venv) freeze --exclude-editable > requirements.lock
-	$(call pip,.lock-venv) install --quiet --constraint requirements.lock --editable '.[spark,iceberg]'
+	$(call pip,.lock-venv) install --quiet --constraint requirements.lock --editable '.[spark,connect,pipelines,iceberg]'
 	$(call pip,.lock-venv) freeze --exclude-editable | grep -vxFf requirements.lock > requirements-spark.lock
 	rm -rf .lock-venv
 

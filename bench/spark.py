@@ -1,8 +1,8 @@
 """Figures of Spark. `python -m bench.spark [--quick]` prints one JSON object.
 
 One topic of records of about 180 bytes, once as segments, once behind a server and once as Parquet (zstd) of the
-same rows. Scans take all columns into Spark's null sink. What is compared runs in turn, warm, and a figure is the
-median of its rounds. The same figures are then taken in a process with one core.
+same rows. Scans take all columns into Spark's null sink; `ready` is a source that does no work, the most that one
+written in Python can reach. What is compared runs in turn, warm, and a figure is the median of its rounds. The same figures are then taken in a process with one core.
 """
 
 import json
@@ -11,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from bench import peers
 from topics.client import Client
@@ -25,6 +27,9 @@ from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.jobs.importing import Source, import_
 from topics.spark.jobs.progress import Progress
 from topics.spark.options import Connection
+from topics.spark.plan import PART_RECORDS
+from topics.spark.reader import settle
+from topics.spark.schema import declared
 from topics.spark.writer import WINDOW_MS
 from topics.testing.server import ServerProcess
 
@@ -34,6 +39,7 @@ ROUNDS: Final = 3
 APPENDED: Final = 10_000  # records of a request
 TOPIC: Final = "bench"
 MEMORY: Final = "4g"
+READY_ROWS: Final = 10_000  # of the batch that the source `ready` has
 
 
 def line(n: int) -> str:
@@ -78,6 +84,37 @@ def drained(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
+class Ready(DataSource):
+    """A source that yields one batch again and again, in as many tasks as a scan of as many records has."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ready"
+
+    def schema(self) -> str:
+        return declared(includes_meta=True, has_gaps=False)
+
+    def reader(self, schema: StructType) -> "ReadyReader":
+        return ReadyReader(self.options["file"], int(self.options["records"]))
+
+
+class ReadyReader(DataSourceReader):
+    def __init__(self, file: str, records: int) -> None:
+        self._file = file
+        self._records = records
+
+    def partitions(self) -> Sequence[InputPartition]:
+        starts = range(0, self._records, PART_RECORDS)
+        return [InputPartition(min(PART_RECORDS, self._records - start)) for start in starts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with pa.OSFile(self._file) as file, pa.ipc.open_stream(file) as reader:
+            batch = reader.read_next_batch()
+        for start in range(0, partition.value, READY_ROWS):
+            yield batch.slice(0, min(READY_ROWS, partition.value - start))
+        settle()
+
+
 class Bench:
     """A session on so many cores, the data, and a server."""
 
@@ -87,12 +124,14 @@ class Bench:
         self._records = records
         self._cores = cores
         self._topics = 0
+        self._batch = place / "ready.arrow"
         self.startup_s = timed(lambda: self._start(cores))
 
     def _start(self, cores: int) -> None:
         conf = {"spark.driver.memory": MEMORY, "spark.local.dir": str(self._place)}
         self.spark: SparkSession = session.build("bench", master=f"local[{cores},4]", conf=conf)
         self.spark.range(1).collect()
+        self.spark.dataSource.register(Ready)
 
     def segments(self) -> DataFrame:
         reader = self.spark.read.format("topics").option("path", str(self._place / "server" / "data"))
@@ -101,6 +140,15 @@ class Bench:
 
     def parquet(self) -> DataFrame:
         return self.spark.read.parquet(f"file://{self._place}/parquet")
+
+    def ready(self) -> DataFrame:
+        return self.spark.read.format("ready").option("file", str(self._batch)).option("records", self._records).load()
+
+    def _write_batch(self) -> None:
+        """Rows of the topic, for the source `ready`."""
+        batch = self.segments().limit(READY_ROWS).toArrow().combine_chunks().to_batches()[0]
+        with pa.OSFile(str(self._batch), "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
+            writer.write_batch(batch)
 
     def served(self) -> DataFrame:
         reader = self.spark.read.format("topics").option("url", self._url).option("topic", TOPIC)
@@ -128,9 +176,11 @@ class Bench:
         """What both numbers of cores have."""
         if not (self._place / "parquet").exists():
             self.segments().write.option("compression", "zstd").parquet(f"file://{self._place}/parquet")
+        self._write_batch()
         scans = in_turn(
             rounds,
             segments=lambda: drained(self.segments()),
+            ready=lambda: drained(self.ready()),
             parquet=lambda: drained(self.parquet()),
             http=lambda: drained(self.served()),
         )
@@ -212,6 +262,7 @@ def measure(records: int, rounds: int) -> dict[str, float]:
             bench.spark.stop()
             figures |= on_one_core(url, place, records, rounds)
     figures["segments_to_parquet"] = figures["segments_per_s"] / figures["parquet_per_s"]
+    figures["ready_to_parquet"] = figures["ready_per_s"] / figures["parquet_per_s"]
     figures["sink_to_null"] = figures["sink_per_s"] / figures["null_per_s"]
     for name in ("segments", "http", "sink"):
         figures[f"{name}_cores_ratio"] = figures[f"{name}_per_s"] / figures[f"one_{name}_per_s"]

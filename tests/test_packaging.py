@@ -33,6 +33,7 @@ def test_spark_has_a_lock_of_its_own() -> None:
     locked = locked_in("requirements-spark.lock")
     assert names_of(PROJECT["optional-dependencies"]["spark"]) <= locked
     assert not locked & locked_in("requirements.lock")
+    assert {"grpcio", "grpcio-status", "googleapis-common-protos", "protobuf"} <= locked, "Connect and pipelines"
 
 
 def test_the_installed_package_has_the_version_that_it_says() -> None:

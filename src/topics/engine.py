@@ -11,7 +11,7 @@ open (see ledger.py). All state lives on one event loop, and there are no locks.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -43,6 +43,7 @@ from topics.core.routers import PutRouter
 from topics.errors import (
     CommitFailed,
     Damaged,
+    EpochMismatch,
     InvalidRequest,
     Refusal,
     TopicNotFound,
@@ -80,6 +81,7 @@ class Engine:
         self._ledger = Ledger(Store(disk, clock, settings), clock)
         self._ledger.on_rebuilt = self._start_cache
         self._cache = Cache(settings.cache_bytes // 2)
+        self._loading: dict[Hashable, asyncio.Task[None]] = {}  # pages on their way into the cache
         self._upkeep = Upkeep(self._ledger, self._cache, clock, settings)
         self._caps = Caps(settings.max_topics, settings.max_total_bytes, settings.max_routers)
         self.forwarder = Forwarder(self._ledger, clock, self._caps, disk.run)
@@ -265,8 +267,13 @@ class Engine:
         result = WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
         return result, gate
 
-    async def delete(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> DeleteResult:
-        """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later."""
+    async def delete(
+        self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None, epoch: int | None = None
+    ) -> DeleteResult:
+        """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later.
+
+        With an `epoch`, only those of this instance of the topic.
+        """
         if before_seq is None and match is None:
             raise InvalidRequest("a delete needs before_seq or match")
         topic = self._ledger.expire(name)
@@ -277,8 +284,11 @@ class Engine:
         if topic is None or self.state.topics.get(name) is not topic:
             await self._ledger.wait_to_refuse(name)
             raise TopicNotFound(name)
+        if epoch is not None and epoch != topic.epoch:
+            await self._ledger.wait_to_refuse(name)
+            raise EpochMismatch(name, topic.epoch, epoch)
         before = topic.log.count
-        decided = decide.delete(self.state, Delete(name, before_seq, blocks, is_measured=True))
+        decided = decide.delete(self.state, Delete(name, before_seq, blocks))
         if decided:
             self._ledger.commit(topic, decided)
         log = topic.log
@@ -495,6 +505,14 @@ class Engine:
         if isinstance(cold, Behind):
             await self.forwarder.carry_on(cold.dest)
             return
+        key = cold.key
+        loading = self._loading.get(key)
+        if loading is None:
+            loading = self._loading[key] = asyncio.create_task(self._load_page(cold))
+            loading.add_done_callback(lambda _: self._loading.pop(key))
+        await asyncio.shield(loading)
+
+    async def _load_page(self, cold: ColdPage) -> None:
         start, stop = cold.rows()
         try:
             self._cache.load(cold, await self._disk.run(lambda: cold.part.columns(start, stop)))

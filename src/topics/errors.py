@@ -16,6 +16,7 @@
     │   ├── TopicNotEmpty       409 topic_not_empty
     │   ├── NotAQueue           409 not_a_queue
     │   ├── NoDeadLetter        409 no_dead_letter
+    │   ├── EpochMismatch       409 epoch_mismatch
     │   ├── RouterCycle         409 router_cycle
     │   ├── PayloadTooLarge     413 payload_too_large
     │   ├── UnsupportedMedia    415 unsupported_media_type
@@ -118,6 +119,19 @@ class NoDeadLetter(Refusal):
 
     def __init__(self, topic: str) -> None:
         super().__init__(f'queue "{topic}" has no dead_letter topic; nothing can come back from there', topic=topic)
+
+
+class EpochMismatch(Refusal):
+    status, code = 409, "epoch_mismatch"
+
+    def __init__(self, topic: str, epoch: int, requested_epoch: int) -> None:
+        super().__init__(
+            f'topic "{topic}" has epoch {epoch}, not {requested_epoch}: it was deleted and created anew, '
+            "or a restart has emptied it",
+            topic=topic,
+            epoch=epoch,
+            requested_epoch=requested_epoch,
+        )
 
 
 class RouterCycle(Refusal):

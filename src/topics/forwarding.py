@@ -15,7 +15,7 @@ Invariants
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -50,6 +50,14 @@ class Behind(ColdPage):
     def page(self) -> tuple[Any, int]:
         """No page, and never the same one again."""
         return self, 0
+
+    @property
+    def key(self) -> Hashable:
+        return self.dest
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return 0, 0
 
 
 class Forwarder:

@@ -255,16 +255,20 @@ class Ledger:
         """Change an ephemeral topic once the change is synced: if that fails, its records could not be restored."""
         control = [entry for entry in decided if isinstance(entry, CONTROL) and entry.topic == topic.id]
         end = self.wal.append(entries.encode(control), True)
-        await self.wal.wait_synced(end)
-        for entry in control:
-            apply(self.state, entry)
+        changing = self.state.changing
+        changing.add(topic.id)
+        try:
+            await self.wal.wait_synced(end)
+            for entry in control:
+                apply(self.state, entry)
+        finally:
+            changing.discard(topic.id)
         self.state.names_at = topic.synced_at = topic.reserved_at = end
         self._tell(topic.id)
         if topic.id in self.state.by_id:
             lost = decide.retention(self.state, topic, topic.config, self._clock.now_ms())
             if topic.is_logged:
-                head = topic.log.head
-                kept = entries.HeadKept(topic.id, head, topic.log.highest_live(head))
+                kept = decide.head_kept(topic)
                 holes = [entry for entry in lost if entry.topic != topic.id]  # type: ignore[union-attr]
                 self.commit(topic, [*holes, kept, *lost[len(holes) :]])
             elif lost:

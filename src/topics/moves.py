@@ -125,13 +125,16 @@ def both(one: Gate, other: Gate) -> Gate:
     return Gate(max(one.synced_at, other.synced_at), max(one.written_at, other.written_at), one.generation)
 
 
+def _bits(masks: dict[int, int]) -> int:
+    return sum([mask.bit_count() for mask in masks.values()])
+
+
 def deletion(topic: Topic, seqs: Sequence[int]) -> Deleted:
     """The entry that deletes these. Damaged: what it would have to look at cannot be read."""
     masks: dict[int, int] = {}
     for seq in seqs:
         number = seq // BLOCK
         masks[number] = masks.get(number, 0) | 1 << seq % BLOCK
-    if topic.log.has_sealed:
-        topic.log.measure(0, masks.items())
+    count = topic.log.measure(0, masks.items()) if topic.log.has_sealed else _bits(masks)
     blocks = [(number, mask.to_bytes((mask.bit_length() + 7) // 8, "little")) for number, mask in masks.items()]
-    return Deleted(topic.id, 0, blocks)
+    return Deleted(topic.id, 0, blocks, count)

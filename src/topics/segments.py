@@ -11,8 +11,8 @@ that are still in the log only, above a topic's `sealed_through`, are not read.
 
 Owned here: which rows are live as of a snapshot, what to do when files go
 away while they are read, and what must hold between a snapshot, its segments
-and the log. Of the log nothing is known here but whether its frames are whole;
-nothing knows the engine or the clock.
+and the log. What became of every seq, by all of these, is the business of
+`accounts`. Nothing here knows the engine or the clock.
 
 Invariant: of every seq that a reader passes, its record was yielded, or was
 deleted on purpose, or the seq is in `lost`.
@@ -30,7 +30,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
+from topics.accounts import Account, Accounts
+from topics.core.copies import MissingRecord
 from topics.core.dump import META, TopicItem
+from topics.core.entries import UnknownEntry
 from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
 from topics.model import Gap, Reason, TopicConfig
 from topics.storage import frames, replay, segments, snapshots
@@ -99,8 +102,9 @@ class Lost(NamedTuple):
 class Fault(Struct, frozen=True):
     """Something in a data directory that is not as it was written.
 
-    `is_certain` is False where a delete leaves the same traces: a piece that was deleted as a whole is taken out of
-    the snapshot without a mark on its rows, if other topics still need the file.
+    `is_certain` is False where a delete leaves the same traces, and there is no account of the topic that tells: a
+    piece that was deleted as a whole is taken out of the snapshot without a mark on its rows, if other topics still
+    need the file.
     """
 
     file: str  # "" = what the snapshot says of a topic
@@ -113,6 +117,7 @@ class Check(Struct, frozen=True):
     """What `Directory.check` has looked at, and what it found."""
 
     faults: list[Fault]
+    accounts: list[Account]  # of the topics that can be read as a whole, at the end of the log
     segments: int
     segment_bytes: int
     log_files: int
@@ -391,6 +396,7 @@ class _Snapshot:
 
     def __init__(self, names: list[str], items: dict[bytes, bytes]) -> None:
         self.names = names
+        self.items = items
         self.meta = _decode_meta(items[META]) if META in items else None
         self.topics: dict[str, TopicItem] = {}
         self.files: dict[int, FileRef] = {}
@@ -511,6 +517,9 @@ class _Checker:
         self._snapshot = snapshot
         self._names = {item.id: item.name for item in snapshot.topics.values()}
         self._faults: list[Fault] = []
+        self._files: dict[int, SegmentFile] = {}  # that are whole
+        self._damaged: set[int] = set()  # topics, by id, whose pieces are not what the snapshot says
+        self._unnamed: list[tuple[SegmentFile, int, list[int]]] = []  # rows in no piece: segment, topic, seqs
 
     def run(self) -> Check:
         by_file: dict[int, list[PieceRef]] = {number: [] for number in self._snapshot.files}
@@ -518,20 +527,25 @@ class _Checker:
             if ref.file in by_file:
                 by_file[ref.file].append(ref)
             else:
-                self._fault(ref.file, ref.topic, "a piece names this segment, and the snapshot does not know it")
+                self._fault_of_piece(ref, "a piece names this segment, and the snapshot does not know it")
         for number, refs in by_file.items():
             self._check_file(self._snapshot.files[number], sorted(refs, key=lambda ref: ref.start))
         for item in self._snapshot.topics.values():
             self._check_topic(item)
         self._check_history()
-        log_files, log_frames = self._check_log()
+        accounts, log_files, log_frames = self._check_log()
+        self._judge(accounts)
         size_bytes = sum(file.size_bytes for file in self._snapshot.files.values())
-        return Check(self._faults, len(by_file), size_bytes, log_files, log_frames)
+        return Check(self._faults, list(accounts.values()), len(by_file), size_bytes, log_files, log_frames)
 
     def _fault(self, file: int | str, topic: int | str, message: str, *, is_certain: bool = True) -> None:
         name = segments.name_of(file) if isinstance(file, int) else file
         owner = self._names.get(topic, "") if isinstance(topic, int) else topic
         self._faults.append(Fault(name, owner, message, is_certain))
+
+    def _fault_of_piece(self, ref: PieceRef, message: str) -> None:
+        self._damaged.add(ref.topic)
+        self._fault(ref.file, ref.topic, message)
 
     def _check_file(self, file: FileRef, refs: list[PieceRef]) -> None:
         segment = SegmentFile(self._disk, file)
@@ -540,7 +554,9 @@ class _Checker:
             _flags(segment, 0, file.count)
         except Damaged as error:
             self._fault(file.number, "", str(error))
+            self._damaged.update(ref.topic for ref in refs)
             return
+        self._files[file.number] = segment
         if not refs:
             self._fault(file.number, "", f"the snapshot has this segment and none of its {file.count} records")
         topics, seqs = _numbers(view, file, "topic", "I"), _numbers(view, file, "seq", "Q")
@@ -550,28 +566,26 @@ class _Checker:
             covered = ref.start + ref.count
             self._check_piece(file, ref, topics, seqs)
         self._check_unnamed(segment, topics, seqs, covered, file.count)
+        segment.let_go()
 
     def _check_piece(self, file: FileRef, ref: PieceRef, topics: "memoryview[int]", seqs: "memoryview[int]") -> None:
         """Whether the rows of a piece are what the snapshot says of them."""
         start, stop = ref.start, ref.start + ref.count
         rows = f"rows {start} to {stop}"
         if not 0 <= start < stop <= file.count:
-            self._fault(file.number, ref.topic, f"a piece has {rows} of {file.count}")
+            self._fault_of_piece(ref, f"a piece has {rows} of {file.count}")
         elif set(topics[start:stop]) != {ref.topic}:
-            self._fault(file.number, ref.topic, f"{rows} belong to another topic")
+            self._fault_of_piece(ref, f"{rows} belong to another topic")
         elif (seqs[start], seqs[stop - 1]) != (ref.first, ref.last):
-            self._fault(
-                file.number,
-                ref.topic,
-                f"{rows} have seqs {seqs[start]} to {seqs[stop - 1]}; the snapshot says {ref.first} to {ref.last}",
-            )
+            seqs_said = f"seqs {seqs[start]} to {seqs[stop - 1]}; the snapshot says {ref.first} to {ref.last}"
+            self._fault_of_piece(ref, f"{rows} have {seqs_said}")
         elif any(b <= a for a, b in pairwise(seqs[start:stop])):
-            self._fault(file.number, ref.topic, f"{rows} are not ascending by seq")
+            self._fault_of_piece(ref, f"{rows} are not ascending by seq")
 
     def _check_unnamed(
         self, segment: SegmentFile, topics: "memoryview[int]", seqs: "memoryview[int]", start: int, stop: int
     ) -> None:
-        """Rows in no piece: of a topic that is gone, lost, marked as deleted, in a newer segment; or a silent hole."""
+        """Rows in no piece: of a topic that is gone, lost, deleted, in a newer segment; or a silent hole."""
         flags = _flags(segment, start, stop) if stop > start else b""
         unnamed: dict[int, list[int]] = {}
         for row, flag in enumerate(flags, start):
@@ -582,20 +596,31 @@ class _Checker:
             refs = self._snapshot.pieces(item)
             missing = [seq for seq in missing if _is_unexplained(seq, item, refs)]
             if missing:
-                message = (
-                    f"seqs {missing[0]} to {missing[-1]} ({len(missing)} records) are in this segment and not marked "
-                    "as deleted, but in no piece of the snapshot, and no loss is announced"
-                )
-                is_only = not any(ref.file == segment.ref.number for ref in self._snapshot.all_pieces())
-                self._fault(segment.name, topic, message, is_certain=is_only)
+                self._unnamed.append((segment, topic, missing))
+
+    def _judge(self, accounts: dict[int, Account]) -> None:
+        """Say which accounts are not whole, and of the rows in no piece those whose topic's account is not."""
+        for account in accounts.values():
+            if account.fault:
+                self._fault("", account.topic, account.fault)
+        for segment, topic, missing in self._unnamed:
+            told = accounts.get(topic)
+            if told is not None and not told.fault:
+                continue  # they were deleted, as a whole piece
+            message = (
+                f"seqs {missing[0]} to {missing[-1]} ({len(missing)} records) are in this segment and not marked "
+                "as deleted, but in no piece of the snapshot, and no loss is announced"
+            )
+            is_only = not any(ref.file == segment.ref.number for ref in self._snapshot.all_pieces())
+            self._fault(segment.name, topic, message, is_certain=is_only or told is not None)
 
     def _check_topic(self, item: TopicItem) -> None:
         refs = self._snapshot.pieces(item)
         for one, other in pairwise(refs):
             if other.first <= one.last:
-                self._fault("", item.name, f"pieces overlap at seq {other.first}")
+                self._fault_of_piece(other, f"pieces overlap at seq {other.first}")
         if refs and refs[-1].last > item.head:
-            self._fault("", item.name, f"a piece ends at seq {refs[-1].last}, above the head {item.head}")
+            self._fault_of_piece(refs[-1], f"a piece ends at seq {refs[-1].last}, above the head {item.head}")
         if _floor(item) > item.head + 1:
             self._fault("", item.name, f"the floor {_floor(item)} lies above the head {item.head}")
         for gap in item.gaps:
@@ -623,21 +648,24 @@ class _Checker:
                     self._fault(name, item.name, said)
             before = now
 
-    def _check_log(self) -> tuple[int, int]:
+    def _check_log(self) -> tuple[dict[int, Account], int, int]:
         """Read all frames that recovery would read. A torn end is none of damage: what was acked lies before it."""
         meta = self._snapshot.meta
         log, count = replay.Replay(self._disk, frames.position_of(1, 0) if meta is None else meta.start), 0
         try:
-            for _ in log.read():
+            accounts = Accounts(self._snapshot.items, self._files, self._damaged)
+            for frame in log.read():
+                accounts.replay(frame)
                 count += 1
-        except (Damaged, UnusableDirectory) as error:
+        except (Damaged, UnusableDirectory, UnknownEntry, MissingRecord) as error:
             self._fault(replay.PREFIX + "*", "", str(error))
         except FileNotFoundError as error:
             self._fault(str(error.filename), "", "this log file went away")
         else:
-            if meta is not None and not meta.is_clean and not log.files:
-                self._fault(replay.name_of(frames.number_of(meta.start)), "", "this log file is missing")
-        return len(log.files), count
+            if meta is None or meta.is_clean or log.files:
+                return accounts.close(), len(log.files), count
+            self._fault(replay.name_of(frames.number_of(meta.start)), "", "this log file is missing")
+        return {}, len(log.files), count
 
 
 class _Past(RealDisk):

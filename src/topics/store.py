@@ -6,7 +6,8 @@ are in force, from where the log counts. The steps of a checkpoint:
 1. The log goes on in a new file, at position P.
 2. Every topic that changed since the last checkpoint is *captured*, one after
    the other, while the loop goes on: its item at the log's end as of then, the
-   records it has in memory, the delete flags its segments lack.
+   records it has in memory, the delete flags its segments lack. All that the
+   log has of a topic is applied when it is captured.
 3. The records are written to segments and synced, and so is the log up to the
    last capture. Only then are the flags set: a delete that the log can still
    lose must not be done.
@@ -27,11 +28,11 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
+from topics.attaching import attach_part, begin_accounts, sealed_part
 from topics.clock import Clock
 from topics.core import dump, entries
 from topics.core.copies import MissingRecord
 from topics.core.entries import AnyEntry, GapOpened, Reincarnated
-from topics.core.log import Log
 from topics.core.machine import State, Topic, apply, end_replay, keep_references_short, replay
 from topics.core.parts import Chunk, Part, Sealed
 from topics.core.routers import lowered_cursors
@@ -79,7 +80,7 @@ class Capture(Struct):
 
     items: dump.Items
     groups: list[Group]
-    flags: list[tuple[Sealed, list[tuple[int, int]]]]
+    flags: list[tuple[Sealed, list[tuple[int, int]], int]]  # part, rows to be flagged, rows that are dead
     dropped: list[Sealed]  # parts that had died by then
 
 
@@ -180,14 +181,12 @@ class Store:
                 self._next_segment = max(self._next_segment, file.number + 1)
             elif key.startswith(b"s"):
                 ref = segments.decode_piece(items[key])
-                topic, part = state.by_id.get(ref.topic), self._sealed(ref)
-                if topic is not None and topic.is_logged and _attach_part(topic.log, part):
+                topic, part = state.by_id.get(ref.topic), sealed_part(ref, self._files[ref.file])
+                if topic is not None and topic.is_logged and attach_part(topic.log, part):
                     self._pieces.setdefault(ref.file, set()).add(part)
                 else:
                     self._obsolete.append(ref)
-
-    def _sealed(self, ref: PieceRef) -> Sealed:
-        return Sealed(ref.first, ref.last, SegmentRows(self._files[ref.file], ref), ref.count, ref.size_bytes)
+        begin_accounts(state)
 
     def _replay_frame(self, state: State, frame: frames.Frame) -> None:
         try:
@@ -267,11 +266,14 @@ class Store:
 
     async def _captures(self, state: State) -> AsyncIterator[Capture]:
         """Capture every dirty topic, in slices of time."""
+        for topic_id in list(state.changing):
+            await self._applied(state, topic_id)
         self._mark_sparse(state)
         self._captured = list(state.dirty.values())
         self._captured_routers = {}
         slice_end = self._clock.monotonic() + SLICE_SECONDS
         for topic in self._captured:
+            await self._applied(state, topic.id)
             state.dirty.pop(topic.id, None)
             is_gone = state.by_id.get(topic.id) is not topic
             yield _gone(topic) if is_gone else self._capture(topic)
@@ -282,6 +284,12 @@ class Store:
         if self._captured_routers:
             yield Capture(dump.dump_routers(state, self._captured_routers, self.wal.end), [], [], [])
 
+    async def _applied(self, state: State, topic_id: int) -> None:
+        """Wait while a change of a topic is in the log and not in the state: replay would take it as captured."""
+        while topic_id in state.changing:
+            await self.wal.wait_synced(self.wal.end)
+            await asyncio.sleep(0)
+
     def _capture(self, topic: Topic) -> Capture:
         log = topic.log
         items = dump.dump_topic(topic, self.wal.end, self._clock.now_ms())
@@ -289,10 +297,10 @@ class Store:
         if topic.sealed_dirty:
             topic.sealed_dirty = False
             for part in log.parts:
-                if isinstance(part, Sealed) and part.live_count < part.count:
+                if isinstance(part, Sealed) and (dead := part.count - part.live_count) not in (0, part.flagged):
                     runs = _complement(log.live_runs(part, 0, part.count), part.row_from(log.floor), part.count)
-                    if runs and sum(stop - start for start, stop in runs) != part.flagged:
-                        flags.append((part, runs))
+                    if runs:
+                        flags.append((part, runs, dead))
         dropped = [part for part in log.dropped if isinstance(part, Sealed)]
         log.dropped = [part for part in log.dropped if isinstance(part, Chunk)]
         groups = [self._group(topic, parts) for parts in self._unsealed(topic)]
@@ -369,16 +377,16 @@ class Store:
         self._files[number] = SegmentFile(self._disk, file_ref)
         items[_file_key(number)] = segments.encode_ref(file_ref)
         for (group, _), ref in zip(pieces, refs, strict=True):
-            group.new.append(self._sealed(ref))
+            group.new.append(sealed_part(ref, self._files[ref.file]))
             items[_piece_key(ref)] = segments.encode_ref(ref)
 
     async def _write_flags(self, captures: list[Capture]) -> None:
         """Set the delete flags that segments lack; they are durable at the end."""
-        for part, runs in (flag for capture in captures for flag in capture.flags):
+        for part, runs, dead in (flag for capture in captures for flag in capture.flags):
             rows = part.sealed
             assert isinstance(rows, SegmentRows)
             await self._disk.run(partial(rows.set_deleted, runs))
-            part.flagged = sum(stop - start for start, stop in runs)
+            part.flagged = dead
 
     def _end_pieces(self, captures: list[Capture], items: dump.Items) -> list[PieceRef]:
         """End the items of pieces, and of files, that nothing refers to any more. Gives the pieces."""
@@ -484,25 +492,6 @@ def _losses(state: State, is_clean: bool, has_lost_power: bool) -> Iterator[AnyE
             next_id += 1
         elif topic.reserves and has_lost_power and topic.reserved > topic.log.head:
             yield GapOpened(topic.id, topic.reserved, "cap")  # the next write reserves anew
-
-
-def _attach_part(log: Log, part: Sealed) -> bool:
-    """Add a sealed part to a log under recovery, less its dead rows. False: it has no live row."""
-    rows = part.sealed
-    assert isinstance(rows, SegmentRows)
-    if part.last < log.floor:
-        return False
-    flagged = rows.flagged_rows()
-    part.flagged = -1 if flagged else 0  # not known to be synced: set again with the next one that is set
-    below = part.row_from(log.floor)
-    if flagged or below:
-        dead = sorted({*flagged, *range(below)})
-        part.live_count -= len(dead)
-        part.live_bytes -= sum(part.bytes_before(row + 1) - part.bytes_before(row) for row in dead)
-        log.mark_dead(part.seq_at(row) for row in dead)
-    if part.live_count:
-        log.attach(part)
-    return part.live_count > 0
 
 
 def _gone(topic: Topic) -> Capture:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.engine.running import begun, data, running, turns
+from tests.engine.test_cold_reads import CountingDisk
 from topics.engine import Engine
 from topics.model import Durability
 from topics.server.delivery import Delivery
@@ -342,6 +343,24 @@ async def test_records_in_segments_are_brought_in_and_delivered() -> None:
                 await turns(1)
         for reader, first in zip(readers, (1, 1501, 1), strict=True):
             assert seqs(reader) == list(range(first, 4001))
+
+
+async def test_readers_who_are_far_behind_are_carried_along_together() -> None:
+    """SS21: with a cache of one page, each page is loaded about once for all of them, and not once for each."""
+    disk = CountingDisk()
+    pages, rows = 8, 1024
+    async with bench(disk, cache_bytes=1 << 20) as b, asyncio.timeout(HANG_SECONDS):
+        for n in range(pages * rows // 256):
+            await b.engine.append("t", data(*[[n, "x" * 800]] * 256))
+        await b.engine.checkpoint()
+        before = disk.works
+        cursors = [n * pages * rows // 40 for n in range(40)]
+        readers = [b.follow("t", cursor=cursor) for cursor in cursors]
+        while not all(reader.frames and reader.frames[-1] == "caught up" for reader in readers):
+            await turns(1)
+        for reader, cursor in zip(readers, cursors, strict=True):
+            assert seqs(reader) == list(range(cursor + 1, pages * rows + 1))
+        assert disk.works - before <= 2 * pages
 
 
 # --- slow readers

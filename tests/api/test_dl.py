@@ -63,6 +63,27 @@ def test_an_absent_topic_is_not_found_and_not_created(api: Client, topic: str) -
     assert api.everything() == before
 
 
+def test_a_delete_for_an_epoch_leaves_any_other_instance_alone(api: Client, topic: str) -> None:
+    """DL1, TP16"""
+    path = f"/v0/topics/{topic}/delete"
+    tagged(api, topic, "x", "y", "x")
+    old = api.get(f"/v0/topics/{topic}").json["epoch"]
+    assert remove(api, topic, before_seq=2, epoch=old)["deleted"] == 1
+    assert remove(api, topic, match="y", epoch=None)["deleted"] == 1
+    api.delete(f"/v0/topics/{topic}")
+    refused(api.post(path, {"match": "x", "epoch": old}), 404, "topic_not_found", {"topic": topic})
+    tagged(api, topic, "x", "y")
+    new = api.get(f"/v0/topics/{topic}").json["epoch"]
+    before = api.everything()
+    for selector in ({"before_seq": 9}, {"match": "x"}, {"match": "none"}, {"before_seq": 0}):
+        answer = api.post(path, {**selector, "epoch": old})
+        refused(answer, 409, "epoch_mismatch", {"topic": topic, "epoch": new, "requested_epoch": old})
+    for wrong in ("1", -1, 1.5, True):
+        refused(api.post(path, {"before_seq": 9, "epoch": wrong}), 400, "invalid_request", None)
+    assert api.everything() == before
+    assert remove(api, topic, before_seq=9, epoch=new)["deleted"] == 2
+
+
 @pytest.mark.parametrize(("before_seq", "left"), [(0, [1, 2, 3, 4]), (1, [1, 2, 3, 4]), (3, [3, 4]), (5, []), (99, [])])
 def test_before_seq_takes_what_has_a_smaller_seq(api: Client, topic: str, before_seq: int, left: list[int]) -> None:
     """DL2, DL5, DL6"""

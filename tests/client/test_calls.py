@@ -161,6 +161,11 @@ def test_records_and_topics_are_deleted(client: Any, topic: str) -> None:
     assert isinstance(deleted, RecordsDeleted) and (deleted.deleted, deleted.count) == (3, 3)
     assert client.delete_records(topic, before_seq=3).deleted == 1
     assert client.delete_records(topic, before_seq=5, match=["tag", "Glob", "e*"]).deleted == 1
+    epoch = client.state(topic).epoch
+    with pytest.raises(errors.EpochMismatch) as refusal:
+        client.delete_records(topic, before_seq=9, epoch=epoch + 1)
+    assert refusal.value.detail == {"topic": topic, "epoch": epoch, "requested_epoch": epoch + 1}
+    assert client.delete_records(topic, before_seq=5, epoch=epoch).deleted == 0
     with pytest.raises(errors.TopicNotEmpty):
         client.delete_topic(topic, if_empty=True)
     assert client.delete_topic(topic).deleted is True

@@ -21,6 +21,7 @@ def test_a_router_is_made_shown_listed_and_deleted(client: Any, topic: str) -> N
     assert [record.value for record in client.diff(dest).records] == [1]
     shown = client.router(name)
     assert (shown.forwarded_total, shown.preserve_node, shown.allow_cycle) == (1, True, False)
+    assert (shown.lag, shown.state, shown.blocked_by) == (0, "running", None)
     assert client.put_router(name, source, dest, preserve_tag=False).created is False
     assert client.router(name).filter is None and client.router(name).preserve_tag is False
     assert [(one.router, one.forwarded_total) for one in client.routers(source=source)] == [(name, 1)]

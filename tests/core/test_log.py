@@ -43,6 +43,7 @@ def live(log: Log) -> list[int]:
     assert by_reading == by_runs == by_asking
     assert (log.count, log.bytes) == (len(by_runs), sum(part.live_bytes for part in log.parts))
     assert log.earliest == (by_runs[0] if by_runs else log.head + 1)
+    assert log.unaccounted == 0
     assert log.highest_live(log.head) == (by_runs[-1] if by_runs else 0)
     return by_runs
 
@@ -281,3 +282,60 @@ def test_a_chunk_is_found_by_any_of_its_seqs() -> None:
         part = log.part_at(seq)
         assert isinstance(part, Chunk) and part.first <= seq <= part.last
     assert log.part_at(2501) is None
+
+
+# --- what became of every seq
+
+
+def test_every_seq_is_live_deleted_or_lost_and_counted_once() -> None:
+    """TM1, TM3, TM12, DL5"""
+    log = log_of(2500)
+    log.delete_blocks(blocks([3, 4, 1024, 2000]).items())
+    log.delete_blocks(blocks([4, 5]).items())
+    assert (log.deleted, log.lost) == (5, 0)
+    log.evict(10)
+    assert (log.deleted, log.lost) == (5, 7), "three of the ten were deleted"
+    log.open_gap(2600, "source_trim")
+    log.append(batch(10), 0)
+    log.delete_before(1025)
+    assert (log.deleted, log.lost) == (5 + 1013, 107)
+    log.expire(2000)
+    log.expire(2000)
+    assert (log.deleted, log.lost) == (1018, 107 + 975)
+    assert (log.count, log.unaccounted) == (510, 0)
+
+
+def test_a_head_kept_over_a_crash_counts_as_lost_what_was_not_deleted() -> None:
+    """DU5, DU9"""
+    log = Log()
+    log.keep_head(10, 8, 3)
+    assert (log.head, log.deleted, log.lost, log.floor) == (10, 3, 7, 9)
+    log.append(batch(5), 0)
+    log.delete_before(13)
+    log.keep_head(20, 20)
+    assert (log.count, log.deleted, log.lost) == (0, 5, 15)
+    assert live(log) == []
+
+
+@pytest.mark.parametrize("seqs", [range(0), range(1, 11), range(5, 2050), range(1020, 1030), range(2400, 9999)])
+def test_what_a_delete_takes_is_known_before_it_is_done(seqs: range) -> None:
+    """DL6"""
+    log = log_of(2500)
+    log.delete_blocks(blocks(range(1, 2501, 3)).items())
+    for before, chosen in ((seqs.stop, ()), (0, blocks(seqs).items())):
+        expected = sum(log.is_live(seq) for seq in (range(seqs.stop) if before else seqs))
+        assert log.measure(before, chosen) == expected
+
+
+def test_a_record_taken_behind_the_back_of_the_log_is_missing_from_its_account() -> None:
+    log = log_of(50)
+    log.open_gap(60, "cap")
+    log.append(batch(40), 0)
+    part = log.parts.pop(0)
+    log.count -= part.live_count
+    log.bytes -= part.live_bytes
+    assert log.unaccounted == 50
+    log.delete_before(80)
+    log.evict(90)
+    log.append(batch(10), 0)
+    assert (log.unaccounted, log.deleted, log.lost) == (50, 19, 21)

@@ -4,8 +4,18 @@ from array import array
 
 import pytest
 
-from topics.core import dump, machine
-from topics.core.entries import AnyEntry, Appended, GapOpened, HeadKept, Reincarnated, TopicConfigured, TopicCreated
+from topics.core import decide, dump, machine
+from topics.core.entries import (
+    AnyEntry,
+    Appended,
+    Deleted,
+    Evicted,
+    GapOpened,
+    HeadKept,
+    Reincarnated,
+    TopicConfigured,
+    TopicCreated,
+)
 from topics.core.machine import Keys, State, Topic, Written, apply, replay
 from topics.core.records import Batch
 from topics.model import Gap, TopicConfig
@@ -88,9 +98,11 @@ def test_a_topic_comes_back_from_its_dump() -> None:
     topic = state.by_id[3]
     topic.log.evict(1)
     topic.queue.deliveries[2] = 4
+    topic.log.delete_blocks([(0, 1 << 2)])
     back = dumped(topic)
     assert (back.id, back.name, back.epoch, back.config, back.position) == (3, "t3", 3, topic.config, 7)
     log = back.log
+    assert (log.deleted, log.lost, log.unaccounted) == (1, 4, 2), "two lie in segments"
     assert (log.head, log.cap_hi, log.ttl_hi, log.gaps, log.last_ts) == (7, 1, 0, [Gap(3, 5, "source_trim")], 600)
     assert (back.last_write_ts, back.reserved) == (600, topic.reserved)
     assert back.keys.find("k", 10**9, 500) == Written(1, 2, 500)
@@ -104,6 +116,7 @@ def test_an_ephemeral_topic_comes_back_empty_with_its_loss_announced() -> None:
     topic.log.delete_blocks([(0, 1 << 4)])
     back = dumped(topic)
     assert (back.log.head, back.log.count, back.log.earliest, back.log.floor) == (4, 0, 5, 4)
+    assert (back.log.deleted, back.log.lost) == (1, 3)
     assert (back.last_write_ts, len(back.keys)) == (None, 0)
     assert back.log.last_ts == 500, "a later $ts may not fall below it (WR6)"
 
@@ -148,6 +161,31 @@ def test_records_of_an_ephemeral_topic_that_the_log_lacks_are_announced_on_repla
     assert (log.head, log.floor, log.earliest, log.count) == (6, 6, 7, 0)
     replay(state, Appended(1, 7, 0, BATCH), 1)
     assert (log.head, log.earliest) == (8, 7)
+
+
+def test_what_an_ephemeral_topic_lost_before_it_was_logged_stays_announced() -> None:
+    """DU5, DU9, TM14: evicted by a cap, then the rest deleted, then the class is changed"""
+    state = state_of(created(durability="ephemeral"), Appended(1, 1, 0, BATCH), Appended(1, 3, 0, BATCH))
+    apply(state, Evicted(1, 2))
+    apply(state, Deleted(1, 5, [], 2))
+    kept = decide.head_kept(state.by_id[1])
+    after = state_of(created(durability="ephemeral"))
+    replay(after, TopicConfigured(1, TopicConfig()), 1)
+    replay(after, kept, 1)
+    log = after.by_id[1].log
+    assert (log.head, log.floor, log.deleted, log.lost, log.unaccounted) == (4, 3, 2, 2, 0)
+
+
+def test_a_delete_whose_marks_are_ahead_of_the_snapshot_is_counted_when_it_is_replayed() -> None:
+    """ST9, DL9"""
+    state = state_of(created(), Appended(1, 1, 0, BATCH), Appended(1, 3, 0, BATCH))
+    log = state.by_id[1].log
+    log.delete_blocks([(0, 1 << 2)])
+    log.deleted = 0  # as the snapshot says: it is older than the mark
+    replay(state, Deleted(1, 0, [(0, bytes([1 << 2 | 1 << 3]))], 2), 1)
+    assert (log.count, log.deleted, log.unaccounted) == (2, 2, 0)
+    replay(state, Deleted(1, 9, [], 2), 1)
+    assert (log.count, log.deleted, log.unaccounted) == (0, 4, 0)
 
 
 def test_a_topic_that_became_ephemeral_has_lost_its_records_after_a_crash() -> None:

@@ -332,6 +332,10 @@ class Machine(RuleBasedStateMachine):
             assert sum(part.live_bytes for part in live) == own.bytes
             assert all(part.live_count > 0 and part.first <= part.last for part in live)
             assert all(a.last < b.first for a, b in pairwise(live))
+            slots = [slot.status for slot in self.oracle._topics[topic.name].slots]
+            assert own.deleted == slots.count("deleted"), topic.name
+            assert own.lost == len(slots) - slots.count("deleted") - slots.count("live"), topic.name
+            assert own.unaccounted == 0, topic.name
         assert state.records == sum(topic.log.count for topic in state.topics.values())
         assert state.bytes == sum(topic.log.bytes for topic in state.topics.values())
         assert self.engine._cache.size_bytes == sum(page.size_bytes for page in self.engine._cache._pages.values())

@@ -203,6 +203,8 @@ async def check_recovered(play: Play, disk: MemoryDisk, is_power_loss: bool) -> 
         if known.is_written and not known.ack and is_kept:
             assert places_of, f"job {data} is lost"
     check_leases(play, engine, is_power_loss)
+    missing = {name: topic.log.unaccounted for name, topic in engine.state.topics.items()}
+    assert not any(missing.values()), f"seqs are neither live nor deleted nor lost: {missing}"
     again = play.open(disk.kill())
     await finished(again.start())
     assert facts(again) == facts(engine), "a second recovery gives another state"

@@ -1,11 +1,25 @@
 """Reads of records that are in segments only, with a cache that is too small for them."""
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from tests.engine.running import data, running
 from topics.settings import Settings
+from topics.testing.disk import MemoryDisk
 
 HANG_SECONDS = 60
+T = TypeVar("T")
+
+
+class CountingDisk(MemoryDisk):
+    """Counts what is asked of the storage thread."""
+
+    works = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        self.works += 1
+        return await super().run(work)
 
 
 async def test_a_read_that_needs_more_pages_than_the_cache_keeps_comes_to_an_end() -> None:
@@ -29,3 +43,15 @@ async def test_a_read_that_needs_more_pages_than_the_cache_keeps_comes_to_an_end
             found += [record.seq for record in answer.records]
             after = answer.next_from_seq
         assert found == [3001]
+
+
+async def test_readers_of_one_page_wait_for_one_load_of_it() -> None:
+    """DF5"""
+    disk = CountingDisk()
+    async with running(disk) as engine:
+        await engine.append("t", data(*range(100)))
+        await engine.checkpoint()
+        before = disk.works
+        answers = await asyncio.gather(*(engine.read("t", after) for after in range(50)))
+        assert [len(answer.records) for answer in answers] == list(range(100, 50, -1))
+        assert disk.works == before + 1

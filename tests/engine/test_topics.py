@@ -1,11 +1,12 @@
 """Topics come, change and go; writes are admitted or refused; callers of the library are told what is wrong."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
-from tests.engine.running import begun, data, open_engine, running, seqs, texts, tick
+from tests.engine.running import begun, data, open_engine, running, seqs, texts, tick, turns
 from topics.core.records import RecordIn
 from topics.engine import Engine
 from topics.errors import (
@@ -411,3 +412,27 @@ async def test_the_background_expires_what_nobody_looks_at() -> None:
         clock.advance(11)
         await tick(engine)
         assert (engine.state.records, engine.state.bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("delay", range(12))
+@pytest.mark.parametrize("change", ["deletion", "class"])
+async def test_a_change_of_an_ephemeral_topic_that_meets_a_checkpoint_survives_a_kill(change: str, delay: int) -> None:
+    """TP13, DU5, ST9, G1"""
+    disk = MemoryDisk()
+    engine = open_engine(disk)
+    await engine.start()
+    await engine.append("t", data(1), config={"durability": "ephemeral"})
+    checkpoint = asyncio.create_task(engine.checkpoint())
+    await turns(delay)
+    if change == "deletion":
+        await engine.delete_topic("t")
+    else:
+        await engine.put_topic("t", {"durability": "fsync"})
+        await engine.append("t", data(2))
+    await checkpoint
+    async with running(disk.kill()) as after:
+        if change == "deletion":
+            assert await after.topic_names() == []
+        else:
+            assert (await after.topic_state("t")).config.durability == "fsync"
+            assert (await texts(after, "t"))[-1:] == [b"2"]

@@ -1,4 +1,4 @@
-"""Jobs as commands in processes of their own, to be killed."""
+"""Jobs as commands in processes of their own, to be killed; and what the commands of Spark itself need."""
 
 import json
 import os
@@ -10,20 +10,53 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.spark.rig import PATIENCE_S
+import pyspark
+
+from tests.spark.rig import PATIENCE_S, Rig
+from topics.spark import java
 from topics.spark.session import SHORT_LIVED
 
+SPARK = Path(pyspark.__file__).parent
 COMMAND = (sys.executable, "-c", "from topics.cli import main; main()")
+
+
+def environ_of_spark(directory: Path, **more: str) -> dict[str, str]:
+    """For the commands in bin of the PySpark package: they find Java and Python by variables alone."""
+    return {
+        **os.environ,
+        **java.find(os.environ).environment(),
+        "HOME": str(directory),
+        "JAVA_TOOL_OPTIONS": SHORT_LIVED,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(SPARK),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **more,
+    }
+
+
+def is_read_by_spark(rig: Rig, topic: str) -> Callable[[], bool]:
+    """For kill_once: whether the topic was read again, well after the first look of the driver at it."""
+    reads: list[int] = []
+    before = rig.client.state(topic, touch=False).last_read_ts
+
+    def is_read() -> bool:
+        at = rig.client.state(topic, touch=False).last_read_ts
+        if at is not None and at != before:
+            reads.append(at)
+        return bool(reads) and reads[-1] - reads[0] > 300
+
+    return is_read
 
 
 class Command:
     """`topics NAME …` on two cores, in a process group of its own."""
 
-    def __init__(self, directory: Path, *arguments: str, url: str, **environ: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, url: str | None, **environ: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._output = directory / "output"
         self._errors = directory / "errors"
-        self._arguments = [*arguments, "--url", url, "--master", "local[2,4]", "--conf", f"spark.local.dir={directory}"]
+        server = [] if url is None else ["--url", url]
+        self._arguments = [*arguments, *server, "--master", "local[2,4]", "--conf", f"spark.local.dir={directory}"]
         self._environ = {**os.environ, "JAVA_TOOL_OPTIONS": SHORT_LIVED, "HOME": str(directory), **environ}
 
     def _start(self) -> "subprocess.Popen[bytes]":

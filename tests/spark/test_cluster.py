@@ -1,145 +1,366 @@
-"""A real cluster: a standalone master and two workers of the PySpark package on loopback, one of which dies."""
+"""A real cluster: a standalone master and two workers of the PySpark package on loopback, one of which dies.
 
+A worker dies within a task, which is certain: its executor is stopped, what it has noted is looked at, and it goes on
+if it has nothing to do at the moment. So a part of a batch is always left to be done again, on the other worker.
+"""
+
+import json
 import os
+import re
 import signal
-import socket
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.fs as fs
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 
-from tests.spark.commands import COMMAND
+from tests.spark.commands import COMMAND, SPARK, environ_of_spark
 from tests.spark.rig import PATIENCE_S
+from tests.spark.test_submit import where
 from topics.client import Client
-from topics.spark import java
-from topics.spark.lake import Lake
+from topics.spark.lake import Lake, checksum_of
 from topics.spark.session import SHORT_LIVED
 from topics.testing.server import ServerProcess
 
-SPARK = Path(pyspark.__file__).parent
 PACKAGE = "org.apache.spark.deploy"
+POLL_S = 0.02
+MASTER = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
+TASK = re.compile(r"^(.*?) task \S+ in stage (\d+)\.\d+ \(TID (\d+)\)", re.MULTILINE)  # of an executor's log
+# What an executor notes of its tasks, at once and into its own directory; the worker would hand it on some time later.
+EXECUTOR_LOG = """
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = executor.log
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %m%n%ex
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = info
+"""
 
 
-def until(condition: Callable[[], bool], what: str, process: "subprocess.Popen[bytes] | None" = None) -> None:
+def until(condition: Callable[[], bool], what: str, process: "subprocess.Popen[bytes]") -> None:
     waiting, waited = threading.Event(), 0.0
     while not condition():
         assert waited < PATIENCE_S, f"{what}: it takes too long"
-        assert process is None or process.poll() is None, f"{what}: the process ended"
-        waiting.wait(0.05)
-        waited += 0.05
+        assert process.poll() is None, f"{what}: the process ended"
+        waiting.wait(POLL_S)
+        waited += POLL_S
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
+class Task(NamedTuple):
+    """A task, as its executor has noted it last."""
+
+    stage: int
+    is_running: bool
 
 
 class Cluster:
     """A master and workers, each a process group of its own, so that a worker dies together with its executors."""
 
     def __init__(self, directory: Path) -> None:
-        self.url = f"spark://127.0.0.1:{free_port()}"
         self.directory = directory
-        java.use()
-        options = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED, "SPARK_LOCAL_IP": "127.0.0.1"}
-        self.environ = {**os.environ, "SPARK_HOME": str(SPARK), "PYSPARK_PYTHON": sys.executable, **options}
+        self.url = ""
+        self._environ = environ_of_spark(
+            directory,
+            JAVA_TOOL_OPTIONS=f"{SHORT_LIVED} -Djava.io.tmpdir={directory}",
+            SPARK_DAEMON_MEMORY="256m",
+            SPARK_LOCAL_DIRS=str(directory),
+        )
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.start("master", "master.Master", "--host", "127.0.0.1", "--port", self.url.rpartition(":")[2])
+        directory.mkdir()
+        (directory / "log4j2.properties").write_text(EXECUTOR_LOG)
 
-    def start(self, name: str, kind: str, *arguments: str) -> None:
-        command = [str(SPARK / "bin" / "spark-class"), f"{PACKAGE}.{kind}", *arguments, "--webui-port", "0"]
-        with (self.directory / f"{name}.log").open("wb") as log:
-            self._processes[name] = subprocess.Popen(
-                command, env=self.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+    def start(self) -> None:
+        """A master on a free port, and the workers one and two."""
+        self._start_daemon("master", "master.Master", "--port", "0")
+        until(lambda: MASTER.search(self.log("master")) is not None, "the master starts", self._processes["master"])
+        self.url = MASTER.findall(self.log("master"))[0]
+        for name in ("one", "two"):
+            place = str(self.directory / name)
+            self._start_daemon(name, "worker.Worker", self.url, "-c", "1", "-m", "1g", "-d", place)
+        for name in ("one", "two"):
+            until(partial(self._is_registered, name), f"worker {name} starts", self._processes[name])
+
+    def _is_registered(self, name: str) -> bool:
+        return "Successfully registered" in self.log(name)
+
+    def _start_daemon(self, name: str, kind: str, *arguments: str) -> None:
+        command = [str(SPARK / "bin" / "spark-class"), f"{PACKAGE}.{kind}", *arguments]
+        self._start(name, [*command, "--host", "127.0.0.1", "--webui-port", "0"])
+
+    def _start(self, name: str, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+        with (self.directory / f"{name}.log").open("wb") as log, (self.directory / f"{name}.out").open("wb") as out:
+            self._processes[name] = process = subprocess.Popen(
+                command,
+                env=self._environ,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                start_new_session=True,
             )
-
-    def add_worker(self, name: str) -> None:
-        until(lambda: "elected leader" in self.log("master"), "the master starts")
-        place = str(self.directory / name)
-        self.start(name, "worker.Worker", self.url, "--host", "127.0.0.1", "-c", "1", "-m", "1g", "-d", place)
+        return process
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text(errors="replace")
 
-    def wait_for_worker(self, name: str) -> None:
-        until(lambda: "Successfully registered" in self.log(name), f"worker {name} starts")
+    # --- jobs
 
-    def kill(self, name: str) -> None:
-        process = self._processes.pop(name)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    def run(self, *arguments: str) -> "Job":
+        """`topics NAME …` with its tasks on the cluster; the driver runs here."""
+        return Job(self, arguments[0], self._start(arguments[0], [*COMMAND, *arguments, *self._settings()]))
+
+    def submit(self, *arguments: str) -> "Job":
+        """The same under spark-submit."""
+        submit = [str(SPARK / "bin" / "spark-submit"), *self._settings(), where(), *arguments]
+        return Job(self, arguments[0], self._start(arguments[0], submit))
+
+    def _settings(self) -> list[str]:
+        settings = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.executor.cores": "1",
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
+        }
+        return ["--master", self.url, *(text for item in settings.items() for text in ("--conf", "=".join(item)))]
+
+    # --- the tasks of a worker
+
+    def tasks(self, name: str) -> "dict[int, Task]":
+        """The tasks that the executor of a worker has begun, by their ids."""
+        logs = sorted((self.directory / name).glob("app-*/*/executor.log"))
+        notes = (note for log in logs for note in TASK.findall(log.read_text(errors="replace")))
+        return {int(task): Task(int(stage), said == "Running") for said, stage, task in notes}
+
+    def running(self, name: str) -> "dict[int, Task]":
+        return {number: task for number, task in self.tasks(name).items() if task.is_running}
+
+    def stages_since(self, name: str, before: "dict[int, Task]") -> set[int]:
+        """The stages of which a worker has begun further tasks."""
+        return {task.stage for number, task in self.tasks(name).items() if number not in before}
+
+    def kill_at_work(self, name: str, job: "Job") -> set[int]:
+        """End a worker and its executor with -9 within a task; the stages of the tasks that they leave."""
+
+        def is_at_work() -> bool:
+            self._signal(name, signal.SIGSTOP)
+            if self.running(name):
+                return True
+            self._signal(name, signal.SIGCONT)
+            return False
+
+        until(is_at_work, f"worker {name} has a task", job.process)
+        self._kill(name)
+        return {task.stage for task in self.running(name).values()}
+
+    # --- the end
+
+    def _signal(self, name: str, number: int) -> None:
+        os.killpg(self._processes[name].pid, number)
+
+    def _kill(self, name: str) -> None:
+        self._signal(name, signal.SIGKILL)
+        self._processes.pop(name).wait()
 
     def close(self) -> None:
-        for name in tuple(self._processes):
-            self.kill(name)
+        """End all that was started here; the last to go is the master."""
+        for name, process in reversed(tuple(self._processes.items())):
+            if process.poll() is None:
+                self._kill(name)
+        waiting = threading.Event()
+        while left := self._left():
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            waiting.wait(POLL_S)
+
+    def _left(self) -> list[int]:
+        """Processes with our HOME: PySpark puts the Python workers of an executor into a group of their own."""
+        mark, found = f"HOME={self.directory}".encode(), []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in environ.read_bytes().split(b"\0"):
+                    found.append(int(environ.parent.name))
+            except OSError:
+                continue
+        return found
 
 
-@contextmanager
-def running(directory: Path) -> Iterator[Cluster]:
-    directory.mkdir()
-    cluster = Cluster(directory)
+class Job:
+    """A job that runs; Spark's own log of it is in the HOME of the cluster."""
+
+    def __init__(self, cluster: Cluster, name: str, process: "subprocess.Popen[bytes]") -> None:
+        self.process = process
+        self._name = name
+        self._directory = cluster.directory
+
+    def wait(self) -> dict[str, Any]:
+        """To its end; the last line of its output."""
+        code = self.process.wait(PATIENCE_S)
+        output = (self._directory / f"{self._name}.out").read_text()
+        assert code == 0, output + (self._directory / f"{self._name}.log").read_text() + self.spark_log
+        found: dict[str, Any] = json.loads(output.splitlines()[-1])
+        assert found["event"] == "done"
+        return found
+
+    @property
+    def spark_log(self) -> str:
+        return (self._directory / ".topics" / f"{self._name}.log").read_text(errors="replace")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path / "cluster")
     try:
-        cluster.add_worker("one")
-        cluster.add_worker("two")
-        cluster.wait_for_worker("one")
-        cluster.wait_for_worker("two")
+        cluster.start()
         yield cluster
     finally:
         cluster.close()
 
 
 @contextmanager
-def submitted(cluster: Cluster, *arguments: str) -> "Iterator[subprocess.Popen[bytes]]":
-    """A job whose driver runs here and whose tasks run on the cluster."""
-    settings = {
-        "spark.executor.memory": "512m",
-        "spark.executor.cores": "1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.task.maxFailures": "8",
-        "spark.local.dir": str(cluster.directory),
-        "spark.executor.extraJavaOptions": SHORT_LIVED,
-    }
-    given = [text for key, value in settings.items() for text in ("--conf", f"{key}={value}")]
-    command = [*COMMAND, *arguments, "--master", cluster.url, *given]
-    environ = {**cluster.environ, "HOME": str(cluster.directory), "JAVA_TOOL_OPTIONS": SHORT_LIVED}
-    with (cluster.directory / "job.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+def serving(directory: Path) -> "Iterator[tuple[str, Client]]":
+    with ServerProcess(directory) as server:
+        url = "http://{}:{}".format(*server.address)
+        with Client(url, "") as client:
+            yield url, client
+
+
+def commits(directory: Path) -> int:
+    """How many files of a manifest or of a checkpoint have a number as their name."""
+    return sum(path.stem.isdigit() for path in directory.glob("*"))
+
+
+# --- archive
+
+ARCHIVED, PER_COMMIT = 240_000, 40_000
+
+
+class Texts(NamedTuple):
+    """A record, in texts that are kept only if nobody decodes them and encodes them again."""
+
+    data: str
+    tag: str
+    node: str
+    meta: str | None
+
+    @classmethod
+    def of(cls, n: int) -> "Texts":
+        data = f'{{ "n" :{n}, "e":1.{n % 10}0e+1 ,"t":"\\u00e9é\\/"}}'
+        return cls(data, f"t{n % 3}", f"n{n % 2}", f'{{ "m":  {n} }}' if n % 4 else None)
+
+    def line(self) -> bytes:
+        meta = "" if self.meta is None else f',"meta":{self.meta}'
+        return f'{{"data":{self.data},"tag":"{self.tag}","node":"{self.node}"{meta}}}'.encode()
+
+
+def rows_of_lake(lake: Path, topic: str, epoch: int) -> pa.Table:
+    """All rows, file by file; each file is as the manifest says, and there are no others."""
+    files = Lake.load(str(lake)).files(topic, epoch, 1, ARCHIVED)
+    assert {lake / file.path for file in files} == set(lake.rglob("*.parquet"))
+    tables = []
+    for file in files:
+        assert checksum_of(fs.LocalFileSystem(), str(lake / file.path)) == file.xxh3
+        table = pq.ParquetFile(lake / file.path).read()
+        assert (table.num_rows, table["seq"][0].as_py(), table["seq"][-1].as_py()) == (file.rows, file.first, file.last)
+        tables.append(table)
+    return pa.concat_tables(tables)
 
 
 @pytest.mark.full
-def test_an_archive_on_a_cluster_is_exact_though_a_worker_dies(tmp_path: Path) -> None:
-    count, lake, topic = 240_000, tmp_path / "lake", "orders"
-    with ServerProcess(tmp_path / "server") as server, running(tmp_path / "cluster") as cluster:
-        url = "http://{}:{}".format(*server.address)
-        with Client(url, "") as client:
-            client.put_topic(topic)
-            for start in range(0, count, 5000):
-                client.append(topic, [{"data": n} for n in range(start + 1, start + 5001)])
-            epoch = client.state(topic).epoch
-        arguments = ("archive", topic, str(lake), "--once", "--batch-records", "20000", "--url", url)
-        with submitted(cluster, *arguments) as job:
-            until(lambda: len(list((lake / "manifest").glob("*.json"))) >= 2, "the first batches", job)
-            cluster.kill("one")
-            covered = Lake.load(str(lake)).covered(topic, epoch)
-            assert covered[0][1] < count, "the worker was killed in the middle"
-            assert job.wait(PATIENCE_S) == 0, cluster.log("job")
-        assert f'"rows": {count}, "lost": 0' in cluster.log("job")
-    found = Lake.load(str(lake))
-    assert found.covered(topic, epoch) == [(1, count)]
-    files = [file for entry in found.entries[(topic, epoch)] for file in entry.files]
-    data = [row for file in files for row in pq.read_table(lake / file.path)["data"].to_pylist()]
-    assert data == [str(n) for n in range(1, count + 1)]
+def test_an_archive_on_a_cluster_is_exact_though_a_worker_dies(tmp_path: Path, cluster: Cluster) -> None:
+    lake, topic = tmp_path / "lake", "orders"
+    texts = [Texts.of(n) for n in range(1, ARCHIVED + 1)]
+    with serving(tmp_path / "server") as (url, client):
+        client.put_topic(topic)
+        for start in range(0, ARCHIVED, 5000):
+            client.append_ndjson(topic, b"\n".join(text.line() for text in texts[start : start + 5000]))
+        epoch = client.state(topic).epoch
+        arguments = ("archive", topic, str(lake), "--once", "--batch-records", str(PER_COMMIT), "--url", url)
+        job = cluster.run(*arguments)
+        until(lambda: commits(lake / "manifest") >= 2, "the first batches", job.process)
+        left, before = cluster.kill_at_work("one", job), cluster.tasks("two")
+        assert left and commits(lake / "manifest") < ARCHIVED // PER_COMMIT, "the worker was killed in the middle"
+        done = job.wait()
+        assert left <= cluster.stages_since("two", before), "what it left was done by the other one"
+        assert (done["rows"], done["lost"], done["deleted"]) == (ARCHIVED, 0, 0)
+        times = [(record.seq, record.ts) for record in client.consume(topic, follow=False)]
+    assert Lake.load(str(lake)).covered(topic, epoch) == [(1, ARCHIVED)]
+    assert commits(lake / "manifest") == ARCHIVED // PER_COMMIT
+    rows = rows_of_lake(lake, topic, epoch)
+    found = zip(*(rows[name].to_pylist() for name in Texts._fields), strict=True)
+    assert [Texts(*row) for row in found] == texts
+    in_ms = rows["ts"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+    assert list(zip(rows["seq"].to_pylist(), in_ms.to_pylist(), strict=True)) == times
+    assert (set(rows["topic"].to_pylist()), set(rows["epoch"].to_pylist())) == ({topic}, {epoch})
+
+
+# --- transform
+
+COUNT, PER_BATCH, GROUPS = 240_000, 30_000, 7
+MODES = {"rows": "append", "sums": "update"}
+PIPELINE = """
+checkpoint = "state"
+[spark]
+"spark.sql.shuffle.partitions" = 2
+[sources.numbers]
+topic = "numbers"
+schema = "n BIGINT"
+minPartitions = 2
+maxRecordsPerTrigger = {per_batch}
+[[steps]]
+name = "rows"
+sql = "SELECT data.n AS n, data.n * 2 AS m, concat('g', data.n % {groups}) AS tag FROM numbers WHERE data.n % 3 != 0"
+[[steps]]
+name = "sums"
+sql = "SELECT tag, count(*) AS n, sum(n) AS m FROM rows GROUP BY tag"
+[sinks.out]
+from = "{view}"
+topic = "out"
+mode = "{mode}"
+"""
+
+
+def transformed(view: str) -> Iterator[tuple[str, int, int]]:
+    """The rows that come out: each number once; or, for each batch, its groups as they are then."""
+    chosen = [(f"g{n % GROUPS}", n) for n in range(1, COUNT + 1) if n % 3]
+    if view == "rows":
+        yield from ((tag, n, 2 * n) for tag, n in chosen)
+        return
+    for last in range(PER_BATCH, COUNT + 1, PER_BATCH):
+        for group in (f"g{number}" for number in range(GROUPS)):
+            members = [n for tag, n in chosen if tag == group and n <= last]
+            yield group, len(members), sum(members)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("view", MODES)
+def test_a_transform_submitted_to_a_cluster_writes_every_row_once_though_a_worker_dies(
+    tmp_path: Path, cluster: Cluster, view: str
+) -> None:
+    """ID1; the rows keep the order of their source, the sums are shuffled and have a state that the worker held."""
+    file, done_batches = tmp_path / "pipeline.toml", tmp_path / "state" / "out" / "commits"
+    file.write_text(PIPELINE.format(per_batch=PER_BATCH, groups=GROUPS, view=view, mode=MODES[view]))
+    with serving(tmp_path / "server") as (url, client):
+        client.put_topic("numbers")
+        for start in range(1, COUNT + 1, 5000):
+            client.append("numbers", [{"data": {"n": n}} for n in range(start, start + 5000)])
+        job = cluster.submit("transform", str(file), "--once", "--url", url)
+        until(lambda: commits(done_batches) >= 2, "the first batches", job.process)
+        left, before = cluster.kill_at_work("one", job), cluster.tasks("two")
+        assert left and commits(done_batches) < COUNT // PER_BATCH, "the worker was killed in the middle"
+        done = job.wait()
+        assert left <= cluster.stages_since("two", before), "what it left was done by the other one"
+        assert (done["rows"], done["batches"]) == (COUNT, COUNT // PER_BATCH)
+        records = client.consume("out", follow=False, include_tags=True)
+        assert sorted((record.tag, record.value["n"], record.value["m"]) for record in records) == sorted(
+            transformed(view)
+        )

@@ -1,6 +1,9 @@
 """The examples do what they say, on their generated data: each is held against the same in plain Python."""
 
+import re
 import runpy
+import shutil
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -15,6 +18,7 @@ from pyspark.pipelines.output import Output, Sink, TemporaryView
 from pyspark.sql import SparkSession
 
 from examples.pipelines import clicks, generate, letters, orders
+from tests.spark.commands import SPARK, environ_of_spark
 from tests.spark.rig import PATIENCE_S, Rig
 from topics.spark.jobs.transforming import transform
 from topics.testing.server import ServerProcess
@@ -100,6 +104,25 @@ def test_the_declarative_pipeline_declares_the_same_revenue(
         writer = rows.writeStream.format(target.format).options(**target.options).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(tmp_path / "state")).start()
         assert query.awaitTermination(PATIENCE_S)
+    assert revenue_in(own) == revenue_of(list(generate.orders(500)))
+
+
+def test_the_declarative_pipeline_runs_by_the_command_of_spark(own: Rig, tmp_path: Path) -> None:
+    place, state = tmp_path / "pipeline", tmp_path / "state"
+    shutil.copytree(DECLARATIVE, place)
+    spec = (place / "spark-pipeline.yml").read_text()
+    (place / "spark-pipeline.yml").write_text(re.sub("storage: .*", f"storage: {state.as_uri()}", spec))
+    orders.fill(own.client, 500)
+    done = subprocess.run(
+        [str(SPARK / "bin" / "spark-pipelines"), "run", "--spec", str(place / "spark-pipeline.yml")],
+        env=environ_of_spark(tmp_path, TOPICS_URL=own.url),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     assert revenue_in(own) == revenue_of(list(generate.orders(500)))
 
 

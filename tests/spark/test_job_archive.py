@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from xxhash import xxh3_64_hexdigest
 
 from tests.spark.commands import Command
 from tests.spark.rig import Rig, gaps, seqs
@@ -231,6 +232,34 @@ def test_a_batch_whose_topic_is_created_anew_meanwhile_is_not_committed(
     assert run(pattern).rows == 0, "once is up to the heads of the topics that there were"
     assert run(pattern).rows == 20
     assert list(lake(tmp_path).entries) == [(topic, epoch(rig, topic))]
+
+
+def test_records_of_a_topic_created_anew_are_not_trimmed_for_those_before(
+    rig: Rig, run: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TP16, DL1: between the last look at the topic and the delete it becomes another one."""
+    topic, commit = rig.topic(count=10), Lake.commit
+    old = epoch(rig, topic)
+
+    def recreate_then_commit(self: Lake, given: Commit) -> bool:
+        if given.trimmed:
+            rig.client.delete_topic(topic)
+            rig.topic(count=20)
+        return commit(self, given)
+
+    monkeypatch.setattr(Lake, "commit", recreate_then_commit)
+    done = run(topic, trims=True)
+    assert (done.rows, done.trimmed) == (10, 0)
+    assert rig.client.state(topic).count == 20 and lake(tmp_path).trimmed_through(topic, old) == 10
+
+
+def test_the_manifest_has_the_checksum_of_every_file(rig: Rig, run: Archive, tmp_path: Path) -> None:
+    topic = rig.topic(count=50)
+    run(topic, batch_records=20)
+    files = [file for entry in lake(tmp_path).entries[topic, epoch(rig, topic)] for file in entry.files]
+    images = [(tmp_path / "lake" / file.path).read_bytes() for file in files]
+    assert [file.xxh3 for file in files] == [xxh3_64_hexdigest(image) for image in images]
+    assert sum(file.rows for file in files) == 50
 
 
 def test_it_goes_on_until_it_is_ended(rig: Rig, tmp_path: Path) -> None:

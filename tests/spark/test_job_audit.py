@@ -17,10 +17,12 @@ from topics import segments
 from topics.client import Client
 from topics.core.dump import TopicItem
 from topics.errors import InvalidRequest
+from topics.model import Gap
 from topics.segments import Lost
 from topics.spark.jobs.auditing import Audit, audit
-from topics.spark.lake import Commit, Covered, Lake, LakeFile
+from topics.spark.lake import Commit, Covered, Lake, LakeFile, checksum_of, open_root
 from topics.storage.files import RealDisk
+from topics.storage.segments import SegmentFile, decode_file, decode_piece
 from topics.storage.snapshots import Snapshots
 from topics.testing.server import ServerProcess
 
@@ -66,7 +68,7 @@ class House:
         finally:
             disk.close()
 
-    def archive(self, topic: str, seqs: range, *, gaps: list[Lost] | None = None) -> Path:
+    def archive(self, topic: str, seqs: range, *, gaps: list[Lost] | None = None, has_checksum: bool = False) -> Path:
         """Put seqs of a topic into the lake, as they are in the directory; the file."""
         with segments.open_directory(self.data) as directory:
             epoch = directory.topic(topic).epoch
@@ -77,7 +79,8 @@ class House:
         file.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, file)
         rows = table["seq"].to_pylist()
-        entry = LakeFile(name, rows[0], rows[-1], len(rows), file.stat().st_size)
+        checksum = checksum_of(*open_root(str(file))) if has_checksum else ""
+        entry = LakeFile(name, rows[0], rows[-1], len(rows), file.stat().st_size, checksum)
         covered = Covered(topic, epoch, seqs.start, seqs[-1], [entry], gaps or [])
         Lake.load(self.lake, must_exist=False).commit(Commit(covered=[covered]))
         return file
@@ -177,14 +180,105 @@ def test_a_silent_hole_made_by_taking_all_pieces_out_of_a_snapshot_is_found(hous
     assert "seqs 21 to 30 (10 records) are in this segment" in told(found)
 
 
-def test_a_piece_missing_beside_others_of_its_file_is_a_doubt_because_a_delete_looks_the_same(house: House) -> None:
+def test_a_piece_taken_out_beside_others_of_its_file_is_found(house: House) -> None:
     house.edit_snapshot(lambda items: [items.pop(key) for key in pieces_of(items, "orders")] and None)
     found = house.audit()
-    (doubt,) = found.findings
-    assert found.is_sound and not doubt.is_certain and doubt.topic == "orders"
+    assert {finding.topic for finding in found.findings if finding.is_certain} == {"orders"}
+    assert (
+        "90 of seqs 1 to 100 are neither live nor deleted nor announced as lost: live 0 + deleted 10 + lost 0 is not "
+        "the head 100" in told(found)
+    )
+    assert "seqs 1 to 100 (90 records) are in this segment" in told(found)
+
+
+def test_a_piece_that_was_deleted_as_a_whole_leaves_no_doubt(house: House) -> None:
+    """DL1"""
     with house.server.start(), Client(house.url, "") as client:
-        assert client.state("orders").count == 0, "the hole is real: a reader is told nothing"
-        assert client.diff("orders").tombstone is None
+        client.delete_records("orders", before_seq=101)
+        house.server.stop()
+    found = house.audit()
+    assert found.findings == [] and found.tallies[1].deleted == 100
+
+
+def test_a_hole_stays_a_finding_after_the_server_has_run_on_it(house: House) -> None:
+    house.edit_snapshot(lambda items: [items.pop(key) for key in pieces_of(items, "orders")] and None)
+    with house.server.start(), Client(house.url, "") as client:
+        assert client.diff("orders").tombstone is None, "the hole is real: a reader is told nothing"
+        client.append("orders", [{"data": n} for n in range(5)])
+        client.delete_records("orders", before_seq=102)
+        house.server.stop()
+    assert "live 4 + deleted 11 + lost 0 is not the head 105" in told(house.audit())
+
+
+SILENT: dict[str, tuple[dict[str, Any], str]] = {
+    "a head raised": ({"head": 140}, "83, 101 to 140 and 1 ranges more are neither live nor deleted"),
+    "a floor raised": ({"cap_hi": 40}, "36 of seqs 1 to 40, "),
+    "an age invented": ({"ttl_hi": 100}, "90 of seqs 1 to 100 are"),
+    "a loss that is no loss": ({"gaps": [Gap(41, 80, "cap")]}, "seqs 41 to 80 are announced as lost, and some"),
+    "a delete forgotten": ({"deleted": 9}, "1 of seqs 3, 13, "),
+    "a delete invented": ({"deleted": 11}, "1 records are there though they are gone"),
+}
+
+
+@pytest.mark.parametrize("edit", SILENT)
+def test_a_topic_edited_in_a_snapshot_is_found(house: House, edit: str) -> None:
+    """TM14"""
+    fields, said = SILENT[edit]
+    house.edit_snapshot(lambda items: change_topic(items, "orders", **fields))
+    found = house.audit()
+    assert not found.is_sound and said in told(found), told(found)
+    assert {finding.topic for finding in found.findings} == {"orders"}
+
+
+def test_a_loss_that_is_announced_no_more_is_found(house: House) -> None:
+    """TM3, TM14"""
+    house.edit_snapshot(lambda items: change_topic(items, "capped", cap_hi=0))
+    found = house.audit()
+    assert not found.is_sound and "10 live" not in told(found)
+    assert "seqs 1 to 20 are lost, and no loss is announced: live 10 + deleted 0 + lost 20" in told(found)
+
+
+def test_marks_of_deletes_that_nobody_asked_for_are_found(house: House) -> None:
+    disk = RealDisk(house.data, create=False)
+    try:
+        items = Snapshots(disk).load() or {}
+        (piece,) = (decode_piece(items[key]) for key in pieces_of(items, "orders"))
+        files = [decode_file(value) for key, value in items.items() if key.startswith(b"f")]
+        SegmentFile(disk, files[0]).set_deleted([(piece.start + 40, piece.start + 45)])
+    finally:
+        disk.close()
+    found = house.audit()
+    assert not found.is_sound
+    assert "live 85 + deleted 10 + lost 0 is not the head 100" in told(found) and "46 to 50" in told(found)
+
+
+def test_marks_that_are_ahead_of_the_snapshot_are_explained_by_the_log(house: House) -> None:
+    """ST9: a checkpoint that was cut off between its marks and its snapshot."""
+    with house.server.start(), Client(house.url, "") as client:
+        snapshots = {path: path.read_bytes() for path in house.server.data.glob("snapshot-*")}
+        client.delete_records("orders", match="t4")
+        logs = {path: path.read_bytes() for path in house.server.data.glob("log-*")}
+        client.append("orders", [{"data": "later"}])
+        house.server.stop()
+    for path in [*house.server.data.glob("snapshot-*"), *house.server.data.glob("log-*")]:
+        path.unlink()
+    for path, image in (snapshots | logs).items():
+        path.write_bytes(image)
+    found = house.audit()
+    assert found.findings == []
+    assert [(tally.live, tally.deleted) for tally in found.tallies if tally.topic == "orders"] == [(80, 20)]
+
+
+def test_records_that_only_the_log_has_are_counted(house: House) -> None:
+    with house.server.start(), Client(house.url, "") as client:
+        client.append("orders", [{"data": n} for n in range(20)])
+        client.delete_records("orders", before_seq=111)
+        client.append("capped", [{"data": n} for n in range(20)])
+        house.server.kill()
+    found = house.audit()
+    counts = {tally.topic: (tally.head, tally.live, tally.deleted, tally.lost) for tally in found.tallies}
+    assert counts == {"orders": (120, 10, 110, 0), "capped": (50, 10, 0, 40)}
+    assert found.findings == [] and not found.is_complete
 
 
 def test_a_piece_cut_short_in_a_snapshot_is_found(house: House) -> None:
@@ -283,6 +377,26 @@ def test_a_lake_row_that_was_changed_is_found(house: House, spark: SparkSession,
     found = house.audit(house.lake, spark=spark)
     assert not found.is_sound and found.compared[0].equal == 89
     assert told(found) == f"lake topic orders: seq 57 differs from the topic in {column}"
+
+
+@pytest.mark.parametrize("gone", ["deleted records", "a deleted topic", "a recreated topic"])
+def test_a_lake_row_that_was_changed_is_found_where_the_topic_no_longer_has_it(
+    house: House, spark: SparkSession, gone: str
+) -> None:
+    file = house.archive("orders", range(1, 101), has_checksum=True)
+    with house.server.start(), Client(house.url, "") as client:
+        if gone == "deleted records":
+            client.delete_records("orders", before_seq=101)
+        else:
+            client.delete_topic("orders")
+        if gone == "a recreated topic":
+            client.append("orders", [{"data": n} for n in range(100)])
+        house.server.stop()
+    assert house.audit(house.lake, spark=spark).findings == []
+    rewrite(file, lambda rows: [{**row, "data": "58"} if row["seq"] == 57 else row for row in rows])
+    found = house.audit(house.lake, spark=spark)
+    assert [finding.file for finding in found.findings] == ["records/orders-1.parquet"] and not found.is_sound
+    assert "do not match the checksum in the manifest" in told(found)
 
 
 def test_rows_missing_from_a_lake_file_are_found(house: House, spark: SparkSession) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.commands import Command, is_read_by_spark
 from tests.spark.rig import Rig
 from topics.client import Job
 from topics.clock import SystemClock
@@ -158,6 +159,39 @@ def test_lag_is_that_of_checkpoints_and_lakes(own: Rig, tmp_path: Path) -> None:
     ]
     with pytest.raises(InvalidRequest, match="has no checkpoint of a streaming query"):
         report(own.spark, str(tmp_path / "r.html"), url=own.url, seconds=0, checkpoints=[str(tmp_path)])
+
+
+def test_routers_are_shown_with_how_far_they_are_behind_and_why(own: Rig, tmp_path: Path) -> None:
+    """RT15, RT19"""
+    own.client.put_topic("small", cap_records=2, discard="reject")
+    own.client.put_router("orders->small", "orders", "small")
+    own.client.put_router("orders->copy", "orders", "copy")
+    own.append("orders", range(5))
+    assert own.values("small") == [0, 1] and own.values("copy") == list(range(5))
+    file = tmp_path / "r.html"
+    made = report(own.spark, str(file), url=own.url, pattern="orders", seconds=0)
+    assert {one.router: (one.forwarded_total, one.lag, one.state) for one in made.routers} == {
+        "orders->copy": (5, 0, "running"),
+        "orders->small": (2, 3, "blocked"),
+    }
+    text = file.read_text()
+    assert text.index("<td>orders-&gt;small</td>") < text.index("<td>orders-&gt;copy</td>"), "the worst comes first"
+    assert "<td>blocked</td>" in text and "full" in text
+    assert report(own.spark, str(file), url=own.url, pattern="other", seconds=0).routers == []
+
+
+def test_killed_it_leaves_the_file_as_it_was_and_run_again_it_is_made(own: Rig, tmp_path: Path) -> None:
+    own.append("orders", range(50))
+    file = tmp_path / "r.html"
+    file.write_text("the one before")
+    arguments = ("report", str(file), "--seconds", "0")
+    command = Command(tmp_path / "process", *arguments, url=own.url)
+    command.kill_once(is_read_by_spark(own, "orders"))
+    assert file.read_text() == "the one before"
+    assert [path.name for path in tmp_path.glob("r.html*")] == ["r.html"]
+    made = report(own.spark, str(file), url=own.url, seconds=0)
+    assert {topic: sum(counts) for topic, counts in made.records.items()} == {"orders": 50}
+    assert file.read_text().endswith("</html>\n")
 
 
 def test_an_empty_server_has_a_report_as_well(own: Rig, tmp_path: Path) -> None:

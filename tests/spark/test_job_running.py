@@ -90,6 +90,20 @@ def test_progress_tells_rate_and_time_left_in_json_lines() -> None:
     assert json.loads(out.getvalue()) == {"job": "import", "event": "done", "seconds": 8.0, "rows": 4000}
 
 
+def test_a_job_without_rows_tells_its_steps() -> None:
+    clock, lines, shown = ManualClock(), io.StringIO(), io.StringIO()
+    with Progress("audit", stream=lines, clock=clock, line_every_s=5) as progress:
+        for step in ("checking data", "reading orders", "comparing lake"):
+            progress.update(step=step)
+            clock.advance(4000)
+    assert [json.loads(line) for line in lines.getvalue().splitlines()] == [
+        {"job": "audit", "event": "progress", "step": "comparing lake", "seconds": 8.0}
+    ]
+    with Progress("audit", stream=shown, clock=clock, is_terminal=True) as progress:
+        progress.update(step="reading orders")
+    assert "{" not in shown.getvalue() and "rows" not in shown.getvalue()
+
+
 def test_the_rate_is_that_of_the_last_seconds() -> None:
     clock = ManualClock()
     progress = Progress("export", stream=io.StringIO(), clock=clock)

@@ -1,7 +1,9 @@
 """Sessions, and how Spark comes to know the format."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -37,6 +39,21 @@ def test_importing_does_not_import_pyspark(module: str) -> None:
     code = f"import sys, {module}; print('pyspark' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("given", ["remote='sc://127.0.0.1:1'", ""])
+def test_without_the_packages_of_connect_the_message_says_what_to_install(given: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"  # without a file, PySpark takes it for a test of its own
+    script.write_text(
+        "import sys; sys.modules['grpc'] = None\n"
+        "from topics.errors import ConfigurationError\n"
+        "from topics.spark import session\n"
+        f"try:\n    session.build({given})\n"
+        "except ConfigurationError as error:\n    print(error)\n"
+    )
+    environ = {**os.environ, **({} if given else {"SPARK_REMOTE": "sc://127.0.0.1:1"})}
+    answer = subprocess.run([sys.executable, script], env=environ, capture_output=True, text=True, check=True)
+    assert "pip install 'topics-engine[connect]'" in answer.stdout
 
 
 def test_without_spark_the_message_says_what_to_install() -> None:

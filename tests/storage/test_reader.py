@@ -481,9 +481,9 @@ async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         read_piece(tmp_path, path.name, 0, 3)
     path = tmp_path / "snapshot-0000000001.base"
     changed = bytearray(path.read_bytes())
-    changed[8] = 2
+    changed[8] = 3
     path.write_bytes(changed)
-    with pytest.raises(UnusableDirectory, match=r"base is of version 2; this program reads up to version 1"):
+    with pytest.raises(UnusableDirectory, match=r"base is of version 3; this program reads up to version 2"):
         open_directory(tmp_path)
 
 

@@ -120,8 +120,8 @@ def test_deltas_without_a_base_are_damage_and_no_empty_start() -> None:
 def test_a_newer_version_is_refused_with_the_file_named() -> None:
     disk = MemoryDisk()
     install(disk, 1)
-    disk.open("snapshot-0000000001.base").write(8, b"\2")
-    with pytest.raises(UnusableDirectory, match=r"snapshot-0000000001\.base is of version 2"):
+    disk.open("snapshot-0000000001.base").write(8, b"\3")
+    with pytest.raises(UnusableDirectory, match=r"snapshot-0000000001\.base is of version 3"):
         loaded(disk)
 
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from topics.cli.spark import Conf
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -23,11 +25,13 @@ def audit(
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     master: Annotated[str | None, typer.Option(help="Of Spark, for a lake; local[*,4] unless given.")] = None,
     remote: Annotated[str | None, typer.Option(help="A Spark Connect server, sc://…, for a lake.")] = None,
+    conf: Conf = None,
 ) -> None:
     """Prove that nothing got lost in silence.
 
     Of every topic, live + deleted + announced loss must be the head. With --path all segments, snapshots and the log
-    are held against their checksums and each other. A lake must equal the topics wherever both have a record.
+    are held against their checksums and each other, and the counts that topics keep since their first record against
+    what is there. A lake must equal the topics wherever both have a record.
 
     Exit code: 0 sound, 1 something was found, 2 it could not be done. The token is that of TOPICS_TOKEN.
 
@@ -39,26 +43,25 @@ def audit(
     from topics.settings import ClientSettings
     from topics.spark.jobs import auditing, running
     from topics.spark.jobs.errors import failure_of
+    from topics.spark.jobs.progress import Progress
 
-    with ExitStack() as stack:
+    try:
+        with ExitStack() as stack, Progress("audit") as progress:
 
-        def build() -> "SparkSession":
-            return stack.enter_context(running.opened("audit", master=master, remote=remote))
+            def build() -> "SparkSession":
+                settings = running.settings_of(conf or ())
+                return stack.enter_context(running.opened("audit", master=master, remote=remote, conf=settings))
 
-        def said(step: str) -> None:
-            if sys.stderr.isatty():
-                print(f"\r\x1b[K{step}", end="", file=sys.stderr, flush=True)
+            def said(step: str) -> None:
+                progress.update(step=step)
 
-        try:
             found = auditing.audit(lake, path=path, url=url, pattern=topics, build=build, said=said)
-        except TopicsError as error:
-            print(f"topics audit: {error}", file=sys.stderr)
-            raise SystemExit(IMPOSSIBLE) from None
-        except Exception as error:
-            print(f"topics audit: {failure_of(error, token=ClientSettings.load().token)}", file=sys.stderr)
-            raise SystemExit(IMPOSSIBLE) from None
-        finally:
-            said("")
+    except TopicsError as error:
+        print(f"topics audit: {error}", file=sys.stderr)
+        raise SystemExit(IMPOSSIBLE) from None
+    except Exception as error:
+        print(f"topics audit: {failure_of(error, token=ClientSettings.load().token)}", file=sys.stderr)
+        raise SystemExit(IMPOSSIBLE) from None
     _show(found, is_json=json)
     if not found.is_sound or (strict and found.findings):
         raise SystemExit(UNSOUND)
@@ -99,7 +102,7 @@ def _show_tables(found: "Audit") -> None:
             highlight=False,
         )
     if not found.is_complete:
-        console.print("The directory is as of its last checkpoint; the log may hold more.", highlight=False)
+        console.print("The log may hold records that are not sealed; no lake is compared with those.", highlight=False)
     for finding in found.findings:
         word = "FOUND" if finding.is_certain else "DOUBT"
         console.print(f"{word} {finding}", markup=False, highlight=False, soft_wrap=True)

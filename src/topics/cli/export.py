@@ -24,7 +24,7 @@ def export(
     since: Annotated[str | None, typer.Option(help="Not older: epoch-ms, or 2026-01-31T12:00:00Z.")] = None,
     until: Annotated[str | None, typer.Option(help="Older than this.")] = None,
     archive: Annotated[str | None, typer.Option(help="A lake, for what the server no longer has.")] = None,
-    path: Annotated[str | None, typer.Option(help="A data directory, to read sealed records from.")] = None,
+    path: Annotated[str | None, typer.Option(help="A data directory to read from, alone or beside --url.")] = None,
     single: Annotated[bool, typer.Option("--single", help="One file.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Fail if any record of the range was lost.")] = False,
     url: Url = None,
@@ -56,7 +56,7 @@ def export(
     )
 
     def job(spark: "SparkSession", progress: "Progress") -> None:
-        server = Connection.load(url)
+        server = Connection.load_beside(path, url)
         done = run_export(spark, wanted, destination, server=server, format=format, is_single=single, progress=progress)
         lost = f"; {done.lost:,} were lost, in {len(done.gaps)} gaps: see _gaps.ndjson" if done.gaps else ""
         fields = {"rows": done.rows, "files": done.files, "lost": done.lost, "gaps": len(done.gaps)}

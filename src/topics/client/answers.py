@@ -170,7 +170,7 @@ class RecordsDeleted(Struct, frozen=True, kw_only=True):
 
 
 class Router(Struct, frozen=True, kw_only=True):
-    """A router in full; `created` belongs to the answer of a PUT, `forwarded_total` to that of a GET."""
+    """A router in full; `created` belongs to the answer of a PUT, what follows it to that of a GET."""
 
     router: str
     source: str
@@ -182,6 +182,9 @@ class Router(Struct, frozen=True, kw_only=True):
     guarantee: Literal["at_least_once", "exactly_once"]
     created: bool = False
     forwarded_total: int = 0
+    lag: int = 0  # seqs of the source that it has not looked at
+    state: Literal["running", "blocked"] = "running"
+    blocked_by: str | None = None
     performance: Performance = Performance()
 
 

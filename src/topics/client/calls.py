@@ -208,8 +208,10 @@ def diff(
     return Call(Request("POST", f"{topic_path(topic)}/diff", encode(body), JSON), answers.Diff, wait_ms=wait_ms)
 
 
-def delete_records(topic: str, before_seq: int | None, match: Match | None) -> Call[answers.RecordsDeleted]:
-    body = given(before_seq=before_seq, match=None if match is None else match_of(match))
+def delete_records(
+    topic: str, before_seq: int | None, match: Match | None, epoch: int | None
+) -> Call[answers.RecordsDeleted]:
+    body = given(before_seq=before_seq, match=None if match is None else match_of(match), epoch=epoch)
     return Call(Request("POST", f"{topic_path(topic)}/delete", encode(body), JSON), answers.RecordsDeleted)
 
 

@@ -103,6 +103,10 @@ class NoDeadLetter(ApiError, errors.NoDeadLetter):
     pass
 
 
+class EpochMismatch(ApiError, errors.EpochMismatch):
+    pass
+
+
 class RouterCycle(ApiError, errors.RouterCycle):
     pass
 
@@ -184,6 +188,7 @@ CODES: Final[dict[str, type[ApiError]]] = {
     "topic_not_empty": TopicNotEmpty,
     "not_a_queue": NotAQueue,
     "no_dead_letter": NoDeadLetter,
+    "epoch_mismatch": EpochMismatch,
     "router_cycle": RouterCycle,
     "payload_too_large": PayloadTooLarge,
     "unsupported_media_type": UnsupportedMedia,

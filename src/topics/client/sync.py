@@ -238,10 +238,10 @@ class Client:
         return Export(self._caller, calls.export(topic, after, last, epoch))
 
     def delete_records(
-        self, topic: str, *, before_seq: int | None = None, match: Match | None = None
+        self, topic: str, *, before_seq: int | None = None, match: Match | None = None, epoch: int | None = None
     ) -> answers.RecordsDeleted:
-        """Delete the records below a seq, or whose tag matches, or both."""
-        return self._caller.run(calls.delete_records(topic, before_seq, match))
+        """Delete the records below a seq, or whose tag matches, or both; with an epoch, of that instance only."""
+        return self._caller.run(calls.delete_records(topic, before_seq, match, epoch))
 
     # --- routers
 

@@ -66,7 +66,6 @@ class Delete(Struct, frozen=True, gc=False):
     topic: str
     before: int | None = None
     blocks: Blocks | None = None  # what the tag predicate selected, see `Log.matching`
-    is_measured: bool = False  # `Log.matching` has looked at all of it
 
 
 class Appending(Struct, frozen=True, gc=False):
@@ -166,17 +165,22 @@ def delete(state: State, command: Delete) -> list[AnyEntry]:
     log = topic.log
     bound = log.head + 1 if command.before is None else min(command.before, log.head + 1)
     if command.blocks is None:
-        log.measure(bound, ())
-        return [Deleted(topic.id, bound, [])] if bound > log.earliest else []
+        count = log.measure(bound, ())
+        return [Deleted(topic.id, bound, [], count)] if bound > log.earliest else []
     masks = []
     for number, selected in sorted(command.blocks.items()):
         mask = selected & ((1 << max(0, min(BLOCK, bound - number * BLOCK))) - 1)
         if mask:
             masks.append((number, mask))
-    if not command.is_measured:
-        log.measure(0, masks)
+    count = log.measure(0, masks)
     blocks = [(number, mask.to_bytes((mask.bit_length() + 7) // 8, "little")) for number, mask in masks]
-    return [Deleted(topic.id, 0, blocks)] if blocks else []
+    return [Deleted(topic.id, 0, blocks, count)] if blocks else []
+
+
+def head_kept(topic: Topic) -> HeadKept:
+    """What the log has to know of a topic whose records it does not have, from here on."""
+    log = topic.log
+    return HeadKept(topic.id, log.head, max(log.highest_live(log.head), log.floor - 1), log.deleted)
 
 
 def require(state: State, name: str) -> Topic:
@@ -233,7 +237,7 @@ def _reconfiguration(state: State, topic: Topic, config: TopicConfig, now: int) 
     entries: list[AnyEntry] = [TopicConfigured(topic.id, config)]
     log = topic.log
     if not topic.is_logged and config.durability != "ephemeral":
-        entries.append(HeadKept(topic.id, log.head, log.highest_live(log.head)))
+        entries.append(head_kept(topic))
     if config.durability in ("disk", "memory") and topic.reserved < log.head + RESERVE:
         entries.append(Reserved(topic.id, log.head + RESERVE))
     if config.leases_durable and not topic.config.leases_durable and topic.is_logged:

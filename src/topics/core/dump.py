@@ -50,6 +50,8 @@ class TopicItem(Struct, array_like=True):
     scheduled: dict[int, int] = {}
     hops: list[HopRun] = []
     stamps: list[tuple[str, int, int, list[StampRun]]] = []
+    deleted: int = -1  # records deleted on purpose, ever; -1 = not counted, by a program before version 2
+    lost: int = 0  # seqs lost, ever; of an ephemeral topic also those that are live
 
 
 class RouterItem(Struct, array_like=True):
@@ -107,6 +109,8 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
         queue.scheduled if topic.is_logged else {},
         topic.hops if topic.is_logged else [],
         topic.stamps.dump(log.earliest) if topic.is_logged else [],
+        log.deleted,
+        log.lost if topic.is_logged else log.head - log.deleted,
     )
     items[topic_key(topic.id)] = _encode(item)
     items.update(_dump_keys(topic, position, now))
@@ -175,8 +179,10 @@ def _load_topic(state: State, item: TopicItem) -> None:
     log.last_write_ts = item.last_write_ts
     log.gaps = list(item.gaps)
     log.earliest = item.head + 1
+    log.deleted, log.lost = item.deleted, item.lost
     if not topic.is_logged:
-        log.evict(item.live_hi)
+        log.deleted = max(0, item.deleted)
+        log.lose_all(item.live_hi)
     topic.hops = list(item.hops)
     topic.stamps.load(item.stamps)
     topic.queue.dead_lettered = item.dead_lettered

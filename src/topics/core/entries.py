@@ -90,12 +90,14 @@ class Deleted(Entry, tag=6):
     """Live records below `before` are deleted, and those whose bits are set in `blocks`.
 
     A block is 1024 seqs, `number * 1024` and up; bit i of its mask (little
-    endian bytes) stands for seq `number * 1024 + i`.
+    endian bytes) stands for seq `number * 1024 + i`. `count` is how many records
+    these are: when the entry is replayed, some may be marked in their segment already.
     """
 
     topic: int
     before: int
     blocks: list[tuple[int, bytes]]
+    count: int = 0
 
 
 class GapOpened(Entry, tag=7):
@@ -114,11 +116,15 @@ class Reserved(Entry, tag=8):
 
 
 class HeadKept(Entry, tag=9):
-    """The head of a topic whose records the log does not have; those up to `lost` were live."""
+    """The head of a topic whose records the log does not have.
+
+    Those up to `lost` are lost by a crash, or were before; `deleted` ones were deleted on purpose.
+    """
 
     topic: int
     head: int
     lost: int
+    deleted: int = 0
 
 
 class Reincarnated(Entry, tag=10):

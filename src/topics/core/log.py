@@ -8,6 +8,9 @@ Invariants
 - `parts` are sorted by seq, do not overlap, and each holds a live record.
 - A row is live unless its bit in `_dead` is set. Seqs in no part are not live.
 - `count`, `bytes` and the live totals of each part are exact at all times.
+- Each seq up to the head is live, was deleted on purpose, or is lost: count + deleted + lost = head. A log under
+  recovery may lack rows whose delete it is still to replay; in any other, what is missing is a silent hole.
+- Every lost seq is below the floor or in a gap.
 - `gaps` are sorted, do not touch a live record, and end above the floor.
 """
 
@@ -77,12 +80,14 @@ class Log:
         "bytes",
         "cap_hi",
         "count",
+        "deleted",
         "dropped",
         "earliest",
         "gaps",
         "head",
         "last_ts",
         "last_write_ts",
+        "lost",
         "parts",
         "ttl_hi",
     )
@@ -94,6 +99,8 @@ class Log:
         self.gaps: list[Gap] = []
         self.count = 0  # live records
         self.bytes = 0  # sum of their sizes
+        self.deleted = 0  # records deleted on purpose, ever
+        self.lost = 0  # seqs whose records went otherwise, or that nobody got
         self.earliest = 1
         self.last_ts = 0  # ts of the newest record ever
         self.last_write_ts = 0  # the same, as durable as the records: 0 = none since a restart took them
@@ -107,6 +114,11 @@ class Log:
     @property
     def floor(self) -> int:
         return max(self.cap_hi, self.ttl_hi) + 1
+
+    @property
+    def unaccounted(self) -> int:
+        """How many seqs are neither live nor deleted nor lost; below 0: some are two of these."""
+        return self.head - self.count - self.deleted - self.lost
 
     @property
     def earliest_ts(self) -> int:
@@ -148,15 +160,17 @@ class Log:
             self.gaps[-1] = Gap(newest.first, last, reason)
         else:
             self.gaps.append(Gap(first, last, reason))
+        self.lost += last - self.head
         self.head = last
         if not self.count:
             self.earliest = self.head + 1
 
-    def keep_head(self, head: int, lost: int) -> None:
-        """Take over a head whose records are not here; those up to `lost` were live and are lost."""
+    def keep_head(self, head: int, lost: int, deleted: int = 0) -> None:
+        """Take over a head whose records are not here: those up to `lost` are lost, `deleted` ones were deleted."""
         if head > self.head:
             self.head = head
-            self.evict(lost)
+            self.deleted = max(self.deleted, deleted)
+            self.lose_all(lost)
 
     def attach(self, part: Part) -> None:
         """Add a sealed part above all that are here; its seqs were handed out before."""
@@ -206,19 +220,32 @@ class Log:
         self.ttl_hi = max(self.ttl_hi, last)
         self._lose(last)
 
+    def lose_all(self, last: int) -> None:
+        """Lose every record; `last` is the last that was live, here or in a log that this one follows."""
+        self.evict(last)
+        self.lost = self.head - self.count - self.deleted
+
     def delete_before(self, seq: int) -> None:
+        before = self.count
         self._drop_through(seq - 1)
+        self.deleted += before - self.count
         self._settle()
 
     def delete_blocks(self, blocks: Iterable[tuple[int, int]]) -> None:
+        before = self.count
         for number, mask in blocks:
             first = number * BLOCK
             index = self._part_from(first)
             while index < len(self.parts) and self.parts[index].first < first + BLOCK:
                 self._kill(self.parts[index], number, mask)
                 index += 1
+        self.deleted += before - self.count
         self._measured.clear()
         self._settle()
+
+    def were_deleted(self, count: int) -> None:
+        """Note deletes of rows that were dead before their delete was replayed: their flags came first."""
+        self.deleted += max(0, min(count, self.unaccounted))
 
     def drop_all(self) -> None:
         """Let go of all parts: the topic is gone."""
@@ -227,7 +254,9 @@ class Log:
         self.count = self.bytes = 0
 
     def _lose(self, last: int) -> None:
+        before = self.count
         self._drop_through(last)
+        self.lost += before - self.count
         if self.gaps and self.gaps[0].last < self.floor:
             self.gaps = [gap for gap in self.gaps if gap.last >= self.floor]
         self._settle()
@@ -357,6 +386,18 @@ class Log:
                 size += sum(part.bytes_before(stop) - part.bytes_before(start) for start, stop in runs)
         return size
 
+    def count_through(self, last: int) -> int:
+        """How many records are live up to `last`."""
+        count = 0
+        for part in self.parts:
+            if part.first > last:
+                break
+            if part.last <= last:
+                count += part.live_count
+            else:
+                count += sum(stop - start for start, stop in self.live_runs(part, 0, part.row_from(last + 1)))
+        return count
+
     def expired_through(self, before_ts: int) -> int:
         """The highest live seq whose ts is below `before_ts`; 0 if there is none."""
         if not self.count or self.earliest_ts >= before_ts:
@@ -404,21 +445,30 @@ class Log:
             return part.seq_at(start + max(rows, records) - 1)
         raise AssertionError("live totals of a part do not agree with its rows")
 
-    def measure(self, before: int, blocks: Iterable[tuple[int, int]]) -> None:
-        """Look at what a delete of these seqs will look at: damage shows now, not when the delete is logged."""
+    def measure(self, before: int, blocks: Iterable[tuple[int, int]]) -> int:
+        """How many live records a delete of these seqs takes.
+
+        All is looked at that the delete will look at: damage shows now, not when the delete is logged.
+        """
         part = self.part_at(before - 1)
         if part is not None:
             part.bytes_before(part.row_from(before))
+        count = self.count_through(before - 1)
         for number, mask in blocks:
             index = self._part_from(number * BLOCK)
             while index < len(self.parts) and self.parts[index].first < (number + 1) * BLOCK:
-                self._measure(self.parts[index], number, mask)
+                count += self._measure(self.parts[index], number, mask)
                 index += 1
+        return count
 
-    def _measure(self, part: Part, number: int, mask: int) -> None:
+    def _measure(self, part: Part, number: int, mask: int) -> int:
         mask = self._living(part, number, mask)
-        if mask and (part, number, mask) not in self._measured:
-            self._measured[part, number, mask] = _measure(part, number, mask)
+        if not mask:
+            return 0
+        measured = self._measured.get((part, number, mask))
+        if measured is None:
+            measured = self._measured[part, number, mask] = _measure(part, number, mask)
+        return measured[0]
 
     def matching(self, match: TagMatch, before: int) -> Iterator[Blocks]:
         """The seqs below `before` whose tag matches, part by part, as blocks; dead ones may be among them.

@@ -182,6 +182,7 @@ class State:
         self.names_at = 0  # of the gate: the position at which a topic last came or went
         self.dirty: dict[int, Topic] = {}  # topics changed, or gone, since they were last dumped
         self.dirty_routers: dict[str, None] = {}
+        self.changing: set[int] = set()  # topics with a change in the log that is not applied yet; ephemeral ones
         self.expiring: dict[int, Topic] = {}  # topics whose records have a lifetime
         self.shrunk: dict[int, Topic] = {}  # topics that may have dropped parts whose memory can be given back
         self.ghosts: Ghosts = {}  # during replay: records in the log that the state does not need, but copies may
@@ -333,10 +334,13 @@ def _expire(log: Log, entry: Expired) -> None:
 
 
 def _delete(log: Log, entry: Deleted) -> None:
+    before = log.count
     if entry.before:
         log.delete_before(entry.before)
     if entry.blocks:
         log.delete_blocks((number, int.from_bytes(mask, "little")) for number, mask in entry.blocks)
+    if entry.count != before - log.count:
+        log.were_deleted(entry.count - (before - log.count))
 
 
 def _open_gap(log: Log, entry: GapOpened) -> None:
@@ -344,7 +348,7 @@ def _open_gap(log: Log, entry: GapOpened) -> None:
 
 
 def _keep_head(log: Log, entry: HeadKept) -> None:
-    log.keep_head(entry.head, entry.lost)
+    log.keep_head(entry.head, entry.lost, entry.deleted)
 
 
 def _reserved(state: State, entry: Reserved) -> None:
@@ -357,7 +361,7 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     topic = state.by_id[entry.topic]
     state.records -= topic.log.count
     state.bytes -= topic.log.bytes
-    topic.log.evict(topic.log.head)
+    topic.log.lose_all(topic.log.head)
     topic.log.last_write_ts = 0
     topic.epoch = entry.epoch
     topic.keys = Keys()

@@ -13,7 +13,7 @@ is not cached raises `ColdPage`, and whoever owns the files loads it.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import accumulate, product, repeat
 from operator import sub
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -366,7 +366,7 @@ class Sealed:
         self.sealed = sealed
         self.live_count = live_count
         self.live_bytes = live_bytes
-        self.flagged = 0  # rows whose delete flag is set in the segment
+        self.flagged = 0  # rows that were dead when delete flags were last set in the segment; -1 = not known
 
     @property
     def count(self) -> int:
@@ -416,6 +416,16 @@ class ColdPage(Exception):
     def page(self) -> tuple[Sealed, int]:
         """Which page it is."""
         return self.part, self.number
+
+    @property
+    def key(self) -> Hashable:
+        """The same for all that lack the same."""
+        return self.part, self.number, self.projection
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where in the topic it is: pages with higher seqs have higher places."""
+        return self.part.first, self.number
 
     def rows(self) -> tuple[int, int]:
         """The rows of the page, as start and stop."""

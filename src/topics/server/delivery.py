@@ -16,6 +16,10 @@ cursor and ask for the same share one read (`Push`), and whatever readers render
 its gate is open; until then its feeds are held. A feed with a long backlog gets one read per round, and a pass ends
 after SLICE_S, so that neither a long backlog nor many readers keep the loop for themselves.
 
+Pages of segments that feeds of a topic need are loaded one at a time, when all that is at hand was read, in the order
+of their seqs and then from the beginning again. Whoever has read one needs the next one, which comes next: feeds that
+are far behind meet, and are carried along together, however small the cache.
+
 Invariants
 - A feed is registered with its topic before it is first read, so no news is missed; nothing polls.
 - A feed is read only if its reader can take a frame, it is not held, and its topic is not deferred. Else it is
@@ -333,6 +337,9 @@ class Delivery:
                 pending.extend(hub.pending)
                 hub.pending, hub.is_midway = pending, True
                 return False
+        if hub.cold and not hub.is_loading and not hub.pending:
+            hub.is_loading = True
+            self._spawn(self._load_next(hub))
         return True
 
     def _deliver(self, feed: Feed, push: Push) -> None:
@@ -342,8 +349,7 @@ class Delivery:
         if result.tombstone is not None:
             feed.cursor = push.start
             reader.tombstone(feed, push, feed.is_first)
-        feed.is_first = feed.stops_at_cold = feed.is_apart = False
-        feed.loaded = None
+        feed.is_first = feed.is_apart = False
         feed.cursor = result.next_from_seq
         if result.count:
             reader.records(feed, push)
@@ -374,12 +380,13 @@ class Delivery:
             template.match,
             feed.epoch,
             template.projection,
-            feed.stops_at_cold,
+            stops_at_cold=True,
         )
         try:
             result, gate = engine.read_now(feed.name, query)
         except ColdPage as cold:
-            self._spawn(self._load(cold, held))
+            assert feed.hub is not None
+            feed.hub.cold.setdefault(cold.key, (cold, []))[1].append(held)
             return held
         if template.is_strong:
             gate = msgspec.structs.replace(gate, synced_at=max(gate.synced_at, gate.written_at))
@@ -403,20 +410,28 @@ class Delivery:
                     self._deliver(feed, push)
             self._push_soon(feed)
 
-    async def _load(self, cold: ColdPage, held: list[Feed]) -> None:
-        """Bring a page into memory, and read again."""
+    async def _load_next(self, hub: Hub) -> None:
+        """Load the next page that feeds wait for; the round after it begins with those."""
+        try:
+            await self._load(*hub.next_cold())
+        finally:
+            hub.is_loading = False
+        if not hub.is_ready:
+            self._ready.add(hub)
+            self._schedule()
+
+    async def _load(self, cold: ColdPage, waiting: list[list[Feed]]) -> None:
+        """Bring in what a read lacks, and read again."""
+        feeds = [feed for held in waiting for feed in held]
         try:
             await self._engine.load(cold)
         except Exception as error:
             log.error("a stream's records cannot be read: %s", error)
-            for feed in held:
+            for feed in feeds:
                 if feed.reader is not None:
                     feed.reader.failed(error)
-        for feed in held:
+        for feed in feeds:
             feed.is_held = False
-            feed.loaded = feed.loaded or set()
-            feed.stops_at_cold = feed.stops_at_cold or cold.page in feed.loaded
-            feed.loaded.add(cold.page)
             self._push_soon(feed)
 
     # --- topics that are gone

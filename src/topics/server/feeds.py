@@ -5,13 +5,13 @@ it. Must not know: when anything is read, how frames are framed.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Final
 
 from topics.answers import ReadResult
 from topics.core.machine import Topic
-from topics.core.parts import Projection
+from topics.core.parts import ColdPage, Projection
 from topics.model import TagMatch
 from topics.server.outlet import Outlet, Wheel
 
@@ -68,10 +68,8 @@ class Feed:
         "is_due",
         "is_first",
         "is_held",
-        "loaded",
         "name",
         "reader",
-        "stops_at_cold",
         "template",
     )
 
@@ -86,8 +84,6 @@ class Feed:
         self.is_first = True  # the next read is the first of the connection, or the first after a stall (TM13)
         self.is_due = True  # say so when it is caught up (SS11)
         self.is_held = False  # a read waits for its gate or its pages
-        self.loaded: set[object] | None = None  # pages that were loaded for its next read
-        self.stops_at_cold = False  # that read needs more of them than the cache keeps
         self.is_apart = False  # the next read is not shared: the last one held records of its own nodes
         self.is_behind = False  # there is something to read, once the reader takes frames again
 
@@ -180,7 +176,21 @@ class Reader(Outlet):
 class Hub:
     """The feeds of one topic instance, and which of them are to be read."""
 
-    __slots__ = ("feeds", "id", "is_dirty", "is_midway", "is_ready", "name", "order", "pending", "topic", "wake")
+    __slots__ = (
+        "cold",
+        "feeds",
+        "id",
+        "is_dirty",
+        "is_loading",
+        "is_midway",
+        "is_ready",
+        "loaded",
+        "name",
+        "order",
+        "pending",
+        "topic",
+        "wake",
+    )
 
     def __init__(self, topic: Topic, wake: "Callable[[Hub], None]") -> None:
         self.id = topic.id
@@ -193,3 +203,14 @@ class Hub:
         self.is_ready = False  # in the queue of those to be served, or deferred
         self.order = (0.0, 0)  # its place there
         self.wake: Callable[[], None] = lambda: wake(self)  # the engine's listener
+        self.cold: dict[Hashable, tuple[ColdPage, list[list[Feed]]]] = {}  # pages to be loaded, who waits for each
+        self.loaded = (0, 0)  # the place of the last of them
+        self.is_loading = False
+
+    def next_cold(self) -> tuple[ColdPage, list[list[Feed]]]:
+        """The page to be loaded next: that behind the last one, and from the beginning again if there is none."""
+        places = {key: cold.place for key, (cold, _) in self.cold.items()}
+        behind = [key for key in places if places[key] > self.loaded]
+        chosen = min(behind or places, key=lambda key: places[key])
+        self.loaded = places[chosen]
+        return self.cold.pop(chosen)

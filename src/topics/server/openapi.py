@@ -148,7 +148,9 @@ OPERATIONS: Final = {
     ("POST", f"{TOPIC}/diff"): Operation({200: answers.Diff}, DiffIn, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/diff"): Operation({200: answers.Diff}, query=DIFF_QUERY, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/export"): Operation({200: ARROW_TYPE}, query=RANGE_QUERY, errors=NOT_FOUND),
-    ("POST", f"{TOPIC}/delete"): Operation({200: answers.RecordsDeleted}, DeleteIn, errors=NOT_FOUND),
+    ("POST", f"{TOPIC}/delete"): Operation(
+        {200: answers.RecordsDeleted}, DeleteIn, errors=(*NOT_FOUND, errors.EpochMismatch)
+    ),
     ("POST", f"{TOPIC}/claim"): Operation({200: answers.JobsClaimed}, ClaimIn, errors=QUEUE),
     ("POST", f"{TOPIC}/ack"): Operation({200: answers.JobsAcked}, AckIn, errors=LEASES),
     ("POST", f"{TOPIC}/nack"): Operation({200: answers.JobsNacked}, NackIn, errors=LEASES),

@@ -114,6 +114,7 @@ class DeleteIn(Struct, frozen=True):
 
     before_seq: Natural | None = None
     match: Match | None = None
+    epoch: Natural | None = None
 
 
 class WatchTopicIn(Struct, frozen=True):
@@ -172,13 +173,14 @@ def diff_in(body: bytes) -> DiffIn:
     return decode_json(_decode_diff, body) if body else EMPTY_DIFF
 
 
-def delete_in(body: bytes) -> tuple[int | None, TagMatch | None]:
-    """The selector of a delete: at least one of the two."""
+def delete_in(body: bytes) -> tuple[int | None, TagMatch | None, int | None]:
+    """A delete: its selector, at least one of the two, and the epoch that it is for."""
     given: DeleteIn = decode_json(_decode_delete, body)
     if given.before_seq is None and given.match is None:
         raise InvalidRequest("a delete needs before_seq or match")
     before = None if given.before_seq is None else seq("before_seq", given.before_seq)
-    return before, None if given.match is None else TagMatch.parse(given.match)
+    epoch = None if given.epoch is None else seq("epoch", given.epoch)
+    return before, None if given.match is None else TagMatch.parse(given.match), epoch
 
 
 class Held(Struct, frozen=True):

@@ -32,6 +32,7 @@ FORMAT: Final = 1
 MANIFEST: Final = "manifest"
 DELTAS_MAX: Final = 64  # a base is written when as many commits lie behind the last one
 BATCH_ROWS: Final = 32_768
+CHUNK_BYTES: Final = 4 * 1024 * 1024  # of a file, read at once for its checksum
 
 Instance = tuple[str, int]  # topic, epoch
 
@@ -44,6 +45,7 @@ class LakeFile(Struct, frozen=True):
     last: int
     rows: int
     size_bytes: int = 0
+    xxh3: str = ""  # of the bytes of the file, 64 bits in hex; "" = not known
 
 
 class Covered(Struct, frozen=True, omit_defaults=True):
@@ -223,6 +225,17 @@ def _chosen(batch: "pa.RecordBatch", ranges: Sequence[Range]) -> "pa.RecordBatch
 
 
 # --- files
+
+
+def checksum_of(system: "fs.FileSystem", path: str) -> str:
+    """The xxh3 of a file, as the manifest has it."""
+    from xxhash import xxh3_64
+
+    digest = xxh3_64()
+    with system.open_input_stream(path) as stream:
+        while part := stream.read(CHUNK_BYTES):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def open_root(root: str) -> "tuple[fs.FileSystem, str]":

@@ -76,6 +76,11 @@ class Connection:
         settings = ClientSettings.load()
         return cls(url=url or settings.url, token=settings.token)
 
+    @classmethod
+    def load_beside(cls, path: str | None, url: str | None = None) -> "Connection | None":
+        """The same for a job that reads the data directory `path`: no server at all if neither names one."""
+        return cls.load(url) if path is None or url or Surroundings.load().url else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:

@@ -5,10 +5,12 @@ records may be lost since, segments merged, a topic created anew, the server res
 around or told as a gap; nothing is passed over in silence.
 """
 
+import gc
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from topics import segments
@@ -20,7 +22,7 @@ from topics.spark.options import ReadOptions
 from topics.spark.origins import clipped
 from topics.spark.plan import Part, RecordsLost, describe
 from topics.spark.ranges import Range, intersect, subtract, union, without
-from topics.spark.schema import Projection, own_left_out
+from topics.spark.schema import Projection, Shape, own_left_out
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +39,16 @@ class Insert:
     batches: "Callable[[], Iterable[pa.RecordBatch]]"
 
 
+@cache
+def settle() -> None:
+    """Once in a process, when all modules are loaded: let the garbage collector pass over what is there by now.
+
+    Spark runs it after every task, and the worker does nothing else meanwhile: over what Spark and pyarrow have loaded
+    it takes 15 to 30 ms.
+    """
+    gc.freeze()
+
+
 class PartReader:
     """One reading of one part."""
 
@@ -44,6 +56,7 @@ class PartReader:
         self._part = part
         self._options = options
         self._projection = projection
+        self._shape = Shape(projection, part.topic)
         self._absent = list(part.absent)
         self._inserts: list[Insert] = []  # ascending; grows while the part is read
         self._nodes = options.nodes if part.filters_nodes else ()
@@ -65,12 +78,13 @@ class PartReader:
             yield from self._shown(batch)
         for insert in self._inserts:
             yield from insert.batches()
+        settle()
 
     def _shown(self, batch: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
         if self._nodes:
             batch = own_left_out(batch, self._nodes)
         for start in range(0, batch.num_rows, BATCH_ROWS):
-            yield self._projection.records(self._part.topic, batch.slice(start, BATCH_ROWS))
+            yield self._shape.records(batch.slice(start, BATCH_ROWS))
 
     def _live(self) -> "Iterator[pa.RecordBatch]":
         part = self._part

@@ -54,7 +54,7 @@ def check(schema: "StructType") -> None:
 
 @dataclass(frozen=True)
 class Projection:
-    """Batches of records and of tombstones, in the schema that Spark expects."""
+    """The schema that Spark expects, what has to be read for it, and tombstones in it."""
 
     schema: "pa.Schema"
     includes_meta: bool = True
@@ -72,24 +72,6 @@ class Projection:
         names = [name for name in STORED if name in self.schema.names]
         return tuple(name for name in names if name != "meta" or self.includes_meta)
 
-    def records(self, topic: str, batch: "pa.RecordBatch") -> "pa.RecordBatch":
-        import pyarrow as pa
-
-        return pa.RecordBatch.from_arrays(
-            [self._column(topic, batch, field) for field in self.schema], schema=self.schema
-        )
-
-    def _column(self, topic: str, batch: "pa.RecordBatch", field: "pa.Field") -> "pa.Array":
-        import pyarrow as pa
-
-        if field.name in self.stored:
-            return as_type(batch.column(field.name), field.type)
-        if field.name == "topic":
-            return pa.repeat(topic, batch.num_rows)
-        if field.name == "kind":
-            return pa.repeat("record", batch.num_rows)
-        return pa.nulls(batch.num_rows, field.type)
-
     def tombstone(self, topic: str, lost: Lost) -> "pa.RecordBatch":
         import pyarrow as pa
 
@@ -103,6 +85,36 @@ class Projection:
         return pa.RecordBatch.from_arrays(
             [pa.array([said.get(field.name)], field.type) for field in self.schema], schema=self.schema
         )
+
+
+class Shape:
+    """Batches of one topic's records, as Spark expects them. A column that is the same in each row is built once."""
+
+    def __init__(self, projection: Projection, topic: str) -> None:
+        self._schema = projection.schema
+        self._stored = frozenset(projection.stored)
+        self._said = {"topic": topic, "kind": "record"}
+        self._same: dict[str, pa.Array] = {}  # columns as long as the longest batch so far
+
+    def records(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        import pyarrow as pa
+
+        columns = [
+            as_type(batch.column(field.name), field.type)
+            if field.name in self._stored
+            else self._repeated(field, batch.num_rows)
+            for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _repeated(self, field: "pa.Field", count: int) -> "pa.Array":
+        import pyarrow as pa
+
+        column = self._same.get(field.name)
+        if column is None or len(column) < count:
+            column = pa.repeat(pa.scalar(self._said.get(field.name), field.type), count)
+            self._same[field.name] = column
+        return column.slice(0, count)
 
 
 def as_type(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":

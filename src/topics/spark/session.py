@@ -1,14 +1,17 @@
 """Sessions of Spark for the commands and the tests: quiet, in UTC, and with `format("topics")` registered.
 
-Owned here: PYSPARK_PYTHON, so that the workers of a local session run the Python that this package is installed in.
-Whoever has a session of their own calls `topics.spark.register(spark)` instead.
+Owned here: SPARK_REMOTE; and PYSPARK_PYTHON, so that the workers of a local session run the Python that this package
+is installed in. Whoever has a session of their own calls `topics.spark.register(spark)` instead.
+
+Under spark-submit the JVM runs before Python does, and knows what spark-submit was told; that stands over what is set
+here. Its log begins on stderr, and is turned to the file once there is a session, unless somebody has set it up.
 """
 
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import ConfigurationError
 from topics.spark import java
@@ -19,6 +22,14 @@ if TYPE_CHECKING:
 LOG_CONFIG: Final = Path(__file__).parent / "log4j2.properties"
 # A JVM that lives for seconds starts twice as fast with one compiler and the simplest collector.
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # the variable by which spark-submit tells Python where its JVM is
+LOG_LEVEL: Final = "spark.log.level"
+SPARKS_LOG_CONFIG: Final = "org/apache/spark/log4j2"  # part of the place of Spark's own, which nobody has chosen
+NO_CONNECT: Final = "a Spark Connect server needs more packages: pip install 'topics-engine[connect]'"
+
+# Arrow's vectors check the bounds of each value that Spark takes; Spark takes none outside of a batch.
+UNCHECKED: Final = "-Darrow.enable_unsafe_memory_access=true"
 
 QUIET: Final = {
     "spark.ui.enabled": "false",
@@ -39,7 +50,8 @@ def build(
     is_short_lived: bool = False,
     log_file: str | os.PathLike[str] = os.devnull,
 ) -> "SparkSession":
-    """A session on `master` (None = what spark-submit says, else `local[*,4]`) or on the Connect server `remote`.
+    """A session on `master` or on the Connect server `remote`. None = what spark-submit or SPARK_REMOTE says, else
+    `local[*,4]`.
 
     `local[*,4]` and not `local[*]`, which would let no task try again. What Spark itself has to say goes into
     `log_file`, warnings and errors, or nowhere.
@@ -52,25 +64,72 @@ def build(
 
     from topics.spark import register
 
-    builder = SparkSession.builder.appName(name)
+    if remote is None and master is None:
+        remote = os.environ.get("SPARK_REMOTE") or None
     if remote is not None:
-        spark = builder.remote(remote).getOrCreate()
+        spark = _connected(name, remote, conf or {})
     else:
-        chosen = java.use()
-        given = dict(SparkConf().getAll())
-        settings = {**QUIET, **RIGHT, "spark.driver.extraJavaOptions": _java_options(chosen, is_short_lived, log_file)}
+        settings = {**QUIET, **RIGHT}
+        if SUBMITTED in os.environ:
+            given = _submitted()
+            settings[LOG_LEVEL] = "WARN"
+        else:
+            given = dict(SparkConf().getAll())
+            settings["spark.driver.extraJavaOptions"] = _java_options(java.use(), is_short_lived, log_file)
         settings["spark.master"] = master or given.get("spark.master", "local[*,4]")
         if settings["spark.master"].startswith("local"):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = SparkSession.builder.appName(name)
         for key, value in {**settings, **(given if master is None else {}), **(conf or {})}.items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
+        if SUBMITTED in os.environ and LOG_LEVEL not in given:
+            _turn_log(spark, log_file)
     register(spark)
     return spark
 
 
+def is_connected(spark: "SparkSession") -> bool:
+    """Whether a session is one of a Connect server. Such a session has no JVM, and no context."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def _connected(name: str, remote: str, conf: Mapping[str, str]) -> "SparkSession":
+    """A session on a Connect server: what belongs to the server's JVM is the server's matter."""
+    from pyspark.errors import PySparkImportError
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name).remote(remote)
+    for key, value in {**RIGHT, **conf}.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except PySparkImportError:
+        raise ConfigurationError(NO_CONNECT) from None
+
+
+def _submitted() -> dict[str, str]:
+    """The settings that spark-submit was given."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # without the JVM, SparkConf knows of no settings
+    given = dict(SparkConf().getAll())
+    if given.get("spark.app.name") == Path(sys.argv[0]).name:  # nobody named it
+        del given["spark.app.name"]
+    return given
+
+
+def _turn_log(spark: "SparkSession", log_file: str | os.PathLike[str]) -> None:
+    """Let Spark log into the file, if it logs as it does by itself."""
+    jvm: Any = spark.sparkContext._jvm
+    context = jvm.org.apache.logging.log4j.LogManager.getContext(False)
+    if SPARKS_LOG_CONFIG in context.getConfiguration().getConfigurationSource().toString():
+        jvm.java.lang.System.setProperty("topics.log", os.fspath(log_file))
+        context.setConfigLocation(jvm.java.net.URI(LOG_CONFIG.as_uri()))
+
+
 def _java_options(chosen: java.Java, is_short_lived: bool, log_file: str | os.PathLike[str]) -> str:
-    options = [f"-Dlog4j2.configurationFile={LOG_CONFIG}", f"-Dtopics.log={os.fspath(log_file)}"]
+    options = [f"-Dlog4j2.configurationFile={LOG_CONFIG}", f"-Dtopics.log={os.fspath(log_file)}", UNCHECKED]
     if is_short_lived:
         options.append(SHORT_LIVED)
     if chosen.version >= 24:

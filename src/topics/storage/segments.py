@@ -304,6 +304,10 @@ class SegmentFile:
             self._is_checked = True
         return view
 
+    def let_go(self) -> None:
+        """Give the map back. The file is mapped again when it is touched, and not checked again."""
+        self._view = None
+
     def set_deleted(self, runs: Iterable[tuple[int, int]]) -> None:
         """Set the delete flags of rows start..stop, and sync. Blocking."""
         base, _ = self.ref.columns["deleted"].values

@@ -24,7 +24,7 @@ from xxhash import xxh3_64_intdigest
 from topics.errors import Damaged, UnusableDirectory
 from topics.storage.files import Disk
 
-VERSION = 1
+VERSION = 2
 PREFIX, BASE, DELTA, TEMPORARY = "snapshot-", ".base", ".delta", ".tmp"
 DELTA_BYTES_MIN = 256 * 1024  # deltas below this in sum are not worth a new base
 DELTAS_MAX = 64

@@ -137,9 +137,9 @@ def _bulk_in(call: Call) -> WriteIn:
 
 
 async def delete_records(call: Call) -> None:
-    before_seq, match = delete_in(call.request.body)
+    before_seq, match, epoch = delete_in(call.request.body)
     selected_ms = call.total_ms
-    done = await call.app.engine.delete(call.name, before_seq=before_seq, match=match)
+    done = await call.app.engine.delete(call.name, before_seq=before_seq, match=match, epoch=epoch)
     total_ms = call.total_ms
     fsync_ms = total_ms - selected_ms if done.deleted and is_synced(call.app, call.name) else 0.0
     performance = SyncPerformance(round(total_ms, 3), round(fsync_ms, 3))

@@ -1,5 +1,18 @@
-"""`python -m topics.spark.jobs NAME …`, and what spark-submit is given: the jobs, as the command `topics` has them."""
+"""`python -m topics.spark.jobs NAME …`, and what spark-submit is given: the jobs, as the command `topics` has them.
 
-from topics.cli import main
+spark-submit --master spark://host:7077 "$(python -m topics.spark.jobs --where)" archive orders /data/lake --once
+"""
 
-main()
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# Run as a file, Python looks for modules here first, where `progress` and others are not what is asked for.
+sys.path[:] = [place for place in sys.path if Path(place).resolve() != HERE]
+
+from topics.cli import main  # noqa: E402
+
+if sys.argv[1:] == ["--where"]:
+    print(Path(__file__).resolve())  # noqa: T201
+else:
+    main()

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from topics.client import Client
 from topics.clock import Clock, SystemClock
-from topics.errors import Damaged, InvalidRequest, TopicNotFound
+from topics.errors import Damaged, EpochMismatch, InvalidRequest, TopicNotFound
 from topics.segments import Lost
 from topics.spark.jobs.exporting import Gap, gaps_of, selected, split_gaps
 from topics.spark.jobs.files import Place
 from topics.spark.jobs.ledger import identity
 from topics.spark.jobs.progress import Progress
-from topics.spark.lake import Commit, Covered, Lake, LakeFile, Trimmed
+from topics.spark.lake import Commit, Covered, Lake, LakeFile, Trimmed, checksum_of
 from topics.spark.options import Connection, Cursor, read_options
 from topics.spark.origins import Origins
 from topics.spark.plan import Look, limited
@@ -230,7 +230,8 @@ class Archive:
             metadata = pq.read_metadata(info.path, filesystem=self._place.system)
             if metadata.num_rows:
                 topic, first, last = _bounds(metadata, path)
-                files.append((topic, LakeFile(path, first, last, metadata.num_rows, info.size)))
+                checksum = checksum_of(self._place.system, info.path)
+                files.append((topic, LakeFile(path, first, last, metadata.num_rows, info.size, checksum)))
             else:
                 self._place.remove(path)
         found = sum(file.rows for _, file in files)
@@ -294,14 +295,17 @@ class Archive:
             return
         state = self._client.state(topic, touch=False)
         if state.epoch != epoch:
-            return
+            return  # nothing is to be noted of a topic that is gone
         if state.type != "log":
             raise InvalidRequest(
                 f"topic {topic} is a {state.type}: its jobs are not trimmed. Archive it without --trim"
             )
         if through > self._lake.trimmed_through(topic, epoch):
             self._lake.commit(Commit(trimmed=[Trimmed(topic, epoch, through)]))
-        self._done.trimmed += self._client.delete_records(topic, before_seq=through + 1).deleted
+        try:
+            self._done.trimmed += self._client.delete_records(topic, before_seq=through + 1, epoch=epoch).deleted
+        except (TopicNotFound, EpochMismatch):
+            self._progress.note(f"topic {topic} was deleted before it was trimmed", topic=topic)
 
 
 def _covered(move: Move, files: Sequence[tuple[str, LakeFile]], gaps: Sequence[Gap]) -> Covered:

@@ -4,15 +4,16 @@
     audit("lake", url="http://127.0.0.1:4000")      and the lake equal to the topics
 
 Each seq that a topic has handed out is live, was deleted on purpose, or is announced as lost: live + deleted + lost =
-head. What was deleted leaves no list behind, so `deleted` is what remains; what the audit holds against it is every
-other trace of a record: its segment, the server's own count, the lake.
+head. A data directory has counted all of them since the first record, so a silent hole breaks the sum. A server says
+how many are live and what is lost; there `deleted` is what remains, and what the audit holds against it is the
+server's own count, and the lake.
 
 Owned here: what is counted and when it is sound. The files of a data directory are checked by `topics.segments`, the
 lake by `comparing`. Nothing is changed, and a server may be running. Spark is needed for a lake only.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
@@ -22,8 +23,8 @@ from msgspec import Struct, field
 from topics import segments
 from topics.client import ApiError, Client, ConnectionFailed, TopicState
 from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
-from topics.segments import Lost, TopicInfo
-from topics.spark.lake import Lake
+from topics.segments import Lost
+from topics.spark.lake import Instance, Lake
 from topics.spark.options import Connection
 from topics.spark.origins import clipped
 from topics.spark.ranges import Range, union
@@ -38,7 +39,7 @@ Place = Literal["directory", "server", "lake"]
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
-    """Something that is not as it should be. `is_certain`: False = a delete would leave the same traces."""
+    """Something that is not as it should be. `is_certain`: False = a delete may have left these traces."""
 
     place: Place
     message: str
@@ -60,11 +61,7 @@ class Tally(Struct, frozen=True):
     head: int
     live: int
     deleted: int
-    lost: int  # seqs in an announced loss
-
-    @property
-    def is_whole(self) -> bool:
-        return self.deleted >= 0 and self.live + self.deleted + self.lost == self.head
+    lost: int
 
 
 class Compared(Struct, frozen=True):
@@ -117,19 +114,16 @@ def audit(
     matches = _matching(pattern)
     server = _server(path, url, token)
     found = Audit()
+    heads: dict[Instance, int] = {}
     if path is not None:
         said(f"checking {path}")
-        _check_directory(found, path, matches)
+        heads = _check_directory(found, path, matches)
     if server is not None:
         with server.open() as client:
-            _count_served(found, client, matches, said)
+            heads |= _count_served(found, client, matches, said)
     if lake is not None:
         said(f"comparing {lake}")
-        _compare(found, lake, path, server, matches, spark, build)
-    for tally in found.tallies:
-        if not tally.is_whole:
-            message = f"live {tally.live} + deleted {tally.deleted} + lost {tally.lost} is not the head {tally.head}"
-            found.findings.append(Finding(tally.place, message, tally.topic))
+        _compare(found, lake, heads, path, server, matches, spark, build)
     return found
 
 
@@ -154,12 +148,13 @@ def _server(path: str | None, url: str | None, token: str | None) -> Connection 
 # --- a data directory
 
 
-def _check_directory(found: Audit, path: str, matches: Callable[[str], bool]) -> None:
+def _check_directory(found: Audit, path: str, matches: Callable[[str], bool]) -> dict[Instance, int]:
+    """What is found in a directory. Gives the heads up to which its segments can be compared with a lake."""
     try:
         directory = segments.open_directory(path)
     except Damaged as error:
         found.findings.append(Finding("directory", str(error)))
-        return
+        return {}
     with directory:
         check = directory.check()
         found.segments, found.segment_bytes = check.segments, check.segment_bytes
@@ -168,21 +163,17 @@ def _check_directory(found: Audit, path: str, matches: Callable[[str], bool]) ->
         for fault in check.faults:
             finding = Finding("directory", fault.message, fault.topic, fault.file, fault.is_certain)
             found.findings.append(finding)
+        found.tallies += [
+            Tally("directory", a.topic, a.epoch, a.head, a.live, a.deleted, a.lost)
+            for a in check.accounts
+            if matches(a.topic)
+        ]
         try:
-            infos = [info for info in directory.topics() if matches(info.name) and info.sealed_through]
+            infos = directory.topics()
         except (Damaged, UnusableDirectory) as error:
             found.findings.append(Finding("directory", str(error)))
-            return
-        found.tallies += [_tally_sealed(info, directory.lost(info.name)) for info in infos]
-
-
-def _tally_sealed(info: TopicInfo, lost: Iterable[Lost]) -> Tally:
-    return _tally("directory", info.name, info.epoch, info.head, info.records_live, lost)
-
-
-def _tally(place: Place, topic: str, epoch: int, head: int, live: int, lost: Iterable[Lost]) -> Tally:
-    gone = total(union((a.first, a.last) for a in lost))
-    return Tally(place, topic, epoch, head, live, head - live - gone, gone)
+            return {}
+        return {(info.name, info.epoch): info.head for info in infos if matches(info.name) and info.sealed_through}
 
 
 def total(ranges: Iterable[Range]) -> int:
@@ -204,7 +195,9 @@ class _Served(Struct, frozen=True):
     faults: list[str]
 
 
-def _count_served(found: Audit, client: Client, matches: Callable[[str], bool], said: Said) -> None:
+def _count_served(found: Audit, client: Client, matches: Callable[[str], bool], said: Said) -> dict[Instance, int]:
+    """What is found on a server. Gives the heads of its topics."""
+    heads: dict[Instance, int] = {}
     names = [listed.topic for listed in client.topics() if matches(listed.topic)]
     for number, name in enumerate(names, 1):
         said(f"reading {name} ({number} of {len(names)})")
@@ -220,6 +213,8 @@ def _count_served(found: Audit, client: Client, matches: Callable[[str], bool], 
             continue
         found.tallies.append(tally)
         found.findings += [Finding("server", fault, name) for fault in faults]
+        heads[name, tally.epoch] = tally.head
+    return heads
 
 
 def _count_topic(client: Client, topic: str) -> tuple[Tally, list[str]]:
@@ -242,7 +237,11 @@ def _count_topic(client: Client, topic: str) -> tuple[Tally, list[str]]:
             f"{served.rows} records of {served.size_bytes} bytes are served where the server counts {after.count} of "
             f"{after.bytes}",
         ]
-    return _tally("server", topic, served.epoch, served.head, served.rows, served.lost), faults
+    lost = total(union((a.first, a.last) for a in served.lost))
+    deleted = served.head - served.rows - lost
+    if deleted < 0:
+        faults = [*faults, f"live {served.rows} + lost {lost} is more than the head {served.head}"]
+    return Tally("server", topic, served.epoch, served.head, served.rows, deleted, lost), faults
 
 
 def _is_same(before: TopicState, after: TopicState) -> bool:
@@ -280,6 +279,7 @@ def _served(client: Client, topic: str) -> _Served:
 def _compare(
     found: Audit,
     root: str,
+    heads: Mapping[Instance, int],
     path: str | None,
     server: Connection | None,
     matches: Callable[[str], bool],
@@ -297,12 +297,11 @@ def _compare(
         if not topic or matches(topic):
             found.findings.append(Finding("lake", said, topic))
     instances = [(topic, epoch) for topic, epoch in lake.entries if matches(topic)]
-    epochs = {(tally.topic, tally.epoch): tally.head for tally in found.tallies}
     if spark is None:
         if build is None:
             raise InvalidRequest("a lake is compared by Spark: give a session")
         spark = build()
     sides = comparing.Sides(root, path, server)
-    for result in comparing.compare(spark, lake, instances, epochs, sides):
+    for result in comparing.compare(spark, lake, instances, heads, sides):
         found.compared.append(Compared(*result.counts()))
         found.findings += [Finding("lake", said, result.topic, file) for file, said in result.faults]

@@ -19,7 +19,7 @@ from msgspec import Struct
 from topics import segments
 from topics.errors import Damaged, TopicNotFound, TopicsError
 from topics.segments import Lost
-from topics.spark.lake import MANIFEST, Instance, Lake, LakeFile, open_root, read_rows
+from topics.spark.lake import MANIFEST, Instance, Lake, LakeFile, checksum_of, open_root, read_rows
 from topics.spark.options import Connection
 from topics.spark.origins import clipped
 from topics.spark.ranges import Range, split, subtract, union
@@ -161,6 +161,8 @@ def _archived(stretch: Stretch, root: str, outcome: Outcome) -> "pa.Table":
     for file in stretch.files:
         try:
             _check_rows(root, file)
+            if stretch.first <= file.first and (said := _changed(root, file)):  # a file is read once for that
+                outcome.faults.append((file.path, said))
             batches = [_normal(batch) for batch in read_rows(root, [file], wanted, STORED)]
         except (Damaged, OSError, pa.ArrowException) as error:
             outcome.faults.append((file.path, str(error).replace("\n", " ")))
@@ -180,6 +182,14 @@ def _check_rows(root: str, file: LakeFile) -> None:
         raise Damaged(f"{root}/{file.path}", 0, "the manifest names this file, and it is missing") from None
     if found != file.rows:
         raise Damaged(f"{root}/{file.path}", 0, f"it has {found} rows; the manifest says {file.rows}")
+
+
+def _changed(root: str, file: LakeFile) -> str:
+    """Whether a file is not the one that was archived; this finds what no topic can be asked about any more."""
+    system, path = open_root(root)
+    if file.xxh3 and checksum_of(system, f"{path}/{file.path}") != file.xxh3:
+        return "it is not as it was archived: its bytes do not match the checksum in the manifest"
+    return ""
 
 
 def _live(stretch: Stretch, sides: Sides, outcome: Outcome) -> "tuple[pa.Table | None, list[Range]]":

@@ -89,17 +89,19 @@ def export(
     wanted: Wanted,
     destination: str,
     *,
-    server: Connection,
+    server: Connection | None,
     format: Format = "parquet",
     is_single: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write the records as files. Run again, it takes what there is then."""
+    """Write the records as files. Run again, it takes what there is then. Without a server, `wanted.path` is read."""
     progress = progress or Progress("export")
     place = Place(destination)
-    asked = {"format": format, "url": server.url, **{name: value for name, value in asdict(wanted).items() if value}}
+    given = {} if server is None else server.options()
+    url = {} if server is None else {"url": server.url}
+    asked = {"format": format, **url, **{name: value for name, value in asdict(wanted).items() if value}}
     _take(place, asked)
-    rows = spark.read.format("topics").options(**server.options(), **wanted.options(), onGap="record").load()
+    rows = spark.read.format("topics").options(**given, **wanted.options(), onGap="record").load()
     with progress.polling(lambda: progress.update(share=share_of_tasks(spark))):
         count, gaps = _write(rows.coalesce(1) if is_single else rows, place, format)
     if gaps and wanted.is_strict:

@@ -49,10 +49,10 @@ def page(made: "Report") -> str:
         _section("Throughput", "Live records by the time of their writing.", _throughput(made)),
         _section("Sizes", "Live records and their bytes.", _sizes(made)),
         _section("Lag", "Pipelines by their checkpoints, and lakes, behind the heads.", _lag(made)),
+        _section("Routers", "Behind the heads of their sources.", _routers(made)) if made.routers else "",
         _section("Gaps", "What caps, age or a crash took; readers are told exactly these ranges.", _gaps(made)),
         _section("Queues", "", _queues(made)) if made.queues else "",
         _section("Dead letters", "By queue and reason.", _letters(made)) if made.queues else "",
-        _section("Routers", "", _table(("router", "forwarded"), made.routers.items())) if made.routers else "",
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -136,6 +136,17 @@ def _lag(made: "Report") -> str:
     values = {f"{one.reader} · {one.topic}": float(one.lag) for one in made.behind}
     rows = ((one.reader, one.topic, one.seq, one.lag) for one in made.behind)
     return charts.bars(values, colour=2) + _table(("reader", "topic", "read up to", "behind"), rows)
+
+
+def _routers(made: "Report") -> str:
+    routers = sorted(made.routers, key=lambda one: (-one.lag, one.router))
+    lags = {one.router: float(one.lag) for one in routers[:ROWS_MAX]}
+    rows = (
+        (one.router, one.source, one.dest, one.forwarded_total, one.lag, one.state, one.blocked_by or "–")
+        for one in routers
+    )
+    titles = ("router", "source", "dest", "forwarded", "behind", "state", "blocked by")
+    return charts.bars(lags, colour=2) + _table(titles, rows)
 
 
 def _gaps(made: "Report") -> str:

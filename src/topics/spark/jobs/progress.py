@@ -18,7 +18,6 @@ from topics.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
     from rich.status import Status
 
 LINE_EVERY_S: Final = 5.0  # between JSON lines
@@ -53,6 +52,7 @@ class Progress:
         self.total: int | None = None  # of this run, if it is known
         self.share: float | None = None  # 0 to 1 of the whole work, where rows cannot be known before
         self.lag: int | None = None  # rows that wait
+        self.step = ""  # what is done now, by a job that has no rows to count
 
     # --- what a job says
 
@@ -64,6 +64,7 @@ class Progress:
         total: int | None = None,
         share: float | None = None,
         lag: int | None = None,
+        step: str | None = None,
     ) -> None:
         """Set what is known; `add` counts rows on top of those before."""
         with self._lock:
@@ -71,6 +72,7 @@ class Progress:
             self.total = self.total if total is None else total
             self.share = self.share if share is None else min(1.0, share)
             self.lag = self.lag if lag is None else lag
+            self.step = self.step if step is None else step
             now = self._clock.monotonic()
             self._marks.append((now, self.rows))
             while len(self._marks) > 2 and self._marks[1][0] <= now - RATE_OVER_S:
@@ -137,23 +139,6 @@ class Progress:
             is_over.set()
             thread.join()
 
-    def follow(self, query: "StreamingQuery", *, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Wait for a query's end, telling its rows and lag; stop it once `is_over`. Raises what it ended with."""
-        seen: set[int] = set()
-        rows = 0
-        while True:
-            ended = query.awaitTermination(POLL_S)  # type: ignore[arg-type]
-            for progress in query.recentProgress:
-                if progress["batchId"] not in seen and progress["numInputRows"]:
-                    seen.add(progress["batchId"])
-                    rows += progress["numInputRows"]
-            last = query.lastProgress
-            self.update(rows=rows, lag=None if last is None else lag_of(last))
-            if ended:
-                return
-            if is_over():
-                query.stop()
-
     # --- lines
 
     def __enter__(self) -> Self:
@@ -188,6 +173,8 @@ class Progress:
             self._stream.write(f"{text}\n")
 
     def _text(self) -> str:
+        if self.step:
+            return self.step
         parts = [f"{self.rows:,} rows" + (f" of {self.total:,}" if self.total is not None else "")]
         if self.share is not None:
             parts.append(f"{self.share:.0%}")
@@ -199,6 +186,8 @@ class Progress:
         return ", ".join(parts)
 
     def _fields(self) -> dict[str, Any]:
+        if self.step:
+            return {"step": self.step, "seconds": round(self.seconds, 1)}
         fields = {
             "rows": self.rows,
             "total": self.total,

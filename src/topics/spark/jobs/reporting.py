@@ -1,4 +1,4 @@
-"""`topics report`: throughput, sizes, lag, gaps, queues and dead letters of a server, as one HTML file.
+"""`topics report`: throughput, sizes, lag, routers, gaps, queues and dead letters of a server, as one HTML file.
 
     report(spark, "report.html", url="http://127.0.0.1:4000", seconds=10)
 
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from topics.client import Client, TopicState
+from topics.client import Client, Router, TopicState
 from topics.clock import Clock, SystemClock
-from topics.errors import InvalidRequest, TopicNotFound
+from topics.errors import InvalidRequest, RouterNotFound, TopicNotFound
 from topics.segments import Lost
 from topics.spark.jobs.progress import Progress
 from topics.spark.lake import Lake
@@ -87,7 +87,7 @@ class Report:
     queues: list[Queue] = field(default_factory=list)
     letters: dict[tuple[str, str, str], int] = field(default_factory=dict)  # queue, reason, deliveries → letters
     behind: list[Behind] = field(default_factory=list)
-    routers: dict[str, int] = field(default_factory=dict)  # forwarded in all
+    routers: list[Router] = field(default_factory=list)
     watched_s: float = 0.0
 
 
@@ -155,7 +155,7 @@ class _Maker:
             uptime_ms=health.uptime_ms,
             metrics=self._client.metrics(),
             states=states,
-            routers={router.router: router.forwarded_total for router in self._client.routers()},
+            routers=list(self._routers({state.topic for state in states})),
         )
         made.gaps = {state.topic: lost for state in states if (lost := self._lost(state))}
         made.queues = [self._queue(state) for state in states if state.queue is not None]
@@ -173,6 +173,13 @@ class _Maker:
         for name in names:
             with suppress(TopicNotFound):  # deleted meanwhile
                 yield self._client.state(name, touch=False)
+
+    def _routers(self, topics: set[str]) -> Iterable[Router]:
+        """Those from or to one of the topics, each as it is now."""
+        for listed in self._client.routers():
+            if topics & {listed.source, listed.dest}:
+                with suppress(RouterNotFound):  # deleted meanwhile
+                    yield self._client.router(listed.router)
 
     def _lost(self, state: TopicState) -> list[Lost]:
         if not state.head_seq:

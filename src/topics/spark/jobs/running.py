@@ -63,8 +63,6 @@ def opened(
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     spark = session.build(f"topics {name}", master=master, remote=remote, conf=conf, log_file=_log_file(name))
     try:
-        if remote is None:
-            spark.sparkContext.setLogLevel("WARN")  # spark-submit has started the JVM with settings of its own
         yield spark
     finally:
         spark.stop()

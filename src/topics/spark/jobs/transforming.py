@@ -32,6 +32,7 @@ from topics.spark.jobs.declaring import Declaration, Mode, Sink, Source, Waterma
 from topics.spark.jobs.errors import shortened
 from topics.spark.jobs.progress import POLL_S, Progress, lag_of
 from topics.spark.options import Surroundings
+from topics.spark.session import is_connected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 RECORD: Final = ("topic", "tag", "node", "meta")  # columns of a row for a topic, besides data
 # Plans in which rows change places; a broadcast of the smaller side leaves the other one in order.
 SHUFFLED: Final = re.compile(r"\b(?:Exchange|ReusedExchange|REPARTITION\w*|StateStoreSave|Sort) ")
+NOT_CONNECTED: Final = "rows that are grouped, joined or sorted cannot be written into a topic by Spark Connect"
 # Batches that are run again must be cut like the first time, so nothing may decide by sizes.
 SETTINGS: Final = {"spark.sql.adaptive.enabled": "false"}
 
@@ -236,6 +238,8 @@ class Flow:
         if sink.is_topics:
             if sink.mode == "append" and not is_shuffled(rows):
                 return writer.format("topics").options(**dict(sink.options)).start()
+            if is_connected(self.spark):  # a batch is written by a process of that server, which has no such keys
+                raise InvalidRequest(f"{NOT_CONNECTED}; this works with --master, and on a cluster")
             batches = _Batches(sink)
             query = writer.foreachBatch(batches.write).start()
             batches.is_of(str(query.id))
@@ -364,8 +368,9 @@ class _Run:
                     self._progress.note(
                         f"sink {name}: {late} rows came later than the watermark allows and were left out", late=late
                     )
-                seen[progress["batchId"]] = (progress["numInputRows"], late)
-            found.queries[name] = sum(rows for rows, _ in seen.values())
+                rows = sum(source["numInputRows"] for source in progress["sources"])  # Connect has no sum of them
+                seen[progress["batchId"]] = (rows, late)
+            found.queries[name] = sum(count for count, _ in seen.values())
             found.late += sum(late for _, late in seen.values())
             found.batches += len(seen)
             behind = None if query.lastProgress is None else lag_of(query.lastProgress)
