@@ -177,6 +177,7 @@ SPARK = [
     Figure("scan from segments, all columns, 2 cores", "bench.spark", "segments_per_s", "rows/s", None, "higher"),
     Figure("… spark.read.parquet of the same rows, zstd", "bench.spark", "parquet_per_s", "rows/s", None, "higher"),
     Figure("… ratio", "bench.spark", "segments_to_parquet", "", 0.8, "higher"),
+    Figure("… a source in Python that does nothing: ratio", "bench.spark", "ready_to_parquet", "", None, "higher"),
     Figure("scan over HTTP, 2 partitions", "bench.spark", "http_per_s", "rows/s", 400_000, "higher"),
     Figure("sink", "bench.spark", "sink_per_s", "rows/s", 150_000, "higher"),
     Figure("… ratio to Spark's null sink", "bench.spark", "sink_to_null", "", None, "higher"),

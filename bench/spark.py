@@ -2,7 +2,8 @@
 
 One topic of records of about 180 bytes, once as segments, once behind a server and once as Parquet (zstd) of the
 same rows. Scans take all columns into Spark's null sink; `ready` is a source that does no work, the most that one
-written in Python can reach. What is compared runs in turn, warm, and a figure is the median of its rounds. The same figures are then taken in a process with one core.
+written in Python can reach. What is compared runs in turn, warm, and a figure is the median of its rounds. The same
+figures are then taken in a process with one core.
 """
 
 import json
@@ -133,9 +134,9 @@ class Bench:
         self.spark.range(1).collect()
         self.spark.dataSource.register(Ready)
 
-    def segments(self) -> DataFrame:
+    def segments(self, ending: str = "sealed") -> DataFrame:
         reader = self.spark.read.format("topics").option("path", str(self._place / "server" / "data"))
-        reader = reader.option("topic", TOPIC).option("endingSeq", "sealed").option("minPartitions", self._cores)
+        reader = reader.option("topic", TOPIC).option("endingSeq", ending).option("minPartitions", self._cores)
         return reader.load()
 
     def parquet(self) -> DataFrame:
@@ -146,7 +147,7 @@ class Bench:
 
     def _write_batch(self) -> None:
         """Rows of the topic, for the source `ready`."""
-        batch = self.segments().limit(READY_ROWS).toArrow().combine_chunks().to_batches()[0]
+        batch = self.segments(str(READY_ROWS)).toArrow().combine_chunks().to_batches()[0]
         with pa.OSFile(str(self._batch), "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
             writer.write_batch(batch)
 

@@ -1,5 +1,6 @@
 """Parts that have changed between planning and reading: nothing is passed over in silence."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from topics.spark.lake import Commit, Covered, Lake, LakeFile, Trimmed
 from topics.spark.options import read_options
 from topics.spark.origins import Origins
 from topics.spark.plan import Part, RecordsLost, parts_of
-from topics.spark.reader import PartReader
-from topics.spark.schema import Projection
+from topics.spark.reader import PartReader, settle
+from topics.spark.schema import Projection, Shape
 from topics.spark.source import TopicsStreamReader
 from topics.storage.files import RealDisk
 from topics.testing.server import ServerProcess, ServerThread
@@ -79,12 +80,30 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         bench = Bench(server, tmp_path)
         yield bench
         bench.client.close()
+    gc.unfreeze()  # a process that is no worker of Spark ends by giving everything back
 
 
 def test_a_gap_stands_before_the_record_behind_it(bench: Bench) -> None:
     """TM4, TM16"""
     bench.fill(30, cap_records=20)
     assert bench.read(bench.plan()) == [(1, 10, "cap"), *range(11, 31)]
+
+
+def test_what_is_the_same_in_each_row_is_there_whatever_the_length_of_a_batch() -> None:
+    shape = Shape(PROJECTION, "t")
+    for count in (3, 1, 5, 0, 4):
+        stored = {"seq": pa.array(range(count), pa.uint64()), "data": pa.array(["1"] * count, pa.string())}
+        batch = shape.records(pa.RecordBatch.from_pydict(stored))
+        assert batch.schema == PROJECTION.schema
+        record = {"data": "1", "kind": "record", "gap_from": None, "gap_to": None, "reason": None}
+        assert batch.to_pylist() == [{"seq": seq, **record} for seq in range(count)]
+
+
+def test_a_part_that_was_read_leaves_what_is_loaded_out_of_later_collections(bench: Bench) -> None:
+    settle.cache_clear()
+    bench.fill(3)
+    assert bench.read(bench.plan()) == [1, 2, 3]
+    assert gc.get_freeze_count() > 0
 
 
 def test_a_gap_that_spans_parts_is_told_once(bench: Bench) -> None:

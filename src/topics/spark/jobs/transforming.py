@@ -50,7 +50,7 @@ SETTINGS: Final = {"spark.sql.adaptive.enabled": "false"}
 class Transformed:
     """What came of one run."""
 
-    rows: int = 0  # taken in
+    rows: int = 0  # taken in; what Spark reads again because a worker with shuffled rows was lost counts again
     batches: int = 0
     late: int = 0  # rows that came behind a watermark, and were left out of what it closed
     queries: dict[str, int] = field(default_factory=dict)  # rows taken in, by sink
