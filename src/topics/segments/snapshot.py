@@ -1,0 +1,105 @@
+"""A snapshot as its readers see it: topics, pieces and files, and what became of the seqs of a topic.
+
+Owned here: which pieces of a topic count, how far it is sealed, and which of its seqs are lost, all as of one
+snapshot. It knows items, no files: neither the segments that a snapshot names, nor the directory that they are in.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from topics.core.dump import META, TopicItem
+from topics.errors import InvalidRequest
+from topics.model import Reason
+from topics.storage import segments
+from topics.storage.segments import FileRef, PieceRef
+
+
+class Lost(NamedTuple):
+    """Seqs `first`..`last`, lost to a cap, to age or with a router's source; not deleted on purpose."""
+
+    first: int
+    last: int
+    reason: Reason  # cap, ttl, mixed or source_trim
+
+
+class _Meta(Struct, array_like=True):
+    """What a reader needs of the snapshot's item on the whole instance."""
+
+    start: int  # log position at which recovery starts
+    next_id: int
+    next_segment: int
+    is_clean: bool  # taken at a graceful stop
+
+
+_decode_topic = msgspec.msgpack.Decoder(TopicItem).decode
+_decode_meta = msgspec.msgpack.Decoder(_Meta).decode
+
+
+class Snapshot:
+    """What a snapshot says of topics, pieces and files. `names` are the snapshot files that were there."""
+
+    def __init__(self, names: list[str], items: dict[bytes, bytes]) -> None:
+        self.names = names
+        self.items = items
+        self.meta = _decode_meta(items[META]) if META in items else None
+        self.topics: dict[str, TopicItem] = {}
+        self.files: dict[int, FileRef] = {}
+        self._pieces: dict[int, list[PieceRef]] = {}  # by topic, ascending
+        for key, value in sorted(items.items()):
+            if key.startswith(b"t"):
+                item = _decode_topic(value)
+                self.topics[item.name] = item
+            elif key.startswith(b"f"):
+                file = segments.decode_file(value)
+                self.files[file.number] = file
+            elif key.startswith(b"s"):
+                ref = segments.decode_piece(value)
+                self._pieces.setdefault(ref.topic, []).append(ref)
+
+    def all_pieces(self) -> Iterator[PieceRef]:
+        for refs in self._pieces.values():
+            yield from refs
+
+    def pieces(self, item: TopicItem) -> list[PieceRef]:
+        """The pieces of a topic that lie above its floor. What an ephemeral topic once sealed does not count."""
+        if not sealed_through_of(item):
+            return []
+        refs = self._pieces.get(item.id, [])
+        return refs[bisect_left(refs, floor_of(item), key=lambda ref: ref.last) :]
+
+
+def floor_of(item: TopicItem) -> int:
+    return max(item.cap_hi, item.ttl_hi) + 1
+
+
+def sealed_through_of(item: TopicItem) -> int:
+    """A checkpoint seals all records of a topic, so segments reach as far as its item."""
+    return 0 if item.config.durability == "ephemeral" else item.head
+
+
+def lost_in(item: TopicItem, after: int, last: int) -> Iterator[Lost]:
+    """The stretches of after + 1 .. last that were lost, ascending. Below the floor, all of it counts (TM4)."""
+    first, floor = after + 1, floor_of(item)
+    if first < floor and first <= last:
+        reason: Reason = "mixed"
+        if item.ttl_hi < first:
+            reason = "cap"
+        elif item.cap_hi < first:
+            reason = "ttl"
+        yield Lost(first, min(last, floor - 1), reason)
+    for gap in item.gaps:
+        start, end = max(gap.first, first, floor), min(gap.last, last)
+        if start <= end:
+            yield Lost(start, end, gap.reason)
+
+
+def bounded(item: TopicItem, after: int, last: int | None) -> int:
+    """The last seq of a range, within what is sealed."""
+    if after < 0:
+        raise InvalidRequest(f"after is {after}; a cursor is not negative")
+    sealed_through = sealed_through_of(item)
+    return sealed_through if last is None else min(last, sealed_through)
