@@ -200,18 +200,21 @@ class TinyRouterMachine(RouterMachine):
 class PagedRouterMachine(TinyRouterMachine):
     """The same with pages of 4 rows, at whose borders a step through segments ends.
 
-    Caps refuse here. Where a dest evicts that is a source itself, what its routers lose depends on the size of steps,
-    and the oracle takes all in one.
+    No caps, and one router into each dest: where a dest evicts or refuses, or two routers share one, what becomes of
+    which record depends on the size of steps, and the oracle takes all in one.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.patch.setattr(forward, "PAGE_ROWS", 4)
 
-    async def play(self, command: Command) -> None:
-        config = getattr(command, "config", None)
-        if config is not None:
-            command = replace(command, config=msgspec.structs.replace(config, discard="reject"))  # type: ignore[type-var]
+    async def play(self, command: Any) -> None:
+        if isinstance(command, PutRouter):
+            routes = self.oracle.routers().items()
+            if any(route.dest == command.dest for name, route in routes if name != command.name):
+                return
+        elif getattr(command, "config", None) is not None:
+            command = replace(command, config=msgspec.structs.replace(command.config, cap_records=0, cap_bytes=0))
         await super().play(command)
 
 
