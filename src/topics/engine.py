@@ -206,7 +206,12 @@ class Engine:
 
     async def delete_topic(self, name: str, *, if_empty: bool = False) -> bool:
         """Delete a topic with all it owns. False: there was none."""
+        return await self.remove_topic(name, if_empty=if_empty) is not None
+
+    async def remove_topic(self, name: str, *, if_empty: bool = False) -> list[tuple[str, str, str]] | None:
+        """The same, giving the routers that went with it: name, source, dest. None: there was no topic."""
         topic = await self._ledger.settled(name)
+        routers = self.routers_of(name)
         try:
             decided = decide.delete_topic(self.state, DeleteTopic(name, if_empty))
         except Refusal:
@@ -215,7 +220,7 @@ class Engine:
         if decided:
             await self._ledger.commit_change(topic, decided)
         await self._ledger.wait_open(self._ledger.gate(None))
-        return bool(decided)
+        return routers if decided else None
 
     async def append(
         self,
