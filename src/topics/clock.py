@@ -17,6 +17,10 @@ class Clock(Protocol):
         """Seconds since an arbitrary point."""
         ...
 
+    def worked(self) -> float:
+        """Seconds that this thread has had of a processor."""
+        ...
+
     async def wait(self, future: "asyncio.Future[Any]", timeout_ms: float) -> None:
         """Return when `future` is done or the time is over; the future is left as it is."""
         ...
@@ -30,6 +34,9 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.perf_counter()
+
+    def worked(self) -> float:
+        return time.thread_time()
 
     async def wait(self, future: "asyncio.Future[Any]", timeout_ms: float) -> None:
         await asyncio.wait([future], timeout=max(0.0, timeout_ms / 1000))

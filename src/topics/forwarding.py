@@ -33,9 +33,12 @@ PASS_ROUTERS: Final = 1024  # whose steps may share a frame
 SLICE_S: Final = 0.000_5  # of forwarding before others get their turn, half of it to decide and half to commit
 CARRY_S: Final = 0.002  # the same for a reader who waits for it
 IDLE_S: Final = 0.000_05  # a turn of the loop that takes no longer has nothing else to do
-SHARE: Final = 0.08  # of the time of a busy loop …
-SHARE_LATE: Final = 0.25  # … and when what is forwarded next was written so long ago
-LATE_MS: Final = 2_000
+SHARE: Final = 0.08  # of the loop's time, so that the records of several writes go together …
+SHARE_BEHIND: Final = 0.5  # … if others leave half of the time unused, and what is next was written so long ago
+BEHIND_MS: Final = 100
+SHARE_LATE: Final = 0.25  # … if they do not, and it was written so long ago
+LATE_MS: Final = 5_000
+WALKS_BYTES: Final = 16 * 1024 * 1024  # of records in walks kept for routers that stand where another one stood
 WARM_PAGES_MAX: Final = 8  # decoded pages of segments kept for routers that lag
 
 
@@ -81,10 +84,12 @@ class Forwarder:
         self._warm: OrderedDict[tuple[Part, int], Columns] = OrderedDict()  # pages of sealed parts
         self._held: dict[tuple[int, int], deque[tuple[int, Gate]]] = {}  # source, dest in memory → heads, gates
         self._shown: dict[tuple[int, int], int] = {}  # the highest of these heads whose gate was open
-        self._walks: dict[Any, Walked] = {}  # what routers of one source have found, until anything changes
+        self._walks: OrderedDict[Any, Walked] = OrderedDict()  # what routers of one source have found, for the others
+        self._walked_bytes = 0
         self._carried = 0  # the dest that was just carried on, and is about to be read
         self._ended_at = 0.0  # when the last pass ended …
-        self._took_s = 0.0  # … and how long it took
+        self._took_s = 0.0  # … how long it took …
+        self._worked_s = 0.0  # … and what this thread had worked by then
         self._changed_at = 0.0  # when a source was last written to
 
     # --- life
@@ -104,8 +109,9 @@ class Forwarder:
             task.cancel()
         for kept in (self._dirty, self._ready, self._queued, self._loading, self._warm):
             kept.clear()
-        for more in (self._held, self._shown, self._walks):
+        for more in (self._held, self._shown):
             more.clear()
+        self._forget_walks()
         self._blocked.clear()
         if self._is_running:
             self.start()
@@ -155,7 +161,6 @@ class Forwarder:
 
     def _changed(self, topic: Topic) -> None:
         """A source has news, or a dest may have room."""
-        self._walks.clear()
         if topic.id in self._ledger.state.routers.outgoing:
             self._dirty[topic.id] = None
             self._changed_at = self._clock.monotonic()
@@ -207,27 +212,37 @@ class Forwarder:
         finally:
             self._ended_at = self._clock.monotonic()
             self._took_s = self._ended_at - started
+            self._worked_s = self._clock.worked()
             if self._ready or self._dirty:
                 self._schedule()
+            else:
+                self._forget_walks()
 
     def _wait_s(self, now: float) -> float:
         """How long to leave the loop to others, so that forwarding takes its share of the time and no more."""
         others_s = now - self._ended_at
         if others_s < IDLE_S and self._changed_at <= self._ended_at:
             return 0.0
-        return self._took_s / (SHARE_LATE if self._is_late() else SHARE) - others_s
+        return self._took_s / self._share(others_s) - others_s
 
-    def _is_late(self) -> bool:
-        """Whether the router that is next has left records lying for long. It is another one each time."""
+    def _share(self, others_s: float) -> float:
+        """Which part of the loop's time is forwarding's, when others have had it for so long."""
+        age_ms = self._age_ms()
+        if age_ms > BEHIND_MS and self._clock.worked() - self._worked_s < others_s / 2:
+            return SHARE_BEHIND
+        return SHARE_LATE if age_ms > LATE_MS else SHARE
+
+    def _age_ms(self) -> int:
+        """How long ago the record was written that the next router forwards. It is another one each time."""
         state = self._ledger.state
         router = state.routers.by_id.get(self._ready[0]) if self._ready else None
         if router is None:
-            return False
+            return 0
         part = state.by_id[router.source].log.part_at(router.cursor + 1)
         if part is None:
-            return False
+            return 0
         row = min(part.row_from(router.cursor + 1), part.count - 1)
-        return part.ts_at(row) < self._clock.now_ms() - LATE_MS
+        return self._clock.now_ms() - part.ts_at(row)
 
     def _work(self, until: float) -> None:
         """Steps of ready routers, until the time is over or none is left."""
@@ -333,14 +348,24 @@ class Forwarder:
                 return copy > 0 and dest.log.is_live(copy)
 
             return walk(source, router, last, stamp, is_known, self._rows, records_max)
-        definition = router.definition
-        key = (source.id, router.cursor, last, records_max)
+        definition, log = router.definition, source.log
+        # What lies behind a cursor grows at its end only, as long as nothing is deleted or lost.
+        key = (source.id, router.cursor, records_max, log.deleted, log.lost, log.floor)
         key += (definition.match, definition.preserve_node, definition.preserve_tag)  # type: ignore[assignment]
         walked = self._walks.get(key)
+        if walked is not None and walked.reached > last:
+            return walk(source, router, last, None, lambda seq: False, self._rows, records_max)
         if walked is None:
             walked = walk(source, router, last, None, lambda seq: False, self._rows, records_max)
             self._walks[key] = walked
+            self._walked_bytes += sum(walked.sizes)
+            while self._walked_bytes > WALKS_BYTES:
+                self._walked_bytes -= sum(self._walks.popitem(last=False)[1].sizes)
         return walked
+
+    def _forget_walks(self) -> None:
+        self._walks.clear()
+        self._walked_bytes = 0
 
     def _rows(self, part: Part, start: int, stop: int) -> Columns:
         """Rows of one page of a part, decoded."""
@@ -383,8 +408,6 @@ class Forwarder:
             groups.setdefault((waits, 0 if waits else self._ledger.sure_at(step.source)), []).append(step)
         for (_, depends_on), group in groups.items():
             self._commit_group(group, depends_on)
-        if steps:
-            self._walks.clear()
         for step in steps:
             router = step.router
             if router.id not in self._blocked and router.cursor < step.source.log.head:

@@ -24,7 +24,7 @@ SESSION_TTL_S = 300.0  # SS5
 MIB = 1 << 20
 ENVIRON = {"TOPICS_CACHE_BYTES": str(32 * MIB), "TOPICS_MAX_WATCH_SESSIONS": "0"}
 ALLOWANCE_BYTES = 4 * MIB  # of growth: some records more, and what the allocator keeps
-FULL_ALLOWANCE_BYTES = 64 * MIB  # less than a kilobyte for each connection that was there
+FULL_ALLOWANCE_BYTES = 32 * MIB  # half a kilobyte for each connection that was there
 
 
 def prepare(api: Client) -> dict[str, int]:

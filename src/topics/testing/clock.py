@@ -18,6 +18,9 @@ class ManualClock:
     def monotonic(self) -> float:
         return self._passed_ms / 1000
 
+    def worked(self) -> float:
+        return 0.0
+
     async def wait(self, future: "asyncio.Future[Any]", timeout_ms: float) -> None:
         over = asyncio.get_running_loop().create_future()
         self._waits[over] = self._passed_ms + timeout_ms
