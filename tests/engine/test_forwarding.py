@@ -548,3 +548,40 @@ async def test_copies_pass_reservations_like_writes(monkeypatch: pytest.MonkeyPa
         state = await again.topic_state("b")
         assert state.head_seq >= 40
         assert (await again.append("b", data("next"))).first_seq > 40
+
+
+async def test_what_is_deleted_after_another_router_has_looked_is_not_copied() -> None:
+    """RT9, DL1: routers share what one of them has found, but not what is gone meanwhile."""
+    async with running() as engine:
+        await route(engine, "ab", "ac")
+        forwarder = engine.forwarder
+        forwarder._is_running = False
+        await engine.append("a", data(1, 2, 3))
+        first, second = engine.state.routers.by_name.values()
+        step = forwarder._step(first)
+        assert step is not None
+        forwarder._commit([step])
+        await engine.append("a", data(4))
+        await engine.delete("a", before_seq=3)
+        step = forwarder._step(second)
+        assert step is not None
+        forwarder._commit([step])
+        assert list(engine.state.topics["b"].log.live_after(0)) == [1, 2, 3]
+        assert [bytes(record.data) for record in (await engine.read("c", 0)).records] == [b"3", b"4"]
+
+
+async def test_a_router_shares_what_another_has_found_though_the_source_has_grown() -> None:
+    """RT9"""
+    async with running() as engine:
+        await route(engine, "ab", "ac")
+        forwarder = engine.forwarder
+        forwarder._is_running = False
+        await engine.append("a", data(1, 2, 3))
+        first, second = engine.state.routers.by_name.values()
+        one = forwarder._step(first)
+        await engine.append("a", data(4))
+        other = forwarder._step(second)
+        assert one is not None and other is not None
+        assert one.entries[0].batches is other.entries[0].batches  # type: ignore[union-attr]
+        forwarder._commit([one, other])
+        assert [bytes(record.data) for record in (await engine.read("c", 0)).records] == [b"1", b"2", b"3", b"4"]
