@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -102,3 +103,11 @@ class Command:
         """The last line of the output."""
         found: dict[str, Any] = json.loads(self.output.splitlines()[-1])
         return found
+
+
+def free_port() -> int:
+    """A port of loopback that nobody uses."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port

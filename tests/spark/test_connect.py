@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.spark.commands import SPARK, environ_of_spark
+from tests.spark.commands import SPARK, environ_of_spark, free_port
 from tests.spark.rig import PATIENCE_S
-from tests.spark.test_cluster import free_port, until
+from tests.spark.test_cluster import until
 from topics.client import Client
 from topics.testing.server import ServerProcess
 
