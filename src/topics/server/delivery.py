@@ -48,7 +48,7 @@ from topics.server.pressure import COALESCING_AT, RETRY_AFTER_MS, Pressure
 
 log = logging.getLogger("topics.server")
 
-SLICE_S: Final = 0.001  # of real time; a pass that takes longer lets the loop turn
+SLICE_S: Final = 0.003  # of real time; a pass that takes longer lets the loop turn
 COALESCED_MS_MAX: Final = 50  # what is new waits so long at full pressure, so that frames become fewer and larger
 PRIORITY_PER_MS: Final = 1.0  # by which a topic rises while it waits
 
