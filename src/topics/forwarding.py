@@ -38,6 +38,7 @@ SHARE_BEHIND: Final = 0.5  # … if others leave half of the time unused, and wh
 BEHIND_MS: Final = 100
 SHARE_LATE: Final = 0.25  # … if they do not, and it was written so long ago
 LATE_MS: Final = 5_000
+SHARED_MIN: Final = 64  # records of a walk that is shared though there are more by now; less is soon found anew
 WALKS_BYTES: Final = 16 * 1024 * 1024  # of records in walks kept for routers that stand where another one stood
 WARM_PAGES_MAX: Final = 8  # decoded pages of segments kept for routers that lag
 
@@ -353,7 +354,8 @@ class Forwarder:
         key = (source.id, router.cursor, records_max, log.deleted, log.lost, log.floor)
         key += (definition.match, definition.preserve_node, definition.preserve_tag)  # type: ignore[assignment]
         walked = self._walks.get(key)
-        if walked is not None and walked.reached > last:
+        is_short = walked is not None and walked.reached < last and walked.copied < SHARED_MIN
+        if walked is not None and (walked.reached > last or is_short):
             return walk(source, router, last, None, lambda seq: False, self._rows, records_max)
         if walked is None:
             walked = walk(source, router, last, None, lambda seq: False, self._rows, records_max)

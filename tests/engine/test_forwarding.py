@@ -11,6 +11,7 @@ from topics.core import decide, forward, machine
 from topics.core.parts import Chunk
 from topics.engine import Engine
 from topics.errors import CommitFailed
+from topics.forwarding import SHARED_MIN
 from topics.model import TagMatch
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
@@ -576,7 +577,7 @@ async def test_a_router_shares_what_another_has_found_though_the_source_has_grow
         await route(engine, "ab", "ac")
         forwarder = engine.forwarder
         forwarder._is_running = False
-        await engine.append("a", data(1, 2, 3))
+        await engine.append("a", data(*range(SHARED_MIN)))
         first, second = engine.state.routers.by_name.values()
         one = forwarder._step(first)
         await engine.append("a", data(4))
@@ -584,4 +585,7 @@ async def test_a_router_shares_what_another_has_found_though_the_source_has_grow
         assert one is not None and other is not None
         assert one.entries[0].batches is other.entries[0].batches  # type: ignore[union-attr]
         forwarder._commit([one, other])
-        assert [bytes(record.data) for record in (await engine.read("c", 0)).records] == [b"1", b"2", b"3", b"4"]
+        assert [bytes(record.data) for record in (await engine.read("c", 0)).records] == [
+            *(b"%d" % n for n in range(SHARED_MIN)),
+            b"4",
+        ]
