@@ -353,12 +353,11 @@ class Forwarder:
         # What lies behind a cursor grows at its end only, as long as nothing is deleted or lost.
         key = (source.id, router.cursor, records_max, log.deleted, log.lost, log.floor)
         key += (definition.match, definition.preserve_node, definition.preserve_tag)  # type: ignore[assignment]
-        walked = self._walks.get(key)
-        is_short = walked is not None and walked.reached < last and walked.copied < SHARED_MIN
-        if walked is not None and (walked.reached > last or is_short):
-            return walk(source, router, last, None, lambda seq: False, self._rows, records_max)
-        if walked is None:
-            walked = walk(source, router, last, None, lambda seq: False, self._rows, records_max)
+        known = self._walks.get(key)
+        if known is not None and (known.reached == last or (known.reached < last and known.copied >= SHARED_MIN)):
+            return known
+        walked = walk(source, router, last, None, lambda seq: False, self._rows, records_max)
+        if known is None:
             self._walks[key] = walked
             self._walked_bytes += sum(walked.sizes)
             while self._walked_bytes > WALKS_BYTES:
