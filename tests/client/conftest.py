@@ -166,7 +166,7 @@ class Scripted:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
         self.requests: list[bytes] = []
-        self._thread = threading.Thread(target=self._play, name="scripted")
+        self._thread = threading.Thread(target=self._play, name="scripted", daemon=True)
         self._thread.start()
 
     def _play(self) -> None:
@@ -190,7 +190,10 @@ class Scripted:
         return data
 
     def says(self, *answers: bytes) -> Scene:
-        """A scene: answer as many requests with these, then hang up."""
+        """A scene: answer as many requests with these, then hang up.
+
+        A client that goes on at once may still use this connection, and then finds that it is gone.
+        """
 
         def scene(connection: socket.socket) -> None:
             for answer in answers:

@@ -224,7 +224,7 @@ def test_a_key_that_may_not_read_the_window_needs_to_be_told(script: Script, con
 @pytest.mark.parametrize("status", ["502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout"])
 def test_a_proxys_error_leaves_open_what_happened(script: Script, connect: Connect, status: str) -> None:
     page = answer(b"<html>", status)
-    server = script([page, state(120_000), WRITTEN], [page])
+    server = script([page, state(120_000), WRITTEN, page])
     client = connect(server.address, clock=Skipping())
     assert client.append("t", [{"data": 1}]).count == 1
     with pytest.raises(UnexpectedAnswer, match=f"status {status[:3]} with a body that is not of this API"):
