@@ -17,8 +17,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from topics import engine, store, upkeep
-from topics.core import log, machine, parts
+from topics import model, store, upkeep
+from topics.core import machine, parts
+from topics.core.blocks import BLOCK
 from topics.settings import Settings
 from topics.storage import snapshots, wal
 
@@ -150,18 +151,18 @@ def test_every_message_that_operations_explains_is_one_that_is_given() -> None:
 QUOTED = [
     ("guarantees operations decisions/004-reservations", "65,536", machine.RESERVE),
     ("guarantees", "1,000,000", machine.KEYS_MAX),
-    ("architecture operations decisions/005-dead-marks-and-tags", "1,024", log.BLOCK),
+    ("architecture operations decisions/005-dead-marks-and-tags", "1,024", BLOCK),
     ("architecture", "1,024 records", parts.PAGE_ROWS),
-    ("formats", "number × 1024 + i", log.BLOCK),
+    ("formats", "number × 1024 + i", BLOCK),
     ("formats operations decisions/003-log-failure", "1 MiB", wal.AHEAD_BYTES),
     ("architecture embedded operations", "64 MiB", upkeep.CHECKPOINT_BYTES),
     ("architecture embedded formats operations", "60 s", upkeep.CHECKPOINT_MS),
     ("operations", "five times a second", 1000 / upkeep.BACKGROUND_MS),
     ("operations", "six checkpoints' worth", upkeep.UNSEALED_FACTOR),
-    ("embedded", "256 unless told", engine.LIMIT_DEFAULT),
-    ("embedded", "1 MiB unless told", engine.BYTES_MAX_DEFAULT),
-    ("embedded", "at most 8 MiB", engine.BYTES_MAX_MAX),
-    ("embedded", "at most 30,000", engine.WAIT_MS_MAX),
+    ("embedded", "256 unless told", model.LIMIT_DEFAULT),
+    ("embedded", "1 MiB unless told", model.BATCH_BYTES_DEFAULT),
+    ("embedded", "at most 8 MiB", model.BATCH_BYTES_MAX),
+    ("embedded", "at most 30,000", model.WAIT_MS_MAX),
     ("embedded", "2 ms", store.SLICE_SECONDS * 1000),
     ("architecture decisions/002-checkpoint-and-segments", "eight of them", store.SMALL_PIECES_MAX),
     ("architecture operations decisions/002-checkpoint-and-segments", "less than a quarter", 1 / store.SPARSE_FACTOR),

@@ -40,11 +40,12 @@ LAYERS = {
     "blocked": f"{VOCABULARY} clock core ledger",
     "forwarding": f"{VOCABULARY} clock core ledger blocked",
     "routing": f"{VOCABULARY} core answers ledger forwarding",
+    "reading": f"{VOCABULARY} clock core storage answers export ledger forwarding",
     "moves": f"{VOCABULARY} clock core ledger",
     "queues": f"{VOCABULARY} clock core storage answers ledger moves",
     "workers": f"{VOCABULARY} clock core answers ledger queues",
-    "engine": f"{VOCABULARY} clock settings core storage store export answers ledger upkeep forwarding routing moves "
-    "queues workers",
+    "engine": f"{VOCABULARY} clock settings core storage store export answers ledger upkeep forwarding routing reading "
+    "moves queues workers",
     "tuning": "",
     "server": f"{VOCABULARY} clock settings core engine answers queues workers tuning",
     "client": f"{VOCABULARY} clock settings",

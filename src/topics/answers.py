@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Struct
 
 from topics.core.config import effective_priority
-from topics.core.log import Plan
 from topics.core.machine import Topic
+from topics.core.walk import Plan
 from topics.model import Record, RouterDefinition, Tombstone, TopicConfig
 
 

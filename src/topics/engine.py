@@ -10,8 +10,7 @@ open (see ledger.py). All state lives on one event loop, and there are no locks.
 """
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -27,34 +26,41 @@ from topics.answers import (
     Settled,
     TopicState,
     WriteResult,
-    read_result,
-    topic_state,
 )
 from topics.clock import Clock, SystemClock
 from topics.core import decide
+from topics.core.blocks import Blocks
 from topics.core.config import ConfigIn
 from topics.core.decide import Append, Caps, Delete, DeleteTopic, PutTopic
-from topics.core.log import Blocks, Query
 from topics.core.machine import State, Topic
-from topics.core.parts import Cache, ColdPage, Projection
+from topics.core.parts import Cache, Projection
 from topics.core.queue import lease_number
 from topics.core.records import NO_META, Batch, RecordIn, batch_of
 from topics.core.routers import PutRouter
+from topics.core.walk import Query
 from topics.errors import (
     CommitFailed,
-    Damaged,
     EpochMismatch,
     InvalidRequest,
     Refusal,
     TopicNotFound,
     UnusableDirectory,
 )
-from topics.export import Export, capture
-from topics.forwarding import Behind, Forwarder
+from topics.export import Export
+from topics.forwarding import Forwarder
 from topics.ledger import Gate, Ledger
-from topics.model import Guarantee, RouterDefinition, TagMatch, TopicConfig
+from topics.model import (
+    BATCH_BYTES_DEFAULT,
+    BATCH_BYTES_MAX,
+    LIMIT_DEFAULT,
+    Guarantee,
+    RouterDefinition,
+    TagMatch,
+    TopicConfig,
+)
 from topics.moves import Moves
 from topics.queues import Claimer, Queues
+from topics.reading import Reading
 from topics.routing import Routing
 from topics.settings import Settings
 from topics.storage.files import Disk, RealDisk
@@ -62,11 +68,6 @@ from topics.storage.wal import Wal
 from topics.store import SLICE_SECONDS, Store
 from topics.upkeep import Upkeep
 from topics.workers import Workers
-
-LIMIT_DEFAULT = 256
-BYTES_MAX_DEFAULT = 1024 * 1024
-BYTES_MAX_MAX = 8 * 1024 * 1024
-WAIT_MS_MAX = 30_000
 
 _encode_json = msgspec.json.Encoder().encode
 
@@ -79,19 +80,17 @@ class Engine:
         self.clock = clock
         self._disk = disk
         self._ledger = Ledger(Store(disk, clock, settings), clock)
-        self._ledger.on_rebuilt = self._start_cache
+        self._ledger.on_rebuilt = self._rebuilt
         self._cache = Cache(settings.cache_bytes // 2)
-        self._loading: dict[Hashable, asyncio.Task[None]] = {}  # pages on their way into the cache
         self._upkeep = Upkeep(self._ledger, self._cache, clock, settings)
         self._caps = Caps(settings.max_topics, settings.max_total_bytes, settings.max_routers)
         self.forwarder = Forwarder(self._ledger, clock, self._caps, disk.run)
         self._routing = Routing(self._ledger, self.forwarder, self._caps)
-        self.queues = Queues(self._ledger, clock, Moves(self._ledger, clock, self._caps), self.load)
-        self.queues.cache, self.queues.carry = self._cache, self.forwarder.carry
+        self._reading = Reading(self._ledger, self.forwarder, clock, disk, self._cache)
+        moves = Moves(self._ledger, clock, self._caps)
+        self.queues = Queues(self._ledger, clock, moves, self._cache, self._reading.load, self.forwarder.carry)
         self.workers = Workers(self._ledger, clock, self.queues)
         self._has_background = background
-        self._names: list[str] = []  # sorted, as of `_names_version`
-        self._names_version: tuple[State, int, int] | None = None
         self._is_open = False
         self.wal: Wal = self._ledger.wal
         self.listen = self._ledger.listen
@@ -99,6 +98,10 @@ class Engine:
         self.gate = self._ledger.gate
         self.is_open = self._ledger.is_open
         self.when_open = self._ledger.when_open
+        self.read_query = self._reading.read_query
+        self.read_now = self._reading.read_now
+        self.load = self._reading.load
+        self.carry = self._reading.carry
 
     @classmethod
     def open(
@@ -179,10 +182,10 @@ class Engine:
         """Do what is due in the background, for an engine opened without it."""
         await self._upkeep.tick()
 
-    def _start_cache(self) -> None:
-        """Begin with an empty cache: the state was rebuilt, its parts are others."""
+    def _rebuilt(self) -> None:
+        """The log failed, and the state was rebuilt: its parts are others."""
         self.forwarder.restart()
-        self._cache = self._upkeep.cache = self.queues.cache = Cache(self._cache.bytes_max)
+        self._cache.clear()
         self.queues.rebuilt()
 
     # --- writing
@@ -347,14 +350,11 @@ class Engine:
         """Delete a router; its copies stay. False: there was none."""
         return await self._routing.delete(name)
 
-    async def carry(self, name: str) -> None:
-        """Make the copies of all that was committed upstream of a topic (DF9)."""
-        topic = self.state.topics.get(name)
-        if topic is not None:
-            try:
-                self.forwarder.carry(topic)
-            except Behind as behind:
-                await self.forwarder.carry_on(behind.dest)
+    def routers_of(self, name: str) -> list[tuple[str, str, str]]:
+        """Routers into or out of a topic, sorted: name, source, dest."""
+        topic, by_id = self.state.topics.get(name), self.state.by_id
+        touching = [] if topic is None else self.state.routers.of(topic.id)
+        return sorted((one.name, by_id[one.source].name, by_id[one.dest].name) for one in touching)
 
     # --- queues
 
@@ -416,7 +416,7 @@ class Engine:
         nodes: Sequence[str] = (),
         match: TagMatch | None = None,
         epoch: int | None = None,
-        bytes_max: int = BYTES_MAX_DEFAULT,
+        bytes_max: int = BATCH_BYTES_DEFAULT,
         wait_ms: int = 0,
         include_tags: bool = False,
         include_meta: bool = True,
@@ -426,202 +426,34 @@ class Engine:
         if min(after, limit, bytes_max, wait_ms) < 0:
             raise InvalidRequest("after, limit, bytes_max and wait_ms must not be negative")
         limit = min(limit or LIMIT_DEFAULT, self.settings.max_limit)
-        budget = min(bytes_max or BYTES_MAX_DEFAULT, BYTES_MAX_MAX)
+        budget = min(bytes_max or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX)
         projection = Projection(include_tags, include_meta, include_data)
         query = Query(after, limit, budget, frozenset(nodes), match, epoch, projection)
         return await self.read_query(name, query, wait_ms)
 
-    async def read_query(
-        self, name: str, query: Query, wait_ms: int = 0, stop: "asyncio.Future[None] | None" = None
-    ) -> ReadResult:
-        """Answer a query. With `wait_ms` wait for news if there are none; when `stop` is done, wait no longer."""
-        if not wait_ms:
-            return await self._read(name, query)
-        return await self._read_waiting(name, query, min(wait_ms, WAIT_MS_MAX), stop)
-
-    async def _read_waiting(
-        self, name: str, query: Query, wait_ms: int, stop: "asyncio.Future[None] | None"
-    ) -> ReadResult:
-        deadline = self.clock.monotonic() + wait_ms / 1000
-        topic = self.state.topics.get(name)
-        if topic is None:
-            return await self._read(name, query)
-        news = asyncio.get_running_loop().create_future()
-
-        def wake() -> None:
-            if not news.done():
-                news.set_result(None)
-
-        self.listen(topic.id, wake)
-        if stop is not None:
-            stop.add_done_callback(lambda _: wake())
-        try:
-            while True:
-                news = asyncio.get_running_loop().create_future()
-                answer = await self._read(name, query)
-                left_ms = (deadline - self.clock.monotonic()) * 1000
-                if answer.count or answer.tombstone or not answer.caught_up or left_ms <= 0:
-                    return answer
-                if stop is not None and stop.done():
-                    return answer
-                query = msgspec.structs.replace(query, after=answer.next_from_seq, epoch=answer.epoch)
-                await self.clock.wait(news, left_ms)
-        finally:
-            self.unlisten(topic.id, wake)
-
-    async def _read(self, name: str, query: Query) -> ReadResult:
-        """One read, held at the gate; made anew if the log failed meanwhile.
-
-        A read that needs more pages than the cache keeps would never find all of them: it ends early instead.
-        """
-        loaded: set[object] = set()
-        while True:
-            try:
-                result, gate = self.read_now(name, query)
-                await self._ledger.wait_open(gate, at_once=True)
-                return result
-            except ColdPage as cold:
-                await self.load(cold)
-                if cold.page in loaded:
-                    query = msgspec.structs.replace(query, stops_at_cold=True)
-                loaded.add(cold.page)
-            except CommitFailed:
-                continue
-            except TopicNotFound:
-                await self._ledger.wait_open(self._ledger.gate(None), at_once=True)
-                raise
-
-    def read_now(self, name: str, query: Query) -> tuple[ReadResult, Gate]:
-        """One read. The result may be shown once the gate is open. ColdPage: `load` it and read again."""
-        if self._ledger.broken is not None:
-            raise self._ledger.broken
-        topic = self._ledger.expire(name)
-        if topic is None:
-            raise TopicNotFound(name)
-        self.forwarder.carry(topic)
-        if query.nodes and not topic.config.dedupe_node:
-            query = msgspec.structs.replace(query, nodes=frozenset())
-        plan = topic.log.read(query, topic.epoch, self._cache)
-        topic.last_read_ms = self.clock.now_ms()
-        return read_result(topic, plan), self._ledger.gate(topic)
-
-    async def load(self, cold: ColdPage) -> None:
-        """Bring a page of a segment into the cache, off the loop, or copies into the topic that is read."""
-        if isinstance(cold, Behind):
-            await self.forwarder.carry_on(cold.dest)
-            return
-        key = cold.key
-        loading = self._loading.get(key)
-        if loading is None:
-            loading = self._loading[key] = asyncio.create_task(self._load_page(cold))
-            loading.add_done_callback(lambda _: self._loading.pop(key))
-        await asyncio.shield(loading)
-
-    async def _load_page(self, cold: ColdPage) -> None:
-        start, stop = cold.rows()
-        try:
-            self._cache.load(cold, await self._disk.run(lambda: cold.part.columns(start, stop)))
-        except Damaged:
-            if self._ledger.store.is_in_force(cold.part):
-                raise
-
     async def topic_state(self, name: str, *, touch: bool = True) -> TopicState:
         """The topic as it is now. `touch` counts as a read."""
-        while True:
-            await self.carry(name)
-            topic = self._ledger.expire(name)
-            if topic is not None and touch:
-                topic.last_read_ms = self.clock.now_ms()
-            state = None if topic is None else topic_state(topic, self.clock.now_ms())
-            try:
-                await self._ledger.wait_open(self._ledger.gate(topic), at_once=True)
-            except CommitFailed:
-                continue
-            if state is None:
-                raise TopicNotFound(name)
-            return state
+        return await self._reading.topic_state(name, touch=touch)
 
     async def topics_after(
         self, after: str, count: int, wanted: Callable[[str], bool], *, touch: bool = False
     ) -> tuple[list[TopicState], bool]:
         """Up to `count` topics whose names are above `after` and wanted, sorted; and whether there are more."""
-        while True:
-            states, gate, has_more = self._list(after, count, wanted, touch)
-            try:
-                await self._ledger.wait_open(gate, at_once=True)
-                return states, has_more
-            except CommitFailed:
-                continue
-
-    def _list(
-        self, after: str, count: int, wanted: Callable[[str], bool], touch: bool
-    ) -> tuple[list[TopicState], Gate, bool]:
-        now = self.clock.now_ms()
-        states: list[TopicState] = []
-        synced_at, written_at = self.state.names_at, 0
-        for name in self._sorted_names(after):
-            if not wanted(name):
-                continue
-            if len(states) == count:
-                return states, Gate(synced_at, written_at, self.wal.generation), True
-            topic = self._ledger.expire(name)
-            assert topic is not None
-            if touch:
-                topic.last_read_ms = now
-            synced_at, written_at = max(synced_at, topic.synced_at), max(written_at, topic.written_at)
-            states.append(topic_state(topic, now))
-        return states, Gate(synced_at, written_at, self.wal.generation), False
-
-    def _sorted_names(self, after: str) -> Iterator[str]:
-        """The names of topics above `after`, sorted; the order is kept until a topic comes or goes."""
-        topics = self.state.topics
-        version = (self.state, self.state.next_id, len(topics))
-        if self._names_version != version:
-            self._names, self._names_version = sorted(topics), version
-        return iter(self._names[bisect_right(self._names, after) :])
-
-    def routers_of(self, name: str) -> list[tuple[str, str, str]]:
-        """Routers into or out of a topic, sorted: name, source, dest."""
-        topic, by_id = self.state.topics.get(name), self.state.by_id
-        touching = [] if topic is None else self.state.routers.of(topic.id)
-        return sorted((one.name, by_id[one.source].name, by_id[one.dest].name) for one in touching)
-
-    def cursor_before(self, name: str, ts: int) -> int:
-        """The cursor from which a reader gets the records that are not older than `ts`."""
-        topic = self._ledger.expire(name)
-        if topic is None:
-            raise TopicNotFound(name)
-        return topic.log.cursor_before(ts)
+        return await self._reading.topics_after(after, count, wanted, touch=touch)
 
     async def topic_names(self) -> list[str]:
         """All topics, sorted."""
-        while True:
-            names = sorted(self.state.topics)
-            try:
-                await self._ledger.wait_open(self._ledger.gate(None), at_once=True)
-                return names
-            except CommitFailed:
-                continue
+        return await self._reading.topic_names()
+
+    def cursor_before(self, name: str, ts: int) -> int:
+        """The cursor from which a reader gets the records that are not older than `ts`."""
+        return self._reading.cursor_before(name, ts)
 
     async def export(
         self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None
     ) -> tuple[Export, AsyncIterator[bytes]]:
         """The live records above `after` and up to `last`, as of now, and their Arrow stream in parts."""
-        while True:
-            try:
-                topic = self._ledger.expire(name)
-                if topic is None:
-                    raise TopicNotFound(name)
-                topic.last_read_ms = self.clock.now_ms()
-                export = capture(topic, after, last, epoch)
-                await self._ledger.wait_open(self._ledger.gate(topic), at_once=True)
-                await self._disk.run(export.pin)
-                return export, export.stream(self._disk.run)
-            except CommitFailed:
-                continue
-            except TopicNotFound:
-                await self._ledger.wait_open(self._ledger.gate(None), at_once=True)
-                raise
+        return await self._reading.export(name, after, last, epoch)
 
 
 def _config_in(config: ConfigIn | Mapping[str, Any] | None) -> ConfigIn:

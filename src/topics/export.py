@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from topics.core.log import Query
 from topics.core.machine import Topic
 from topics.core.parts import Part, Sealed
+from topics.core.walk import Query, losses
 from topics.model import Tombstone
 from topics.storage import stream
 from topics.storage.segments import SegmentRows
@@ -63,7 +63,7 @@ def capture(topic: Topic, after: int, last: int | None, epoch: int | None) -> Ex
     """The live records above `after` and up to `last`; what a diff would announce as lost is in `lost`."""
     log = topic.log
     last = log.head if last is None else min(last, log.head)
-    lost, cursor = log.losses(Query(after, 1, 1, epoch=epoch), topic.epoch, last)
+    lost, cursor = losses(log, Query(after, 1, 1, epoch=epoch), topic.epoch, last)
     pieces: list[tuple[Part, list[Run]]] = []
     for part in log.parts:
         if part.last > cursor and part.first <= last:

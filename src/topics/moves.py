@@ -19,10 +19,10 @@ from functools import partial
 
 from topics.clock import Clock
 from topics.core import decide
+from topics.core.blocks import BLOCK
 from topics.core.decide import Append, Appending, Caps
 from topics.core.entries import AnyEntry, Deleted
 from topics.core.letters import batch_of_copies
-from topics.core.log import BLOCK
 from topics.core.machine import Topic
 from topics.core.records import RecordIn
 from topics.errors import CommitFailed

@@ -65,14 +65,22 @@ class Claimer:
 class Queues:
     """The queues of one instance."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, moves: Moves, load: Callable[[ColdPage], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        moves: Moves,
+        cache: Cache,
+        load: Callable[[ColdPage], Awaitable[None]],
+        carry: Callable[[Topic], None],
+    ) -> None:
         self.on_change: Callable[[int], None] = lambda topic_id: None  # jobs of a topic may have become claimable
-        self.cache: Cache  # the engine's, set by it
-        self.carry: Callable[[Topic], None] = lambda topic: None  # makes the copies that routers owe a topic (DF9)
         self._ledger = ledger
         self._clock = clock
         self._moves = moves
+        self._cache = cache
         self._load = load
+        self._carry = carry  # makes the copies that routers owe a topic (DF9)
         self._doomed: deque[tuple[Gate, int, list[Doomed]]] = deque()  # jobs that go when the gate is open
         self._untold: list[tuple[int, list[Doomed]]] = []  # jobs leased to claimers who were told that it failed
         self._next_number = randbits(46) << 16  # of a lease; those of an earlier start are others
@@ -91,7 +99,7 @@ class Queues:
         """A queue with all that was committed upstream of it. ColdPage: that takes longer, `load` it."""
         topic = self.queue(name)
         if topic.id in self._ledger.state.routers.incoming:
-            self.carry(topic)
+            self._carry(topic)
             topic = self.queue(name)  # the log may have failed meanwhile
         return topic
 
@@ -170,7 +178,7 @@ class Queues:
             row = seq - part.first if type(part) is Chunk else part.row_from(seq)
             if page is None or not page.start <= row < page.start + PAGE_ROWS:
                 try:
-                    page = self.cache.page(part, row, JOB)
+                    page = self._cache.page(part, row, JOB)
                 except ColdPage:
                     if is_hasty and texts:
                         return texts
@@ -354,7 +362,7 @@ class Queues:
         part = log.part_at(seq)
         assert part is not None, "a job that is not in the log"
         row = part.row_from(seq)
-        return decode_job(self.cache.page(part, row, _ALL).slice(row, row + 1))
+        return decode_job(self._cache.page(part, row, _ALL).slice(row, row + 1))
 
     async def redrive(self, name: str, match: TagMatch | None = None, most: int | None = None) -> Redriven:
         """Dead letters of a queue become its jobs again, at most so many. All of it happens, or a first part."""

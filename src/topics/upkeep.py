@@ -26,7 +26,7 @@ class Upkeep:
     """The background work of an engine. Without `start` it is done by `tick`."""
 
     def __init__(self, ledger: Ledger, cache: Cache, clock: Clock, settings: Settings) -> None:
-        self.cache = cache
+        self._cache = cache
         self.is_running = False
         self.is_full = False  # sealing is so far behind that writes should wait
         self._ledger = ledger
@@ -148,7 +148,7 @@ class Upkeep:
             self._graveyard.extend(part for part in topic.log.dropped if isinstance(part, Chunk))
             topic.log.dropped = [part for part in topic.log.dropped if not isinstance(part, Chunk)]
         for part in self._graveyard[-FREED_PER_STEP:]:
-            self.cache.forget(part)
+            self._cache.forget(part)
         del self._graveyard[-FREED_PER_STEP:]
 
     async def wait_for_room(self) -> None:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
-from topics.core.log import BLOCK, Blocks, Log, Plan, Query
+from topics.core import walk
+from topics.core.blocks import BLOCK, Blocks
+from topics.core.log import Log
 from topics.core.parts import PAGE_ROWS, Cache, Chunk
 from topics.core.records import Batch
+from topics.core.walk import Plan, Query
 from topics.model import EXAMINED_MIN, TagMatch
 
 CACHE_BYTES = 10**9
@@ -30,7 +33,7 @@ def log_of(count: int, tag: str | None = None, step: int = PAGE_ROWS) -> Log:
 
 
 def read(log: Log, after: int = 0, limit: int = PLENTY, bytes_max: int = PLENTY, **query: object) -> Plan:
-    return log.read(Query(after, limit, bytes_max, **query), 1, Cache(CACHE_BYTES))  # type: ignore[arg-type]
+    return walk.read(log, Query(after, limit, bytes_max, **query), 1, Cache(CACHE_BYTES))  # type: ignore[arg-type]
 
 
 def live(log: Log) -> list[int]:

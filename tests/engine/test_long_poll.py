@@ -6,9 +6,8 @@ import pytest
 
 from tests.core.engine_adapter import open_gap
 from tests.engine.running import begun, data, running, seqs, turns
-from topics.engine import WAIT_MS_MAX
 from topics.errors import TopicNotFound
-from topics.model import Durability
+from topics.model import WAIT_MS_MAX, Durability
 from topics.testing.clock import ManualClock
 from topics.testing.disk import MemoryDisk
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from topics.core.blocks import BLOCK, Blocks
 from topics.core.config import ConfigIn, resolve
 from topics.core.entries import (
     AnyEntry,
@@ -26,7 +27,6 @@ from topics.core.entries import (
     TopicCreated,
     TopicDeleted,
 )
-from topics.core.log import BLOCK, Blocks
 from topics.core.machine import RESERVE, State, Topic
 from topics.core.records import Batch
 from topics.core.routers import PutRouter, check_router, holes, router_entries

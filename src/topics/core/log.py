@@ -1,4 +1,4 @@
-"""One topic's log: which seqs were handed out, which records are live, and how a reader walks them.
+"""One topic's log: which seqs were handed out, and which records are live.
 
 Owns the parts, the watermarks, the gaps and the marks of dead records. Pure:
 no clock, no I/O. Knows nothing of names, configs, commands or durability.
@@ -19,54 +19,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from msgspec import Struct
-
-from topics.core.parts import PAGE_ROWS, Cache, Chunk, ColdPage, Page, Part, Projection
+from topics.core.blocks import BLOCK, Blocks, blocks_of, mask_of, runs_of
+from topics.core.parts import Chunk, Part
 from topics.core.records import Batch
-from topics.model import EXAMINED_MIN, Gap, Reason, TagMatch, Tombstone
-
-BLOCK = 1024  # seqs whose dead marks share one integer
-
-NO_NODES: frozenset[str] = frozenset()
-
-Blocks = dict[int, int]  # block number → mask of its seqs
-
-
-class Query(Struct, frozen=True, gc=False):
-    """What a reader asks of a log."""
-
-    after: int
-    limit: int
-    bytes_max: int
-    nodes: frozenset[str] = frozenset()  # records of these nodes are left out
-    match: TagMatch | None = None  # records whose tag does not match are left out
-    epoch: int | None = None  # the instance the cursor belongs to; None = not known
-    projection: Projection = Projection()
-    stops_at_cold: bool = False  # end at a page that must be loaded, if anything was examined before it
-
-
-class Plan(Struct, gc=False):
-    """The answer to a Query: which rows of which pages, and where the reader then stands."""
-
-    pieces: list[tuple[Page, int, int]]  # page, start row, stop row
-    count: int  # records delivered
-    next: int
-    scanned: int  # seqs examined, skipped ones included
-    head: int
-    earliest: int
-    tombstone: Tombstone | None
-
-    def texts(self) -> list[bytes]:
-        """The records' JSON, joined by commas within each text."""
-        return [page.slice(start, stop) for page, start, stop in self.pieces]
-
-    def nodes(self) -> frozenset[str]:
-        """The nodes of the records."""
-        found: set[str | None] = set()
-        for page, start, stop in self.pieces:
-            if page.nodes is not None:
-                found.update(page.nodes[start - page.start : stop - page.start])
-        return frozenset(node for node in found if node is not None) if found else NO_NODES
+from topics.model import Gap, TagMatch
 
 
 class Log:
@@ -235,7 +191,7 @@ class Log:
         before = self.count
         for number, mask in blocks:
             first = number * BLOCK
-            index = self._part_from(first)
+            index = self.part_from(first)
             while index < len(self.parts) and self.parts[index].first < first + BLOCK:
                 self._kill(self.parts[index], number, mask)
                 index += 1
@@ -274,7 +230,7 @@ class Log:
         if parts and parts[0].first <= last:
             first = max(parts[0].first, self.earliest)
             for number in range(first // BLOCK, last // BLOCK + 1):
-                self._kill(parts[0], number, _mask(number, first, last))
+                self._kill(parts[0], number, mask_of(number, first, last))
 
     def _kill(self, part: Part, number: int, mask: int) -> None:
         """Mark the rows of `part` dead whose bits are in `mask`."""
@@ -292,7 +248,7 @@ class Log:
 
     def _living(self, part: Part, number: int, mask: int) -> int:
         """Those bits of `mask` that are in the range of `part` and not marked dead."""
-        return mask & ~self._dead.get(number, 0) & _mask(number, max(part.first, self.earliest), part.last)
+        return mask & ~self._dead.get(number, 0) & mask_of(number, max(part.first, self.earliest), part.last)
 
     def _settle(self) -> None:
         """Clear away parts that have died and bring `earliest` up to date."""
@@ -318,7 +274,7 @@ class Log:
 
     def part_at(self, seq: int) -> Part | None:
         """The part that holds `seq`, if any."""
-        index = self._part_from(seq)
+        index = self.part_from(seq)
         part = self.parts[index] if index < len(self.parts) else None
         return part if part is not None and part.first <= seq else None
 
@@ -332,7 +288,7 @@ class Log:
     def live_after(self, seq: int) -> Iterator[int]:
         """The live seqs above `seq`, ascending."""
         first = max(seq + 1, self.earliest)
-        for index in range(self._part_from(first), len(self.parts)):
+        for index in range(self.part_from(first), len(self.parts)):
             part = self.parts[index]
             if type(part) is Chunk:
                 yield from self._live_seqs(max(first, part.first), part.last)
@@ -349,13 +305,13 @@ class Log:
             if not dead:
                 yield from range(first, stop)
             else:
-                for start, end in _runs(~dead & ((1 << (stop - first)) - 1)):
+                for start, end in runs_of(~dead & ((1 << (stop - first)) - 1)):
                     yield from range(first + start, first + end)
             first = stop
 
     def runs_between(self, after: int, last: int) -> Iterator[tuple[Part, int, int]]:
         """Runs of live rows with seqs above `after` and up to `last`: part, start and stop row."""
-        for index in range(self._part_from(after + 1), len(self.parts)):
+        for index in range(self.part_from(after + 1), len(self.parts)):
             part = self.parts[index]
             if part.first > last:
                 return
@@ -368,7 +324,7 @@ class Log:
 
     def highest_live(self, last: int) -> int:
         """The highest live seq up to `last`; 0 if there is none."""
-        for part in reversed(self.parts[: self._part_from(last) + 1]):
+        for part in reversed(self.parts[: self.part_from(last) + 1]):
             if part.first <= last:
                 runs = list(self.live_runs(part, 0, part.row_from(last + 1)))
                 if runs:
@@ -455,7 +411,7 @@ class Log:
             part.bytes_before(part.row_from(before))
         count = self.count_through(before - 1)
         for number, mask in blocks:
-            index = self._part_from(number * BLOCK)
+            index = self.part_from(number * BLOCK)
             while index < len(self.parts) and self.parts[index].first < (number + 1) * BLOCK:
                 count += self._measure(self.parts[index], number, mask)
                 index += 1
@@ -481,93 +437,11 @@ class Log:
                 return
             if not part.has_tags:
                 continue
-            blocks = _blocks_of(seq for seq in map(part.seq_at, part.matching(match)) if seq < before)
+            blocks = blocks_of(seq for seq in map(part.seq_at, part.matching(match)) if seq < before)
             for number, mask in blocks.items():
                 self._measure(part, number, mask)
             if blocks:
                 yield blocks
-
-    # --- reading
-
-    def read(self, query: Query, epoch: int, cache: Cache) -> Plan:
-        """Walk from the query's cursor. Raises ColdPage if a page must be loaded first."""
-        tombstone, cursor = self._opening(query, epoch)
-        plan = Plan([], 0, cursor, 0, self.head, self.earliest, tombstone)
-        gap = next((gap for gap in self.gaps if gap.last > cursor), None)
-        stop = self.head if gap is None else gap.first - 1
-        self._walk(query, plan, stop, cache)
-        plan.scanned = plan.next - cursor
-        return plan
-
-    def losses(self, query: Query, epoch: int, last: int) -> tuple[list[Tombstone], int]:
-        """All that a reader of everything up to `last` has missed, and the cursor behind what it opens with."""
-        opening, cursor = self._opening(query, epoch)
-        gaps = [gap for gap in self.gaps if gap.first > cursor and gap.first <= last]
-        lost = [Tombstone(g.first, g.last, g.reason, g.last - g.first + 1, g.last + 1, self.head) for g in gaps]
-        return ([] if opening is None else [opening]) + lost, cursor
-
-    def _opening(self, query: Query, epoch: int) -> tuple[Tombstone | None, int]:
-        """The tombstone that a read opens with, if any, and the cursor behind it (TM3-TM6, TM11, TM16)."""
-        after, earliest, head = query.after, self.earliest, self.head
-        if after > head or (query.epoch is not None and query.epoch != epoch):
-            return Tombstone(1, head, "recreated", head, earliest, head), earliest - 1
-        first = after + 1
-        if first < self.floor:
-            reason: Reason = "mixed"
-            if self.ttl_hi < first:
-                reason = "cap"
-            elif self.cap_hi < first:
-                reason = "ttl"
-            return Tombstone(first, earliest - 1, reason, earliest - first, earliest, head), earliest - 1
-        for gap in self.gaps:
-            if gap.first <= first <= gap.last:
-                return Tombstone(first, gap.last, gap.reason, gap.last - after, gap.last + 1, head), gap.last
-        return None, after
-
-    def _walk(self, query: Query, plan: Plan, last: int, cache: Cache) -> None:
-        """Collect live rows above plan.next and up to `last`, within the query's bounds."""
-        cursor, room, examined_left = plan.next, query.bytes_max, max(EXAMINED_MIN, 10 * query.limit)
-        index = self._part_from(cursor + 1)
-        while index < len(self.parts) and self.parts[index].first <= last:
-            part = self.parts[index]
-            row, stop = part.row_from(plan.next + 1), part.row_from(last + 1)
-            while row < stop:
-                page_stop = min(stop, (row // PAGE_ROWS + 1) * PAGE_ROWS)
-                try:
-                    room = self._collect(query, plan, part, row, page_stop, room, cache)
-                except ColdPage:
-                    if query.stops_at_cold and plan.next > cursor:
-                        return
-                    raise
-                examined_left -= page_stop - row
-                if room < 0 or examined_left <= 0:
-                    return
-                row = page_stop
-            index += 1
-        plan.next = max(plan.next, last)
-
-    def _collect(self, query: Query, plan: Plan, part: Part, start: int, stop: int, room: int, cache: Cache) -> int:
-        """Deliver from rows start..stop of one page and move plan.next. Gives the room left, -1 if the walk ends."""
-        for run_start, run_stop in self.live_runs(part, start, stop):
-            page = cache.page(part, run_start, query.projection)
-            for first, end in _wanted(page, query, run_start, run_stop):
-                until = min(end, first + query.limit - plan.count)
-                until = first + _fitting(part, first, until, room)
-                if until == first and not plan.count:
-                    until = first + 1
-                if until > first:
-                    plan.pieces.append((page, first, until))
-                    plan.count += until - first
-                    room -= part.bytes_before(until) - part.bytes_before(first)
-                if plan.count == query.limit:
-                    plan.next = part.seq_at(until - 1)
-                    return -1
-                if until < end:
-                    plan.next = part.seq_at(until) - 1
-                    return -1
-                room = max(room, 0)
-        plan.next = part.seq_at(stop - 1)
-        return room
 
     def live_runs(self, part: Part, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Runs of live rows of `part` between rows start and stop."""
@@ -586,14 +460,14 @@ class Log:
                 if first < end:
                     yield first, end
                 continue
-            live = ~dead & _mask(number, part.first, part.last)
-            for run_start, run_stop in _runs(live):
+            live = ~dead & mask_of(number, part.first, part.last)
+            for run_start, run_stop in runs_of(live):
                 run = max(first, part.row_from(number * BLOCK + run_start))
                 run_end = min(end, part.row_from(number * BLOCK + run_stop))
                 if run < run_end:
                     yield run, run_end
 
-    def _part_from(self, seq: int) -> int:
+    def part_from(self, seq: int) -> int:
         """Index of the first part that ends at `seq` or above."""
         parts = self.parts
         if parts and parts[-1].first <= seq:
@@ -605,64 +479,15 @@ def _last(part: Part) -> int:
     return part.last
 
 
-def _wanted(page: Page, query: Query, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Runs of rows between start and stop that pass the query's node and tag filters."""
-    nodes = page.nodes if query.nodes else None
-    if nodes is None and query.match is None:
-        yield start, stop
-        return
-    run = start
-    for row in range(start, stop):
-        at = row - page.start
-        is_wanted = nodes is None or nodes[at] is None or nodes[at] not in query.nodes
-        if is_wanted and query.match is not None:
-            is_wanted = page.tags is not None and query.match.matches(page.tags[at])
-        if not is_wanted:
-            if run < row:
-                yield run, row
-            run = row + 1
-    if run < stop:
-        yield run, stop
-
-
-def seqs_in(blocks: Iterable[tuple[int, bytes]]) -> list[range]:
-    """The seqs whose bits are set in the blocks of a delete, as runs."""
-    return [
-        range(number * BLOCK + start, number * BLOCK + stop)
-        for number, mask in blocks
-        for start, stop in _runs(int.from_bytes(mask, "little"))
-    ]
-
-
-def _blocks_of(seqs: Iterable[int]) -> Blocks:
-    """The seqs as blocks."""
-    bits: dict[int, bytearray] = {}
-    for seq in seqs:
-        number, bit = divmod(seq, BLOCK)
-        block = bits.get(number)
-        if block is None:
-            block = bits[number] = bytearray(BLOCK // 8)
-        block[bit >> 3] |= 1 << (bit & 7)
-    return {number: int.from_bytes(block, "little") for number, block in bits.items()}
-
-
 def _measure(part: Part, number: int, mask: int) -> tuple[int, int]:
     """How many rows of `part` the mask of a block takes, and their bytes."""
     count = size = 0
-    for start, stop in _runs(mask):
+    for start, stop in runs_of(mask):
         first_row = part.row_from(number * BLOCK + start)
         stop_row = part.row_from(number * BLOCK + stop)
         count += stop_row - first_row
         size += part.bytes_before(stop_row) - part.bytes_before(first_row)
     return count, size
-
-
-def _fitting(part: Part, first: int, until: int, room: int) -> int:
-    """How many of the rows first..until have sizes that sum to at most `room`."""
-    base = part.bytes_before(first)
-    if part.bytes_before(until) - base <= room:
-        return until - first
-    return bisect_left(range(first + 1, until + 1), True, key=lambda row: part.bytes_before(row) - base > room)
 
 
 def _taken(sizes: Iterable[int], records: int, size: int) -> int:
@@ -673,21 +498,3 @@ def _taken(sizes: Iterable[int], records: int, size: int) -> int:
             break
         records, size, taken = records - 1, size - own, taken + 1
     return taken
-
-
-def _mask(number: int, first: int, last: int) -> int:
-    """The bits of the seqs first..last in block `number`."""
-    low, high = max(0, first - number * BLOCK), min(BLOCK - 1, last - number * BLOCK)
-    return ((1 << (high + 1)) - 1) & ~((1 << low) - 1) if high >= low else 0
-
-
-def _runs(mask: int) -> Iterator[tuple[int, int]]:
-    """Runs of set bits, as start and stop."""
-    position = 0
-    while mask:
-        skip = (mask & -mask).bit_length() - 1
-        mask >>= skip
-        length = (~mask & (mask + 1)).bit_length() - 1
-        yield position + skip, position + skip + length
-        mask >>= length
-        position += skip + length

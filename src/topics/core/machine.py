@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from topics.core import routers
+from topics.core.blocks import seqs_in
 from topics.core.copies import Ghosts, HopRun, Stamps, keep_ghost
 from topics.core.entries import (
     AnyEntry,
@@ -34,7 +35,7 @@ from topics.core.entries import (
     TopicCreated,
     TopicDeleted,
 )
-from topics.core.log import Log, seqs_in
+from topics.core.log import Log
 from topics.core.queue import Queue
 from topics.core.records import claimable_from, decode_body
 from topics.core.routers import Routers

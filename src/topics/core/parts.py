@@ -479,6 +479,10 @@ class Cache:
                 if page is not None:
                     self.size_bytes -= page.size_bytes
 
+    def clear(self) -> None:
+        self._pages.clear()
+        self.size_bytes = 0
+
     def _shrink(self) -> None:
         while self.size_bytes > self.bytes_max and len(self._pages) > 1:
             _, page = self._pages.popitem(last=False)

@@ -13,12 +13,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from topics.core.parts import Projection
 from topics.core.records import WriteIn, decode_json
 from topics.errors import InvalidRequest, TopicsError
-from topics.model import TagMatch
+from topics.model import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX, TagMatch
 from topics.server.answers import WatchedTopic, encode
 from topics.server.feeds import Template
 from topics.server.wire import (
-    BATCH_BYTES_DEFAULT,
-    BATCH_BYTES_MAX,
     Match,
     Natural,
     WatchTopicIn,

@@ -38,8 +38,8 @@ import msgspec
 
 from topics.clock import SystemClock
 from topics.core.config import effective_priority
-from topics.core.log import Query
 from topics.core.parts import ColdPage
+from topics.core.walk import Query
 from topics.engine import Engine
 from topics.errors import TopicsError
 from topics.server.feeds import Feed, Hub, Push, Reader, Template

@@ -15,20 +15,24 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from topics.core.config import LEASE_MS_MAX, LEASE_MS_MIN, ConfigIn
-from topics.core.log import Query
 from topics.core.parts import Projection
 from topics.core.queue import lease_number
 from topics.core.records import DELAY_MS_MAX, WriteIn, decode_json
+from topics.core.walk import Query
 from topics.errors import BatchTooLarge, InvalidRequest
-from topics.model import SEQ_MAX, Guarantee, TagMatch, is_topic_name
+from topics.model import (
+    BATCH_BYTES_DEFAULT,
+    BATCH_BYTES_MAX,
+    LIMIT_DEFAULT,
+    SEQ_MAX,
+    Guarantee,
+    TagMatch,
+    is_topic_name,
+)
 from topics.settings import Settings
 
 T = TypeVar("T")
 
-LIMIT_DEFAULT: Final = 256
-BATCH_BYTES_DEFAULT: Final = 1024 * 1024
-BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
-WAIT_MS_MAX: Final = 30_000
 WATCH_BATCH_BYTES_DEFAULT: Final = 256 * 1024
 HEARTBEAT_MS_DEFAULT: Final = 15_000
 HEARTBEAT_MS_MAX: Final = 60_000

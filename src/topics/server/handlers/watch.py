@@ -6,7 +6,7 @@ The stream's route has an order of checks of its own (SS6): 406 → 404 → 401 
 from topics.answers import TopicState
 from topics.core.parts import Projection
 from topics.errors import InvalidRequest, NotAcceptable, TopicNotFound, Unauthorized
-from topics.model import TagMatch
+from topics.model import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX, LIMIT_DEFAULT, TagMatch
 from topics.server.answers import WatchedTopic, Watching
 from topics.server.call import Call
 from topics.server.exchange import Request
@@ -14,10 +14,7 @@ from topics.server.feeds import Feed, Template
 from topics.server.sse import EVENT_STREAM, STREAM_HEADERS
 from topics.server.watch import SESSION_TTL_MS, Session
 from topics.server.wire import (
-    BATCH_BYTES_DEFAULT,
-    BATCH_BYTES_MAX,
     HEARTBEAT_MS_MAX,
-    LIMIT_DEFAULT,
     WatchIn,
     decode_positions,
     nodes_of,
