@@ -115,7 +115,7 @@ def test_the_declarative_pipeline_runs_by_the_command_of_spark(own: Rig, tmp_pat
     orders.fill(own.client, 500)
     done = subprocess.run(
         [str(SPARK / "bin" / "spark-pipelines"), "run", "--spec", str(place / "spark-pipeline.yml")],
-        env=environ_of_spark(tmp_path, TOPICS_URL=own.url),
+        env=environ_of_spark(tmp_path, TOPICS_URL=own.url, SPARK_TESTING="1"),  # a free port for its server
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         capture_output=True,
