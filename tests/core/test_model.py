@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, open_gap, record_in, topic_view
 from topics.answers import DeleteResult
-from topics.core import decide, log, parts
+from topics.core import blocks, decide, log, parts, walk
 from topics.engine import Engine
 from topics.errors import Refusal
 from topics.model import TagMatch, TopicConfig
@@ -341,7 +341,10 @@ class Machine(RuleBasedStateMachine):
         assert self.engine._cache.size_bytes == sum(page.size_bytes for page in self.engine._cache._pages.values())
 
 
-TINY = [(parts, "PAGE_ROWS", 4), (log, "PAGE_ROWS", 4), (log, "BLOCK", 8), (decide, "BLOCK", 8)]
+TINY = [
+    *((module, "BLOCK", 8) for module in (blocks, log, decide)),
+    *((module, "PAGE_ROWS", 4) for module in (parts, walk)),
+]
 
 
 class TinyMachine(Machine):

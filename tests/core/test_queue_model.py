@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from topics import moves, queues
-from topics.core import decide, log, parts, queue
+from topics.core import blocks, decide, log, parts, queue, walk
 from topics.engine import Engine
 from topics.errors import TopicFull
 from topics.model import TopicConfig
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 NODES = ["a", "b", "c"]
 TINY = [
-    *((module, "BLOCK", 8) for module in (log, decide, moves)),
-    *((module, "PAGE_ROWS", 4) for module in (parts, log, queues)),
+    *((module, "BLOCK", 8) for module in (blocks, log, decide, moves)),
+    *((module, "PAGE_ROWS", 4) for module in (parts, walk, queues)),
     (queue, "STALE_MAX", 2),
 ]
 configs = st.fixed_dictionaries(
