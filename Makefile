@@ -5,10 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK := $(VENV)/.ready-spark
+# The peers of the benchmarks are Debian's builds, and so is the Python, where it is new enough: one that was built
+# without profile-guided optimization, as pyenv does, is a quarter to a third slower.
+BENCH_PYTHON ?= $(or $(shell /usr/bin/python3 -c 'import sys; sys.version_info < (3, 11) or print(sys.executable)' \
+    2>/dev/null),$(PYTHON))
+BENCH := $(MAKE) --no-print-directory VENV=.venv-bench PYTHON=$(BENCH_PYTHON)
 PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server beanstalkd postgresql
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full check format browser bench bench-spark bench-peers demo lock clean
+.PHONY: help setup run test test-full check format browser bench bench-spark bench-run bench-peers demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,11 +44,14 @@ format: $(READY) ## sort imports and format the code
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) $(SPARK) bench-peers ## run the benchmarks and write bench/RESULTS.md
-	$(BIN)/python -m bench
+bench: bench-peers ## run the benchmarks and write bench/RESULTS.md; FIGURES="queues --runs 5" only some of them
+	@$(BENCH) bench-run
 
-bench-spark: $(READY) $(SPARK) ## run those of Spark
-	$(BIN)/python -m bench spark
+bench-spark: ## run those of Spark
+	@$(BENCH) bench-run FIGURES=spark
+
+bench-run: $(READY) $(SPARK)
+	$(BIN)/python -m bench $(FIGURES)
 
 bench-peers: ## install the peers of the benchmarks from Debian
 	@missing=$$(for peer in $(PEERS); do dpkg-query -W -f '$${Status}' $$peer 2>/dev/null | grep -q 'ok installed' \
@@ -62,13 +70,14 @@ lock: ## write the lock files anew, with the newest versions that pyproject.toml
 	rm -rf .lock-venv
 
 clean: ## remove the environment, caches and build products
-	rm -rf $(VENV) .lock-venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-bench .lock-venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian ships venv without ensurepip unless python3-venv is installed. An environment without
 # pip of its own does as well: the interpreter's pip then installs into it from outside.
 make_venv = $(PYTHON) -m venv $(1) >/dev/null 2>&1 || $(PYTHON) -m venv --clear --without-pip $(1)
-pip = $$(test -x $(1)/bin/pip && echo $(1)/bin/python -m pip || echo $(PYTHON) -m pip --python $(1)/bin/python)
+pip = $$(test -x $(1)/bin/pip && echo $(1)/bin/python -m pip \
+    || echo $$($(PYTHON) -m pip --version >/dev/null 2>&1 && echo $(PYTHON) || echo python3) -m pip --python $(1)/bin/python)
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

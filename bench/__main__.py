@@ -86,8 +86,9 @@ def _write(section: str, table: str, runs: int) -> None:
     before, _, rest = text.partition(marker)
     following = rest[rest.index("\n## ") :] if "\n## " in rest else ""
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    command = f"python -m bench {section} --runs {runs}"
+    python = f"Python {platform.python_version()}" + (" of the system" if sys.base_prefix == "/usr" else "")
+    machine = f"{os.cpu_count()} cores, {python}, {platform.system()} {platform.machine()}"
+    command = f'make bench FIGURES="{section} --runs {runs}"'
     RESULTS.write_text(f"{before}{marker}\n{now}, {machine}, `{command}`\n\n{table}\n{following}")
 
 
