@@ -424,6 +424,16 @@ def test_routers_and_what_copies_carry_come_back_from_a_snapshot() -> None:
     assert (back.by_id[B].hops, back.by_id[B].stamps.find("r7", A, 1, 2), back.next_id) == ([(1, 2, 1)], 2, BC + 1)
 
 
+def test_routers_are_served_in_the_order_of_their_creation_also_from_a_snapshot() -> None:
+    state = state_of(topic(A), topic(B), topic(C), router(AB, A, B), router(BC, A, B))
+    apply(state, router(AB, A, B, preserve_tag=False))
+    assert list(state.routers.outgoing[A]) == list(state.routers.incoming[B]) == [AB, BC], "changed, it is the same"
+    apply(state, RouterSet(9, f"r{AB}", A, B, RouterDefinition(), 0, 0))
+    assert list(state.routers.outgoing[A]) == list(state.routers.incoming[B]) == [BC, 9], "pointed elsewhere, it is not"
+    back = dump.load({key: value for key, value in dump.dump_routers(state, ["r7", "r8"], 0).items() if value})
+    assert list(back.routers.outgoing[A]) == list(back.routers.incoming[B]) == [BC, 9]
+
+
 def test_a_topic_takes_its_routers_with_it() -> None:
     """RT18"""
     state = state_of(topic(A), topic(B), topic(C), router(AB, A, B), router(BC, B, C))

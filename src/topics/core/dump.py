@@ -163,8 +163,9 @@ def load(items: Mapping[bytes, bytes]) -> State:
     for key, value in sorted(items.items()):
         if key.startswith(b"k"):
             _load_keys(state, key, _decode_keys(value))
-        elif key.startswith(b"r"):
-            _load_router(state, key[1:].decode(), _decode_router(value))
+    routers = [(key[1:].decode(), _decode_router(value)) for key, value in items.items() if key.startswith(b"r")]
+    for name, item in sorted(routers, key=lambda named: named[1].id):
+        _load_router(state, name, item)
     return state
 
 

@@ -49,7 +49,7 @@ class Router:
 
 
 class Routers:
-    """All routers, by name, id, source and dest."""
+    """All routers, by name, id, source and dest; in the order of their ids, in which they are served."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Router] = {}
@@ -63,7 +63,7 @@ class Routers:
 
     def add(self, router: Router) -> None:
         old = self.by_name.get(router.name)
-        if old is not None:
+        if old is not None and old.id != router.id:
             self.remove(old)
         self.by_name[router.name] = self.by_id[router.id] = router
         self.outgoing.setdefault(router.source, {})[router.id] = router

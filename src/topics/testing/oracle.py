@@ -384,12 +384,10 @@ class Oracle:
             if topic not in self._topics:
                 self._install(topic, self._new_topic(topic, TopicConfig()))
         if old is not None and (old.source, old.dest) == (source, dest):
-            route = replace(old, definition=definition)
+            self._routes[name] = replace(old, definition=definition)
         else:
-            route = Route(source, dest, definition, self._topics[source].head)
-        if old is None or route != old:
-            self._routes.pop(name, None)
-            self._routes[name] = route
+            self._routes.pop(name, None)  # it is another one, and comes after the others
+            self._routes[name] = Route(source, dest, definition, self._topics[source].head)
         return old is None
 
     def delete_router(self, name: str) -> bool:
