@@ -19,11 +19,12 @@ SRC = Path(__file__).parent.parent / "src"
 
 # The parts of the package and what each may import of the others, `topics` being the package's own names.
 # A part may always import itself; the longest name that fits a module is its part.
-VOCABULARY = "topics model errors"
+VOCABULARY = "topics model ranges errors"
 LAYERS = {
     "topics": "model errors clock settings engine client",
     "errors": "",
     "model": "errors",
+    "ranges": "",
     "clock": VOCABULARY,
     "settings": VOCABULARY,
     "core": VOCABULARY,

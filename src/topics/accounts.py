@@ -7,7 +7,7 @@ live + deleted + lost = head. A record that is missing without a delete or a los
 Owned here: when an account is whole, and what is said of one that is not. Files and checksums are checked elsewhere.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -15,14 +15,13 @@ from topics.attaching import attach_part, begin_accounts, sealed_part
 from topics.core import dump, entries
 from topics.core.log import Log
 from topics.core.machine import replay
+from topics.ranges import Range, subtract, total
 from topics.storage import segments
 from topics.storage.frames import Frame
 from topics.storage.segments import SegmentFile
 
 NAMED_MAX = 10  # ranges that a message names
 FRAMES_MAPPED = 256  # frames replayed before segments that they touched are unmapped: a map holds a descriptor
-
-Range = tuple[int, int]  # first and last seq
 
 
 class Account(Struct, frozen=True):
@@ -100,20 +99,15 @@ def fault_of(log: Log) -> str:
     return ""
 
 
-def _missing(log: Log, announced: Iterable[Range], count: int) -> str:
+def _missing(log: Log, announced: Sequence[Range], count: int) -> str:
     """Where `count` seqs are missing, as far as that can be told: where nothing is announced, if that is enough."""
     absent = _absent(log)
-    silent = [part for one in absent for part in _less(one, announced)]
+    silent = subtract(absent, announced)
     places = silent if total(silent) >= count else absent
     longest = sorted(sorted(places, key=lambda place: place[0] - place[1])[:NAMED_MAX])
     named = ", ".join(f"{first} to {last}" if last > first else f"{first}" for first, last in longest)
     more = f" and {len(places) - NAMED_MAX} ranges more" if len(places) > NAMED_MAX else ""
     return f"{'' if total(places) == count else f'{count} of '}seqs {named}{more} are"
-
-
-def total(ranges: Iterable[Range]) -> int:
-    """How many seqs there are in ranges that do not overlap."""
-    return sum(last - first + 1 for first, last in ranges)
 
 
 def _announced(log: Log) -> list[Range]:
@@ -133,16 +127,3 @@ def _absent(log: Log) -> list[Range]:
     if expected <= log.head:
         found.append((expected, log.head))
     return found
-
-
-def _less(one: Range, others: Iterable[Range]) -> list[Range]:
-    """What of a range is in none of `others`, which are ascending."""
-    left: list[Range] = []
-    first, last = one
-    for start, end in others:
-        if end < first or start > last:
-            continue
-        if start > first:
-            left.append((first, start - 1))
-        first = end + 1
-    return [*left, (first, last)] if first <= last else left

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from topics.ranges import Range, aligned, intersect, split, subtract, union
 from topics.segments import Lost, Piece
 from topics.spark.options import Cursor
 from topics.spark.plan import Look, RecordsLost, Stretch, Survey, bounds, check, limited, parts_of
-from topics.spark.ranges import Range, aligned, intersect, split, subtract, union
 
 RANGES = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 12)).map(lambda r: (r[0], r[0] + r[1])), max_size=6)
 

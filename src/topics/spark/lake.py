@@ -21,8 +21,8 @@ from msgspec import Struct
 
 from topics.errors import Damaged, InvalidRequest
 from topics.model import SEQ_MAX
+from topics.ranges import Range, intersect, subtract, union
 from topics.segments import Lost
-from topics.spark.ranges import Range, intersect, subtract, union
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,11 +14,11 @@ from topics import segments
 from topics.client import Client
 from topics.errors import InvalidRequest, TopicNotFound
 from topics.model import Tombstone
+from topics.ranges import Range, union
 from topics.segments import Directory, Lost, Piece, TopicInfo
 from topics.spark.lake import Lake
 from topics.spark.options import Cursor, Edge, Position, ReadOptions
 from topics.spark.plan import Look, Stretch, Survey, bounds
-from topics.spark.ranges import Range, union
 
 NO_EPOCH: Final = 0  # epochs are positive
 

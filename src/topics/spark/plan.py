@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from topics.errors import TopicsError
+from topics.ranges import Range, aligned, intersect, split, subtract, union
 from topics.segments import Lost, Piece
 from topics.spark.lake import LakeFile
 from topics.spark.options import Cursor
-from topics.spark.ranges import Range, aligned, intersect, split, union, without
 
 PART_RECORDS = 500_000  # seqs of a part, unless more parts are asked for
 
@@ -177,3 +177,8 @@ def _behind(start: Cursor | None, look: Look) -> int:
     if start is None or start.epoch != look.epoch:
         return look.head
     return max(0, look.head - start.seq)
+
+
+def without(lost: Iterable[Lost], others: Sequence[Range]) -> list[Lost]:
+    """What remains of the stretches in `lost` outside of `others`, each with its reason."""
+    return [Lost(first, last, a.reason) for a in lost for first, last in subtract([(a.first, a.last)], others)]

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 from topics import segments
 from topics.client import ClientError, ExportInfo
 from topics.errors import TopicNotFound
+from topics.ranges import Range, intersect, subtract, union
 from topics.segments import Lost
 from topics.spark.lake import read_rows
 from topics.spark.options import ReadOptions
 from topics.spark.origins import clipped
-from topics.spark.plan import Part, RecordsLost, describe
-from topics.spark.ranges import Range, intersect, subtract, union, without
+from topics.spark.plan import Part, RecordsLost, describe, without
 from topics.spark.schema import Projection, Shape, own_left_out
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ lake by `comparing`. Nothing is changed, and a server may be running. Spark is n
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
@@ -23,11 +23,11 @@ from msgspec import Struct, field
 from topics import segments
 from topics.client import ApiError, Client, ConnectionFailed, TopicState
 from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
+from topics.ranges import total, union
 from topics.segments import Lost
 from topics.spark.lake import Instance, Lake
 from topics.spark.options import Connection
 from topics.spark.origins import clipped
-from topics.spark.ranges import Range, union
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,11 +174,6 @@ def _check_directory(found: Audit, path: str, matches: Callable[[str], bool]) ->
             found.findings.append(Finding("directory", str(error)))
             return {}
         return {(info.name, info.epoch): info.head for info in infos if matches(info.name) and info.sealed_through}
-
-
-def total(ranges: Iterable[Range]) -> int:
-    """How many seqs there are in ranges that do not overlap."""
-    return sum(last - first + 1 for first, last in ranges)
 
 
 # --- a server

@@ -18,11 +18,11 @@ from msgspec import Struct
 
 from topics import segments
 from topics.errors import Damaged, TopicNotFound, TopicsError
+from topics.ranges import Range, split, subtract, union
 from topics.segments import Lost
 from topics.spark.lake import MANIFEST, Instance, Lake, LakeFile, checksum_of, open_root, read_rows
 from topics.spark.options import Connection
 from topics.spark.origins import clipped
-from topics.spark.ranges import Range, split, subtract, union
 from topics.spark.schema import STORED, as_type
 
 if TYPE_CHECKING:

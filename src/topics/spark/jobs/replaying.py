@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from topics.clock import Clock, SystemClock
 from topics.errors import InvalidRequest
 from topics.model import TagMatch
+from topics.ranges import Range, intersect, subtract, union
 from topics.segments import Lost
 from topics.spark.jobs import ledger as ledgers
 from topics.spark.jobs.files import Place
@@ -20,7 +21,6 @@ from topics.spark.jobs.ledger import Ledger
 from topics.spark.jobs.progress import Progress
 from topics.spark.lake import Lake
 from topics.spark.options import Connection
-from topics.spark.ranges import Range, intersect, subtract, union
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from topics.segments import Lost
-
 Range = tuple[int, int]
 
 
@@ -41,9 +39,9 @@ def subtract(some: Sequence[Range], others: Sequence[Range]) -> list[Range]:
     return left
 
 
-def without(lost: Iterable[Lost], others: Sequence[Range]) -> list[Lost]:
-    """What remains of the stretches in `lost` outside of `others`, each with its reason."""
-    return [Lost(first, last, a.reason) for a in lost for first, last in subtract([(a.first, a.last)], others)]
+def total(ranges: Iterable[Range]) -> int:
+    """How many seqs there are."""
+    return sum(last - first + 1 for first, last in ranges)
 
 
 def split(after: int, last: int, parts: int) -> Iterator[tuple[int, int]]:
