@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ATTEMPTS_MAX: Final = 16  # readings of a directory that changes under the reader
+CHECKS_MAX: Final = 100  # of a directory whose files are replaced meanwhile
 FILES_MAX: Final = 256  # segments kept open; before Python 3.13 each costs a descriptor
 
 T = TypeVar("T")
@@ -144,12 +145,15 @@ class Directory:
 
     def check(self) -> Check:
         """Hold every segment and every log file against its checksums, and all of them against the snapshot."""
-        for _ in range(ATTEMPTS_MAX):
+        for _ in range(CHECKS_MAX):
             found = Checker(self._disk, self._snapshot).run()
             if not found.faults or self._names() == self._snapshot.names:
                 return found
             self.reload()  # a checkpoint was taken meanwhile, and files are gone
-        return found
+        raise UnusableDirectory(
+            f"the files of {self.path} change faster than they can be checked: check them while less is written, or "
+            "with the server stopped"
+        )
 
     # --- what Batches uses
 
