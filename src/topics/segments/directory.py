@@ -30,8 +30,7 @@ from topics.storage.segments import LIVE, PieceRef, SegmentFile, SegmentRows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ATTEMPTS_MAX: Final = 16  # readings of a directory that changes under the reader
-CHECKS_MAX: Final = 100  # of a directory whose files are replaced meanwhile
+ATTEMPTS_MAX: Final = 100  # readings of a directory that changes under the reader
 FILES_MAX: Final = 256  # segments kept open; before Python 3.13 each costs a descriptor
 
 T = TypeVar("T")
@@ -145,7 +144,7 @@ class Directory:
 
     def check(self) -> Check:
         """Hold every segment and every log file against its checksums, and all of them against the snapshot."""
-        for _ in range(CHECKS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             found = Checker(self._disk, self._snapshot).run()
             if not found.faults or self._names() == self._snapshot.names:
                 return found
