@@ -252,11 +252,7 @@ class Forwarder:
             routers = self._next_routers()
             if not routers:
                 return
-            state = self._ledger.state
-            steps = self._decide(routers, until)
-            if state is not self._ledger.state:  # the log failed meanwhile, and all of this is void
-                return
-            self._commit(steps)
+            self._commit(self._decide(routers, until))
             if self._clock.monotonic() >= until:
                 return
 
@@ -290,10 +286,8 @@ class Forwarder:
         """The steps of these routers; those that the time does not suffice for keep their place."""
         for router in routers:
             self._expire(router)
-        state, steps = self._ledger.state, list[Step]()
+        steps: list[Step] = []
         for number, router in enumerate(routers):
-            if state is not self._ledger.state:
-                return []
             step = self._step(router)
             if step is not None:
                 if step.losers and steps:  # it changes further topics: it comes alone
@@ -509,9 +503,8 @@ class Forwarder:
 
     def _catch_up(self, router: Router, until: float, head: int | None = None) -> bool:
         """Forward what the source has by now, or has up to `head`. False: it takes longer than that."""
-        state = self._ledger.state
         if head is None:
-            head = state.by_id[router.source].log.head
+            head = self._ledger.state.by_id[router.source].log.head
         if router.cursor >= head:
             return True
         self._expire(router)
@@ -519,8 +512,6 @@ class Forwarder:
             if router.id in self._blocked and router.id not in self._queued:
                 return True
             step = None if router.id in self._loading else self._step(router)
-            if state is not self._ledger.state:
-                return False
             if step is None:
                 return router.id in self._blocked or router.cursor >= head
             self._commit([step])

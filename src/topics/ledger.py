@@ -252,17 +252,33 @@ class Ledger:
         await asyncio.shield(change)
 
     async def _change_ephemeral(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
-        """Change an ephemeral topic once the change is synced: if that fails, its records could not be restored."""
+        """Change an ephemeral topic once the change is synced: if that fails, its records could not be restored.
+
+        It is carried out in the turn in which the log says so. In a later one the log may have failed, and the state
+        been read back with the change in it.
+        """
         control = [entry for entry in decided if isinstance(entry, CONTROL) and entry.topic == topic.id]
         end = self.wal.append(entries.encode(control), True)
         changing = self.state.changing
         changing.add(topic.id)
-        try:
-            await self.wal.wait_synced(end)
-            for entry in control:
-                apply(self.state, entry)
-        finally:
+        done = asyncio.get_running_loop().create_future()
+
+        def synced(failure: CommitFailed | None) -> None:
             changing.discard(topic.id)
+            try:
+                if failure is None:
+                    self._carry_out(topic, control, end)
+            except CommitFailed as late:
+                failure = late
+            settle(done, failure)
+
+        self.wal.when_synced(end, synced)
+        await done
+
+    def _carry_out(self, topic: Topic, control: Sequence[AnyEntry], end: int) -> None:
+        """Apply the logged change of an ephemeral topic, and what follows from it for its records."""
+        for entry in control:
+            apply(self.state, entry)
         self.state.names_at = topic.synced_at = topic.reserved_at = end
         self._tell(topic.id)
         if topic.id in self.state.by_id:

@@ -12,7 +12,6 @@ whatever fails. Must not know: which records move, and why.
 A dest that does not exist is created with defaults, in the same frame.
 """
 
-import asyncio
 from collections.abc import Sequence, Set
 from contextlib import suppress
 from functools import partial
@@ -40,7 +39,6 @@ class Moves:
         self._clock = clock
         self._caps = caps
         self._moving: dict[int, set[int]] = {}  # topic id → seqs
-        self._unwanted: list[Copies] = []  # whose sources keep what was copied
 
     def moving(self, topic: Topic) -> Set[int]:
         """The seqs of a topic that are about to leave it."""
@@ -99,18 +97,11 @@ class Moves:
         self._ledger.when_open(self._ledger.gate(dest), settled)
 
     def _take_back_if(self, copies: Copies, failure: CommitFailed | None) -> None:
-        """If it failed: the source still has what was copied. The copies go once the state is the one that holds."""
-        if failure is not None:
-            self._unwanted.append(copies)
-            asyncio.get_running_loop().call_soon(self.rebuilt)
-
-    def rebuilt(self) -> None:
-        """The state was rebuilt after a failure, or may have been: take back the copies of moves that failed."""
-        unwanted, self._unwanted = self._unwanted, []
-        for dest, epoch, done in unwanted:
-            topic = self._ledger.state.topics.get(dest)
-            if topic is not None and topic.epoch == epoch and not topic.is_logged:
-                self._ledger.commit(topic, [deletion(topic, range(done.first, done.last + 1))])
+        """If the move failed, the source still has what was copied: delete the copies."""
+        dest, epoch, done = copies
+        topic = self._ledger.state.topics.get(dest)
+        if failure is not None and topic is not None and topic.epoch == epoch and not topic.is_logged:
+            self._ledger.commit(topic, [deletion(topic, range(done.first, done.last + 1))])
 
     def _gate(self, source: Topic, dest: Topic, done: Appending) -> Gate:
         ledger = self._ledger

@@ -82,7 +82,6 @@ class Queues:
         self._load = load
         self._carry = carry  # makes the copies that routers owe a topic (DF9)
         self._doomed: deque[tuple[Gate, int, list[Doomed]]] = deque()  # jobs that go when the gate is open
-        self._untold: list[tuple[int, list[Doomed]]] = []  # jobs leased to claimers who were told that it failed
         self._next_number = randbits(46) << 16  # of a lease; those of an earlier start are others
 
     def queue(self, name: str) -> Topic:
@@ -100,7 +99,6 @@ class Queues:
         topic = self.queue(name)
         if topic.id in self._ledger.state.routers.incoming:
             self._carry(topic)
-            topic = self.queue(name)  # the log may have failed meanwhile
         return topic
 
     # --- handing out
@@ -193,7 +191,7 @@ class Queues:
 
         def settled(failure: CommitFailed | None) -> None:
             if failure is not None:
-                self._free_later(claimed)
+                self._free_untold(claimed)
             callback(failure)
 
         self._ledger.when_open(gate, settled)
@@ -227,7 +225,7 @@ class Queues:
         try:
             await self._ledger.wait_open(gate)
         except CommitFailed:
-            self._free_later(claimed)
+            self._free_untold(claimed)
             raise
 
     # --- giving back
@@ -311,23 +309,15 @@ class Queues:
         if topic.is_logged:
             doomed.append((gate, topic.id, jobs))
 
-    def _free_later(self, claimed: Claimed) -> None:
-        """Nobody was told of these leases; they end as soon as the state is the one that holds."""
-        self._untold.append((claimed.topic_id, [(seq, number, UNDELIVERED) for seq, number in claimed.leases]))
-        asyncio.get_running_loop().call_soon(self._free_untold)
-
-    def _free_untold(self) -> None:
-        untold, self._untold = self._untold, []
-        for topic_id, jobs in untold:
-            self._free(topic_id, jobs)
+    def _free_untold(self, claimed: Claimed) -> None:
+        """End leases that the claimer was never told of."""
+        self._free(claimed.topic_id, [(seq, number, UNDELIVERED) for seq, number in claimed.leases])
 
     def rebuilt(self) -> None:
         """The log failed, and the state was rebuilt: jobs that are there after all are nobody's (QU11)."""
-        self._moves.rebuilt()
         doomed, self._doomed = self._doomed, deque()
         for _, topic_id, jobs in doomed:
             self._free(topic_id, jobs)
-        self._free_untold()
 
     def _free(self, topic_id: int, jobs: list[Doomed]) -> None:
         topic = self._ledger.state.by_id.get(topic_id)

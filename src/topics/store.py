@@ -223,9 +223,15 @@ class Store:
         """Log that was appended in this run and lies behind no checkpoint: its records are in memory."""
         return self.wal.bytes_appended - self._sealed_bytes
 
-    async def checkpoint(self, state: State, on_sealed: Callable[[Part], None], is_last: bool = False) -> None:
-        """Make recovery start here. `on_sealed` is told of parts that a sealed one replaces."""
+    async def checkpoint(
+        self, current: Callable[[], State], on_sealed: Callable[[Part], None], is_last: bool = False
+    ) -> None:
+        """Make recovery start here. `on_sealed` is told of parts that a sealed one replaces.
+
+        `current` gives the state. It is asked for once the log has rolled: a failure before that replaces the state.
+        """
         start = await self.wal.roll()
+        state = current()
         keep_references_short(state)
         generation, appended, number = self.wal.generation, self.wal.bytes_appended, self._snapshots.number
         files: list[FileRef] = []

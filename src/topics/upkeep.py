@@ -7,6 +7,7 @@ import asyncio
 import logging
 
 from topics.clock import Clock
+from topics.core.machine import State
 from topics.core.parts import Cache, Chunk, Part
 from topics.errors import StorageError
 from topics.ledger import Ledger
@@ -57,7 +58,7 @@ class Upkeep:
             return
         try:
             ledger.wal.refuse("the engine is closed")
-            await ledger.store.checkpoint(ledger.state, self._bury, is_last=True)
+            await ledger.store.checkpoint(self._current_state, self._bury, is_last=True)
         except (StorageError, OSError) as error:
             logger.error("the last checkpoint failed: %s; the next start replays the log instead", error)
 
@@ -80,9 +81,12 @@ class Upkeep:
         await asyncio.shield(self._start_checkpoint())
 
     def _start_checkpoint(self) -> "asyncio.Task[None]":
-        self._checkpoint = asyncio.create_task(self._ledger.store.checkpoint(self._ledger.state, self._bury))
+        self._checkpoint = asyncio.create_task(self._ledger.store.checkpoint(self._current_state, self._bury))
         self._checkpoint.add_done_callback(self._checkpoint_done)
         return self._checkpoint
+
+    def _current_state(self) -> State:
+        return self._ledger.state
 
     def _checkpoint_done(self, task: "asyncio.Task[None]") -> None:
         self._checkpoint = None

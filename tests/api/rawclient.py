@@ -254,13 +254,16 @@ class RawClient:
 class MemoryTransport(asyncio.Transport):
     """A connection without a socket: what the server writes is in `written`, what the client sends goes to `feed`.
 
-    Reads come exactly as they are fed, and nothing happens in between.
+    Reads come exactly as they are fed, and nothing happens in between. There is no event loop: what the server leaves
+    for a later turn is done at the end of `feed`, or by `turn`.
     """
 
     def __init__(self, app: App, limits: Limits | None = None, clock: ManualClock | None = None) -> None:
         super().__init__()
         self.clock = clock or ManualClock()
         self.connections = Connections(app, limits or Limits(), self.clock)
+        self._turns: list[Callable[[], None]] = []
+        self.connections.soon = self._turns.append  # type: ignore[method-assign]
         self.written = b""
         self.is_ended = False  # the client has seen EOF or a reset
         self.is_lost = False
@@ -272,6 +275,12 @@ class MemoryTransport(asyncio.Transport):
     def feed(self, data: bytes) -> None:
         if not self.is_lost:
             self._protocol.data_received(data)
+            self.turn()
+
+    def turn(self) -> None:
+        """Do what was left for a later turn, and what that leaves."""
+        while self._turns:
+            self._turns.pop(0)()
 
     def feed_eof(self) -> None:
         if not self.is_lost and not self._protocol.eof_received():

@@ -85,8 +85,10 @@ def test_the_application_sees_the_first_value_of_a_header_and_the_repeated_ones(
 
 def test_the_headers_of_one_request_do_not_reach_another() -> None:
     app = ScriptedApp()
-    MemoryTransport(app).feed(get("/hold") + get("/a", "Accept: 1", "Accept: 2") + get("/b"))
+    transport = MemoryTransport(app)
+    transport.feed(get("/hold") + get("/a", "Accept: 1", "Accept: 2") + get("/b"))
     app.held[b"/hold"].respond(200, b"{}")
+    transport.turn()
     assert [list(seen.repeated) for seen in app.requests] == [[], [(b"accept", b"2")], []]
 
 
@@ -178,6 +180,7 @@ def test_an_answer_that_has_no_body_has_no_length_either() -> None:
     peer = MemoryTransport(app)
     peer.feed(get("/hold") + get("/a"))
     app.held[b"/hold"].respond(204, b"", [(b"x", b"y")])
+    peer.turn()
     head, _, rest = peer.written.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 204 No Content\r\n") and b"length" not in head
     assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -279,11 +282,38 @@ async def test_pipelined_requests_are_answered_in_order_behind_a_slow_one() -> N
         assert replies[0].body == b'"held"'
 
 
+@pytest.mark.parametrize("first", ["/hold", "/stream"])
+def test_a_pipelined_request_is_handled_in_a_turn_of_its_own(first: str) -> None:
+    """ST17: whoever answers the one before it may be in the middle of a change; input that comes waits."""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    peer.feed(get(first) + get("/a"))
+    if first == "/hold":
+        app.held[b"/hold"].respond(200, b"{}")
+    else:
+        app.streams[b"/stream"].end()
+    assert [request.path.decode() for request in app.requests] == [first]
+    peer.feed(get("/b"))
+    assert [request.path.decode() for request in app.requests] == [first, "/a", "/b"]
+    assert peer.written.count(b"HTTP/1.1 200 OK") == 3
+
+
+def test_a_connection_that_is_lost_before_a_pipelined_request_had_its_turn_handles_no_more() -> None:
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    peer.feed(get("/hold") + get("/a"))
+    app.held[b"/hold"].respond(200, b"{}")
+    peer.lose()
+    peer.turn()
+    assert [request.path for request in app.requests] == [b"/hold"]
+
+
 def test_a_thousand_pipelined_requests_are_answered_without_deep_recursion() -> None:
     app = ScriptedApp()
     peer = MemoryTransport(app)
     peer.feed(get("/hold") + get("/a") * 1000 + get("/b", "Connection: Upgrade", "Upgrade: x") * 1000)
     app.held[b"/hold"].respond(200, b"{}")
+    peer.turn()
     assert peer.written.count(b"HTTP/1.1 200 OK") == 2001
 
 
@@ -423,6 +453,7 @@ def test_100_continue_comes_after_the_answers_before_it() -> None:
     peer.feed(get("/hold") + request("POST", "/a", b"", "Content-Length: 3", "Expect: 100-continue"))
     assert peer.written == b""
     app.held[b"/hold"].respond(200, b'"first"')
+    peer.turn()
     assert peer.written.endswith(b'"first"HTTP/1.1 100 Continue\r\n\r\n')
     peer.feed(b"abc")
     assert peer.written.endswith(b'"abc"]')
@@ -947,6 +978,7 @@ def test_a_refusal_behind_an_answer_given_while_an_exception_is_handled_is_still
         raise RuntimeError("something the application knows how to answer")
     except RuntimeError:
         app.held[b"/hold"].respond(422, b"{}")
+        peer.turn()
     assert [part[:3] for part in peer.written.split(b"HTTP/1.1 ")] == [b"", b"422", b"400"]
 
 

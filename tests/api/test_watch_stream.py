@@ -438,6 +438,28 @@ def test_a_second_stream_of_a_session_takes_it_over(start: Start) -> None:
                 assert second.expect("record").payloads == [n]
 
 
+def test_a_stream_asked_for_behind_one_that_is_replaced_takes_its_turn(start: Start) -> None:
+    """SS22, ST17: two requests of one connection and one of another, for one session; the last one has it."""
+    server = start()
+    api = Client(server.address)
+    api.create("t")
+    session = watch(api, "t")
+    again = api.request("GET", session["stream_url"], None, EVENTS)
+    with open_stream(api, session) as first:
+        first.expect("caught-up")
+        first.send(again)
+        server.until(lambda: any(one._ahead for one in server.server.listener.connections.open))
+        with open_stream(api, session) as second:
+            for stream in (first, second):
+                assert stream.expect("error").data["code"] == 409
+                stream.expect_end()
+        first.head()
+        first.expect("caught-up")
+        api.write("t", 1)
+        assert first.expect("record").payloads == [1]
+        assert server.server.app.slots.streams == 1
+
+
 # --- deletion and another life
 
 

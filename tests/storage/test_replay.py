@@ -135,6 +135,43 @@ def test_a_bad_frame_that_had_been_synced_or_written_whole_is_no_torn_tail(boot_
         replayed(MemoryDisk({name_of(1): hurt(data, start + 30)}))
 
 
+def misplaced(payloads: Sequence[bytes], boot_id: str, shift: int = 100) -> bytes:
+    """A file whose frames, from the second one on, were encoded for places `shift` bytes further on."""
+    data = log_file(1, payloads[:1], boot_id=boot_id, ahead=0)
+    for payload in payloads[1:]:
+        data += frames.encode_frame(payload, frames.position_of(1, len(data) + shift), 0)
+    return data + bytes(100)
+
+
+@pytest.mark.parametrize("payloads", [[b"a", b"bb"], [b"a", b"bb", b"ccc"], [b"a", b"FRME", b"d" * 500, b"", b"e"]])
+def test_frames_that_are_whole_and_in_the_wrong_place_are_damage_under_the_same_boot(payloads: list[bytes]) -> None:
+    """ST12, ST17, G5: nothing that was written can be lost there, so such a file is no torn tail to be cut off."""
+    with pytest.raises(Damaged, match=f"{name_of(1)}: damaged at offset {FIRST + 25}: a frame is not valid"):
+        replayed(MemoryDisk({name_of(1): misplaced(payloads, SAME_BOOT)}))
+
+
+def test_frames_behind_one_that_was_cut_off_are_damage_under_the_same_boot() -> None:
+    """ST12, ST17: the first of them lacks its end, but what follows was not written before it."""
+    data = misplaced([b"a", b"bb\0", b"ccc"], SAME_BOOT)
+    with pytest.raises(Damaged, match=f"damaged at offset {FIRST + 25}: a frame is not valid"):
+        replayed(MemoryDisk({name_of(1): data}))
+
+
+@pytest.mark.parametrize("payload", [b"x" * 60, b"FRME" * 20, log_file(1, [b"a", b"bb"], ahead=0)])
+def test_a_write_that_was_cut_off_anywhere_is_a_torn_tail_whatever_its_payload_looks_like(payload: bytes) -> None:
+    """ST8, G5: a record may hold the bytes of a frame."""
+    whole = log_file(1, [b"a", payload + b"."], boot_id=SAME_BOOT, ahead=0)
+    for size in range(FIRST + 26, len(whole)):
+        payloads, log = replayed(MemoryDisk({name_of(1): whole[:size] + bytes(len(whole) - size + 100)}))
+        assert (payloads, log.torn) == ([b"a"], (name_of(1), FIRST + 25)), size
+
+
+def test_after_a_power_loss_frames_in_the_wrong_place_are_part_of_the_torn_tail() -> None:
+    """ST8: sectors may be old or new there, and nothing says that the place had been synced."""
+    payloads, log = replayed(MemoryDisk({name_of(1): misplaced([b"a", b"bb", b"ccc"], OTHER_BOOT)}))
+    assert (payloads, log.torn) == ([b"a"], (name_of(1), FIRST + 25))
+
+
 def test_after_a_power_loss_frames_behind_a_lost_one_are_part_of_the_torn_tail() -> None:
     """ST8, G2: survivors are a prefix."""
     lost = ONE[: FIRST + 25] + bytes(26) + ONE[FIRST + 51 :]

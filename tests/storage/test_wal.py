@@ -15,6 +15,7 @@ from topics.testing.clock import ManualClock
 from topics.testing.disk import Crashed, Faulty, Hook, MemoryDisk, crash_points
 
 START = frames.position_of(1, 0)
+FIRST_FRAME = len(frames.encode_header(frames.FileHeader(1, "boot-1", 0)))  # its offset
 
 
 @pytest.fixture(autouse=True)
@@ -462,3 +463,151 @@ async def test_the_first_file_is_in_force_only_when_its_first_frame_is_whole() -
             Wal(disk, ManualClock()).begin(1, b"closing entries", 0)
         for name, after in disk.aftermaths():
             assert payloads(after) in ([], [b"closing entries"]), (point, name)
+
+
+# --- who is called back when
+
+
+async def test_nobody_is_called_back_within_a_call() -> None:
+    """ST17: whoever flushes may be in the middle of a change."""
+    log, _ = begun()
+    heard: list[str] = []
+    log.append(b"a", needs_sync=False)
+    log.when_written(lambda failure: heard.append("written"))
+    log.on_progress = lambda: heard.append("progress")
+    log.flush()
+    assert (log.written, heard) == (log.end, [])
+    await until(lambda: heard[:2] == ["written", "progress"])
+
+
+async def test_a_failure_is_dealt_with_in_a_later_turn_and_no_frame_is_taken_before() -> None:
+    """ST17, ST4, ER7"""
+    log, disk = begun(Faulty("write", name="log-*"))
+    rebuilt: list[frozenset[int]] = []
+    log.on_failure = rebuilt.append
+    position, generation = log.end, log.generation
+    log.append(b"a", needs_sync=False)
+    failed = write_of(log)
+    log.flush()
+    assert (rebuilt, failed.done(), log.generation) == ([], False, generation)
+    with pytest.raises(CommitFailed, match="the disk failed"):
+        log.append(b"refused", needs_sync=False)
+    assert await outcome(failed) == "failed"
+    assert rebuilt == [frozenset([position])]
+    await synced(log, b"b")
+    assert payloads(disk.kill()) == [b"b"]
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+async def test_whoever_hears_of_a_failure_finds_the_state_rebuilt(kind: str) -> None:
+    """ST17, ST4: what it then appends builds on the state that holds."""
+    log, disk = begun(Faulty(kind, name="log-*"))  # type: ignore[arg-type]
+    heard: list[str] = []
+    log.on_failure = lambda void: heard.append("rebuilt")
+
+    def refused(failure: CommitFailed | None) -> None:
+        heard.append("failed" if failure else "acked")
+        log.append(b"next", needs_sync=True)
+
+    log.when_synced(log.append(b"a", needs_sync=True), refused)
+    await until(lambda: len(heard) == 2)
+    assert heard == ["rebuilt", "failed"]
+    await until(lambda: log.written == log.end)
+    assert payloads(disk.kill()) == [b"next"]
+
+
+async def test_what_was_written_is_acked_though_the_log_fails_before_its_turn_comes() -> None:
+    """ST17, ST4: it is kept, so its writer must not be told that it failed."""
+    log, disk = begun()
+    log.append(b"a", needs_sync=False)
+    first = write_of(log)
+    log.flush()
+    disk.hooks.append(Faulty("write", name="log-*"))
+    log.append(b"b", needs_sync=False)
+    second = write_of(log)
+    log.flush()
+    assert [await outcome(first), await outcome(second)] == ["acked", "failed"]
+    assert text(disk.kill()) == b"a"
+
+
+async def test_one_who_breaks_down_when_called_back_keeps_nobody_else_from_hearing() -> None:
+    """G15"""
+    log, _ = begun()
+    end = log.append(b"a", needs_sync=True)
+
+    def broken(failure: CommitFailed | None) -> None:
+        raise RuntimeError("broken on purpose")
+
+    log.when_written(broken)
+    log.when_synced(end, broken)
+    waits = [write_of(log), sync_of(log)]
+    await until(lambda: all(wait.done() for wait in waits))
+    assert [await outcome(wait) for wait in waits] == ["acked", "acked"]
+
+
+SENT_MAX = 2000  # more than any test needs
+
+
+class Pipelining:
+    """Someone who appends the next frame within the ack of the one before, some of them at a time."""
+
+    def __init__(self, log: Wal, name: bytes, needs_sync: bool, in_flight: int) -> None:
+        self._log, self._name, self._needs_sync = log, name, needs_sync
+        self.sent: list[bytes] = []
+        self.acked: list[bytes] = []
+        self.is_over = False
+        for _ in range(in_flight):
+            self._send()
+
+    def _send(self) -> None:
+        payload = b"%b%d" % (self._name, len(self.sent))
+        self.sent.append(payload)
+        end = self._log.append(payload, self._needs_sync)
+        if self._needs_sync:
+            self._log.when_synced(end, partial(self._heard, payload))
+        else:
+            self._log.when_written(partial(self._heard, payload))
+
+    def _heard(self, payload: bytes, failure: CommitFailed | None) -> None:
+        if failure is None:
+            self.acked.append(payload)
+        if not self.is_over and len(self.sent) < SENT_MAX:
+            self._send()
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+@pytest.mark.parametrize("in_flight", [1, 2, 5])
+async def test_whatever_is_appended_within_an_ack_is_where_it_was_encoded_for(in_flight: int, flushes: bool) -> None:
+    """ST17, ST2, G1: rolls fall between, and others flush; whatever was acked is replayed."""
+    log, disk = begun()
+    clients = [Pipelining(log, b"w", False, in_flight), Pipelining(log, b"s", True, in_flight)]
+    for rolls in range(1, 12):
+        rolling = asyncio.ensure_future(log.roll())
+        await until(lambda rolling=rolling: rolling.done() or (flushes and log.flush()))  # type: ignore[misc]
+        assert (await rolling, log.counters.rotations) == (frames.position_of(1 + rolls, FIRST_FRAME), rolls)
+        replayed = payloads(disk.kill())
+        for client in clients:
+            own = [payload for payload in replayed if payload.startswith(client._name)]
+            assert own == client.sent[: len(own)], "a frame is missing, or another one is in its place"
+            assert len(own) >= len(client.acked), "what was acked is not there"
+    for client in clients:
+        client.is_over = True
+        assert len(client.acked) > 11
+
+
+@pytest.mark.parametrize("kind", ["write", "sync", "create"])
+async def test_whatever_is_appended_within_a_refusal_is_where_it_was_encoded_for(kind: str) -> None:
+    """ST17, ST4, G1: the disk fails at each of the operations in turn, and rolls go on."""
+    for at in range(12):
+        log, disk = begun()
+        clients = [Pipelining(log, b"w", False, 3), Pipelining(log, b"s", True, 3)]
+        disk.hooks.append(Faulty(kind, at, name="log-*"))  # type: ignore[arg-type]
+        for _ in range(4):
+            rolling = asyncio.ensure_future(log.roll())
+            await until(rolling.done)
+            rolling.exception()
+        replayed = text(disk.kill())
+        assert not log.is_read_only
+        for client in clients:
+            client.is_over = True
+            assert all(payload in replayed for payload in client.acked), f"{kind} {at}"

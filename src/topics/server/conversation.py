@@ -12,6 +12,7 @@ Invariants
 - At most one command goes on in a task (`_is_busy`); none starts then, or while the client does not take its answers.
 - Commands and answers that wait are bounded: above the bound nothing is read from the socket.
 - A command is answered exactly once, unless the connection is gone.
+- A command runs in a turn of the socket's own. Whoever answers one before it may be in the middle of a change (ST17).
 - A socket is always in the wheel: until its end for pings, by which dead peers are found, then for its last seconds.
 """
 
@@ -70,6 +71,7 @@ class Conversation(Reader):
         "_farewell",
         "_is_awaited",
         "_is_busy",
+        "_is_due",
         "_is_leaving",
         "_is_running",
         "_known",
@@ -90,6 +92,7 @@ class Conversation(Reader):
         self._answers: list[Answer] = []  # those that are not sent, in order; the first one is not known yet
         self._burst = 0  # commands that ran in this turn of the loop
         self._is_busy = False
+        self._is_due = False  # a turn in which it goes on is scheduled
         self._is_awaited = False  # counts as a running request, at the end of the server
         self._is_leaving = False  # the client has said goodbye
         self._is_running = False  # a command runs right now, further up the stack
@@ -301,10 +304,16 @@ class Conversation(Reader):
                 then()
 
     def answer_late(self, place: Answer, text: bytes) -> None:
-        """The same, when the command has long run: others may wait for this."""
+        """The same, when the command has long run: others may wait for this, and go on in a turn of their own."""
         self.answer(place, text)
-        if self._ahead or self._is_leaving or self._farewell is not None or self.socket.is_paused:
-            self._go_on()
+        is_awaited = self._ahead or self._is_leaving or self._farewell is not None or self.socket.is_paused
+        if is_awaited and not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._go_on_later)
+
+    def _go_on_later(self) -> None:
+        self._is_due = False
+        self._go_on()
 
     # --- what delivery reads
 

@@ -457,7 +457,7 @@ class Delivery:
             self._engine.when_open(gate, lambda _: self._join_later(feed))
 
     def _join_later(self, feed: Feed) -> None:
-        """If the gate failed, the state is another one in the next turn."""
+        """In a turn of its own: a gate that cannot open says so within the call, again and again."""
         asyncio.get_running_loop().call_soon(self._join, feed)
 
     def _tell_deleted(self, feed: Feed) -> None:

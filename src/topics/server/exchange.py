@@ -257,6 +257,10 @@ class Connections:
         self._emptied: asyncio.Future[None] | None = None
         self.refresh()
 
+    def soon(self, turn: Callback) -> None:
+        """Call `turn` in a turn of the event loop of its own."""
+        asyncio.get_running_loop().call_soon(turn)
+
     def forget(self, connection: Connection) -> None:
         """It is gone, or goes on as another object."""
         self.open.discard(connection)

@@ -7,6 +7,8 @@ Invariants
 - At most one exchange runs (`_current`). While it runs, or while the peer does not take its answers, input is
   held unparsed (`_ahead`), and above a bound not read. Only requests in the same slice of input as the running
   one are parsed early; they wait in `_queue`.
+- A request is handled in a turn of the connection's own: when its input comes, when the peer takes answers again, or
+  in a turn asked for (`_is_advance_due`). Whoever answers the one before it may be in the middle of a change (ST17).
 - `stage` only grows. From DEAF on no input is interpreted; from CLOSING on nothing is written.
 - Where the peer may still be sending, a close lingers, or the last answer could be lost to a reset.
 """
@@ -90,7 +92,7 @@ class Http1Exchange(Exchange):
         if connection.stage < CLOSING:
             connection.transport.write(head + b"\r\n")
         else:
-            asyncio.get_running_loop().call_soon(stream.closed)
+            connection.shared.soon(stream.closed)
         return stream
 
     def upgrade(self, protocol: asyncio.Protocol) -> None:
@@ -166,6 +168,7 @@ class Http1(asyncio.Protocol):
         "_ahead",
         "_current",
         "_has_eof",
+        "_is_advance_due",
         "_is_advancing",
         "_is_read_paused",
         "_lingers",
@@ -189,6 +192,7 @@ class Http1(asyncio.Protocol):
         self.stage = OPEN
         self._lingers = False
         self._has_eof = False
+        self._is_advance_due = False
         self._is_advancing = False
         self._is_read_paused = False
         self._stalled_bytes = 0  # waiting to be sent when the peer was last seen to take some
@@ -204,7 +208,7 @@ class Http1(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.stage != OPEN:
             return
-        if self._current is not None or self._ahead or self.is_write_blocked:
+        if self._current is not None or self._ahead or self.is_write_blocked or self._is_advance_due:
             self._hold(data)
             return
         if len(data) <= SLICE_BYTES:
@@ -363,10 +367,22 @@ class Http1(asyncio.Protocol):
         self._current = exchange.on_disconnect = None
         if not exchange.keeps_alive:
             self._close()
-        elif self._queue or self._ahead or self._has_eof or self.is_write_blocked or self.deadline == NEVER:
+        elif self._queue or self._ahead or self._reader.has_stopped:
+            self._advance_soon()
+        elif self._has_eof or self.is_write_blocked or self.deadline == NEVER:
             self._advance()
         else:
             self.deadline = self.shared.now + self.shared.limits.idle_s
+
+    def _advance_soon(self) -> None:
+        """Go on with what waits, in a turn of the loop that nobody else is in, unless this is one."""
+        if not self._is_advancing and not self._is_advance_due:
+            self._is_advance_due = True
+            self.shared.soon(self._advance_later)
+
+    def _advance_later(self) -> None:
+        self._is_advance_due = False
+        self._advance()
 
     def _advance(self) -> None:
         """Go on with what waits. Not reentrant: a handler that answers at once comes back here."""

@@ -103,7 +103,7 @@ class Http2Exchange(Exchange):
         self._connection.send_head(self, lines, is_end=False)
         self.stream = stream = Http2Stream(self, self._connection)
         if self.is_gone:
-            asyncio.get_running_loop().call_soon(stream.closed)
+            self._connection.shared.soon(stream.closed)
         return stream
 
     def _head(self, status: int, headers: Headers, content_type: bytes) -> list[tuple[bytes, bytes]]:

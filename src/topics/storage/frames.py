@@ -129,6 +129,21 @@ def has_frame(data: memoryview) -> bool:
     return _FRAME_MAGIC in bytes(data)
 
 
+def may_be_cut_off(data: memoryview, offset: int) -> bool:
+    """Whether the bad frame at `offset` may be the first part of a write, with zeros written ahead behind it.
+
+    It is not if it is there to its last byte, or if anything behind it starts like a frame, valid in its place or not.
+    """
+    end = offset + 1
+    if offset + FRAME_OVERHEAD_BYTES <= len(data):
+        magic, size, _, _ = _FRAME.unpack_from(data, offset)
+        if magic == _FRAME_MAGIC or magic in _VOID_MAGICS:
+            end = offset + FRAME_OVERHEAD_BYTES + size
+            if end <= len(data) and data[end - 1]:
+                return False
+    return not has_frame(data[end:])
+
+
 def _frame_at(data: memoryview, number: int, offset: int) -> Frame | None:
     if offset + FRAME_OVERHEAD_BYTES > len(data):
         return None

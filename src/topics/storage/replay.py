@@ -2,10 +2,14 @@
 
 A log file is *started* once its first frame is valid; before that moment it
 is not in force and may be removed. When a file was started, all earlier ones
-were complete and synced, and its first frame says where they end. So in an earlier file anything but valid frames
-followed by zeros is damage (ST12), and in the newest file a bad frame is a
-torn tail, to be cut off (ST8), unless a later frame proves that the place had
-been synced before.
+were complete and synced, and its first frame says where they end. So in an
+earlier file anything but valid frames followed by zeros is damage (ST12).
+
+In the newest file a bad frame is a torn tail, to be cut off (ST8), or damage.
+Under the boot that wrote the file nothing that was written is lost: a torn tail
+is the first part of a write, and whatever else is found is damage. After a
+power loss each sector may be old or new: there it is damage only if a later
+frame proves that the place had been synced before.
 """
 
 from collections.abc import Iterator
@@ -114,6 +118,8 @@ class Replay:
         """Whether the bad frame at `offset` of the newest file cannot be a torn tail."""
         bad = frames.position_of(header.number, offset)
         is_same_boot = bool(header.boot_id) and header.boot_id == self._disk.boot_id
+        if is_same_boot and not frames.may_be_cut_off(data, offset):
+            return True
         return any(is_same_boot or frame.synced > bad for frame in frames.frames_beyond(data, header.number, offset))
 
     def _data(self, name: str) -> memoryview:

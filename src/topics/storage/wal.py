@@ -11,6 +11,20 @@ frame that was waiting for it; the log then goes on in a fresh file, which
 says from where on earlier frames do not count; what was acked already is its
 first frame (payloads may be joined), so that it is in force with all of that
 or not at all. If even that fails the log is read-only (ST4).
+
+Who is called back, and when (ST17). Whoever appends, flushes or rolls may be
+in the middle of a change, and the log itself is while it rolls. So a write or
+a sync only notes who is due and whether it failed; `_end_turn` acts on that,
+as the last thing of a turn of the event loop that is the log's own. An answer,
+and whatever it sets off, finds the log whole: `written`, `end` and the buffer
+agree, and the state was rebuilt before anyone hears of a failure. Only someone
+who asks for what is true already is answered within the call.
+
+Invariants
+- The buffer ends at `end`. It starts at `written` or, while a roll holds it
+  back, behind the first frame of the new file.
+- A frame is written to the file, and at the position, that it was encoded for.
+- Between a failure and the turn that deals with it no frame is taken.
 """
 
 import asyncio
@@ -83,7 +97,10 @@ class Wal:
         self._unsynced: deque[tuple[int, int, int]] = deque()  # position, end, what must be synced for its ack
         self._written_waiters: list[Callback] = []
         self._synced_waiters: deque[tuple[int, Callback]] = deque()
+        self._due: list[Callback] = []  # what they waited for is true; they are told at the end of a turn
+        self._failure: OSError | None = None  # dealt with at the end of a turn
         self._is_flush_scheduled = False
+        self._is_end_scheduled = False
         self._is_held = False
         self._sync_task: asyncio.Task[None] | None = None
         self.generation = 0  # of the file; a sync that ends for an earlier one is ignored
@@ -122,6 +139,7 @@ class Wal:
 
     def _append_to(self, file: File, number: int, position: int) -> None:
         """Frames go to `file` from now on, the next one at `position`."""
+        assert not self._buffer, "frames that were encoded for one file must not go to another"
         self._file, self._number, self.end = file, number, position
         self._ahead = max(AHEAD_BYTES, frames.offset_of(position))
         self.bytes_since_roll = 0
@@ -142,16 +160,19 @@ class Wal:
             await self.wait_synced(self.end)
             self._check_generation(generation)
             self._write_buffer()
+            if self._failure is not None:
+                await self._dealt_with_failure()
             self._check_generation(generation)
         except CommitFailed:
             file.close()
             raise
         self._is_held = True
+        self._end_turn_soon()
         try:
             await self._start_rolled(old, file, number, start)
         except OSError as error:
-            if generation == self.generation:
-                self._fail(error)
+            self._fail_soon(error, generation)
+            await self._dealt_with_failure()
         finally:
             self._is_held = False
             old.close()
@@ -170,6 +191,7 @@ class Wal:
         await self._disk.sync(old)
         self._check_generation(generation)
         self._synced_to(last)
+        self._end_turn_soon()
 
         def write_marker() -> None:
             file.write(frames.offset_of(start), marker)
@@ -177,11 +199,12 @@ class Wal:
 
         await self._disk.run(write_marker)
         self._check_generation(generation)
-        self.written = start + len(marker)
+        self._written_to(start + len(marker))
         self._synced_to(self.written)
+        self._end_turn_soon()
 
     def _check_generation(self, generation: int) -> None:
-        if generation != self.generation:
+        if generation != self.generation or self._failure is not None:
             raise CommitFailed("the log failed meanwhile")
 
     async def warm_up(self) -> None:
@@ -217,6 +240,8 @@ class Wal:
         """
         if self._refusal is not None:
             raise CommitFailed(self._refusal)
+        if self._failure is not None:
+            raise CommitFailed(f"the disk failed: {self._failure}")
         position = self.end
         frame = frames.encode_frame(payload, position, self.synced)
         end = position + len(frame)
@@ -250,33 +275,59 @@ class Wal:
 
     def _flush_turn(self) -> None:
         self._is_flush_scheduled = False
-        self.flush()
-
-    def flush(self) -> None:
-        """Write what is buffered, unless a roll holds it back."""
         if not self._is_held:
             self._write_buffer()
+        self._end_turn()
+
+    def flush(self) -> None:
+        """Write what is buffered, unless a roll holds it back. Who waits for that is told in a later turn."""
+        if self._buffer and not self._is_held:
+            self._write_buffer()
+            self._end_turn_soon()
 
     def _write_buffer(self) -> None:
-        if not self._buffer or self._file is None:
+        if not self._buffer or self._file is None or self._failure is not None:
             return
+        assert self.written + self._buffered_bytes == self.end, "the buffer does not start where the file ends"
         data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
-        self._buffer, self._buffered_bytes = [], 0
         self.counters.queue_depth_peak = max(self.counters.queue_depth_peak, self.queue_depth)
         try:
             self._file.write(frames.offset_of(self.written), data)
         except OSError as error:
-            self._fail(error)
+            self._failure = error
             return
-        self.written += len(data)
+        self._buffer, self._buffered_bytes = [], 0
+        self._written_to(self.written + len(data))
         self.counters.batches += 1
         self.counters.bytes_written += len(data)
-        waiters, self._written_waiters = self._written_waiters, []
-        for waiter in waiters:
-            waiter(None)
-        self.on_progress()
         if self._synced_waiters or self.written - self.synced > UNSYNCED_BYTES_MAX:
             self.start_sync()
+
+    def _written_to(self, position: int) -> None:
+        self.written = position
+        if position == self.end:
+            self._due += self._written_waiters
+            self._written_waiters = []
+
+    # --- turns of the log's own
+
+    def _end_turn_soon(self) -> None:
+        """The caller may be in the middle of something: a turn of its own follows."""
+        if not self._is_end_scheduled:
+            self._is_end_scheduled = True
+            asyncio.get_running_loop().call_soon(self._end_turn_later)
+
+    def _end_turn_later(self) -> None:
+        self._is_end_scheduled = False
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        """Tell those who are due, and deal with a failure. Nobody but the event loop may be further up the stack."""
+        due, self._due = self._due, []
+        _call_back(due, None)
+        self.on_progress()
+        if self._failure is not None:
+            self._fail(self._failure)
 
     # --- waiting
 
@@ -316,7 +367,8 @@ class Wal:
 
     def start_sync(self) -> None:
         """Sync what is written, now or as soon as the sync that runs is over."""
-        if self._sync_task is None and self.written > self.synced and not self.is_read_only and not self._is_held:
+        is_stopped = self.is_read_only or self._is_held or self._failure is not None
+        if self._sync_task is None and self.written > self.synced and not is_stopped:
             assert self._file is not None
             self._sync_task = asyncio.get_running_loop().create_task(self._sync(self._file, self.generation))
 
@@ -328,8 +380,7 @@ class Wal:
             await self._disk.sync(file)
         except OSError as error:
             self._sync_task = None
-            if generation == self.generation:
-                self._fail(error)
+            self._fail_soon(error, generation)
         else:
             self._sync_task = None
             if generation == self.generation:
@@ -337,6 +388,7 @@ class Wal:
                 self._synced_to(target)
         if self._synced_waiters:
             self.start_sync()
+        self._end_turn()
 
     def _synced_to(self, position: int) -> None:
         if position <= self.synced:
@@ -347,19 +399,36 @@ class Wal:
             unsynced.popleft()
         waiters = self._synced_waiters
         while waiters and waiters[0][0] <= position:
-            waiters.popleft()[1](None)
-        self.on_progress()
+            self._due.append(waiters.popleft()[1])
 
     # --- failing
 
+    def _fail_soon(self, error: OSError, generation: int) -> None:
+        """The log has failed, unless it did so before and goes on in another file by now."""
+        if generation == self.generation and self._failure is None:
+            self._failure = error
+            self._end_turn_soon()
+
+    async def _dealt_with_failure(self) -> None:
+        """Wait for the turn that deals with a failure."""
+        self._end_turn_soon()
+        await asyncio.sleep(0)
+
     def _fail(self, error: OSError) -> None:
-        """Fail every commit that waits, and go on in a fresh file, or latch read-only (ST4)."""
+        """Fail every commit that waits, and go on in a fresh file, or latch read-only (ST4).
+
+        The state is rebuilt first: whoever hears that it failed finds the one that holds.
+        """
         logger.error("the log failed: %s; what waited for it is refused", error)
+        self._failure = None
         self.generation += 1
         void = frozenset(
             position for position, end, needed in self._unsynced if needed > self.synced or end > self.written
         )
         kept = [(position, end) for position, end, _ in self._unsynced if position not in void]
+        waiters = [*self._written_waiters, *(waiter for _, waiter in self._synced_waiters)]
+        self._written_waiters = []
+        self._synced_waiters.clear()
         self._buffer, self._buffered_bytes = [], 0
         self._unsynced.clear()
         failed = self._file
@@ -375,8 +444,8 @@ class Wal:
             self._mark_void(void)
         if failed is not None and failed is not self._file:
             failed.close()
-        self._refuse_waiters(CommitFailed(f"the disk failed: {error}"))
         self.on_failure(void)
+        _call_back(waiters, CommitFailed(f"the disk failed: {error}"))
 
     def _payload(self, position: int, end: int) -> bytes:
         """Read back the payload of a frame that was written."""
@@ -396,12 +465,14 @@ class Wal:
                 with closing(self._disk.open(name_of(number))) as file:
                     file.sync()
 
-    def _refuse_waiters(self, refusal: CommitFailed) -> None:
-        waiters = [*self._written_waiters, *(waiter for _, waiter in self._synced_waiters)]
-        self._written_waiters = []
-        self._synced_waiters.clear()
-        for waiter in waiters:
-            waiter(refusal)
+
+def _call_back(callbacks: list[Callback], failure: CommitFailed | None) -> None:
+    """Call each; the failure of one must not keep the others from hearing."""
+    for callback in callbacks:
+        try:
+            callback(failure)
+        except Exception:
+            logger.exception("whoever waited for the log could not be told")
 
 
 def settle(waiter: "asyncio.Future[None]", failure: CommitFailed | None) -> None:
