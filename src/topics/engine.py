@@ -269,11 +269,8 @@ class Engine:
             topic = state.topics[command.topic]
         elif decided:
             ledger.commit(topic, decided)
-        gate = ledger.gate(topic)
-        if done.last > topic.reserved_durable and topic.reserves:
-            gate = ledger.reserved_gate(topic, gate)
         result = WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
-        return result, gate
+        return result, ledger.gate(topic)
 
     async def delete(
         self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None, epoch: int | None = None

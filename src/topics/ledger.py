@@ -59,7 +59,7 @@ class Ledger:
         self._listeners: dict[int, set[Listener]] = {}
         self._unwritten: deque[tuple[int, int]] = deque()  # position, topic: to be told when it is written
         self._unsynced: deque[tuple[int, int]] = deque()  # the same for synced
-        self._changing: dict[str, asyncio.Task[None]] = {}  # changes of ephemeral topics that wait for their sync
+        self._changing: dict[str, asyncio.Future[None]] = {}  # changes of ephemeral topics that wait for their sync
 
     async def start(self) -> None:
         """Recover the state."""
@@ -163,16 +163,17 @@ class Ledger:
         when it is; so they are if it must not be shown before all below `depends_on` is synced.
         """
         heads = {entry.topic: entry.last for entry in decided if isinstance(entry, Appended | Forwarding)}
+        reserving = {entry.topic for entry in decided if type(entry) is entries.Reserved}
         dests = [self.state.by_id[topic_id] for topic_id in heads]  # also of holes that the entries leave
         topics = list(dict.fromkeys([*topics, *(topic for topic in dests if topic.is_logged)]))
         waiting = [topic for topic in topics if topic.config.durability == "fsync"]
         is_synced = bool(waiting) if is_synced is None else is_synced
-        depends_on = max(depends_on, *(self._needed(topic, heads.get(topic.id, 0)) for topic in topics))
+        needed = [self._needed(one, heads.get(one.id, one.log.head), one.id in reserving) for one in topics]
+        depends_on = max(depends_on, *needed)
         logged = [entry for entry in decided if not self._is_unlogged_hole(entry)]
         end = self.wal.append(entries.encode(logged), is_synced, depends_on)
         for entry in decided:
             apply(self.state, entry)
-        reserving = {entry.topic for entry in decided if type(entry) is entries.Reserved}
         if is_synced or waiting:
             self.wal.start_sync_soon()
         for topic in topics:
@@ -195,21 +196,30 @@ class Ledger:
             apply(self.state, entry)
 
     def depends_on(self, topic: Topic, decided: Sequence[AnyEntry]) -> int:
-        """What must be synced before a commit that need not be synced itself may be acked (`gate`, `reserved_gate`)."""
-        first = decided[0]
-        if type(first) is not entries.Appended or first.last <= topic.reserved_durable or not topic.reserves:
-            return topic.synced_at
-        return self._needed(topic, first.last)
+        """What must be synced before a commit that need not be synced itself may be acked: as its gate says then.
 
-    def _needed(self, topic: Topic, last: int) -> int:
-        """What must be synced before seqs up to `last` of a topic may be shown."""
-        if last <= topic.reserved_durable or not topic.reserves:
+        If the log fails before, the frame is void. The two must agree, or what was refused would be there.
+        """
+        first = decided[0]
+        head = first.last if type(first) is entries.Appended else topic.log.head
+        if head <= topic.reserved_durable or not topic.reserves:
+            return topic.synced_at
+        return self._needed(topic, head, type(decided[-1]) is entries.Reserved)
+
+    def _needed(self, topic: Topic, head: int, is_reserving: bool = False) -> int:
+        """What must be synced before a topic may be shown with this head (DU10).
+
+        A head beyond the reservation that is known to be synced waits for the newest one, which, with `is_reserving`,
+        is in the frame that is about to be appended.
+        """
+        if head <= topic.reserved_durable or not topic.reserves:
             return topic.synced_at
         if self.wal.synced >= topic.reserved_at:
             topic.reserved_durable = topic.reserved
-            if last <= topic.reserved:
+            if head <= topic.reserved:
                 return topic.synced_at
-        return max(topic.synced_at, topic.reserved_at, self.wal.end + 1 if last > topic.reserved else 0)
+        is_reserving = is_reserving or head > topic.reserved
+        return max(topic.synced_at, self.wal.end + 1 if is_reserving else topic.reserved_at)
 
     def sure_at(self, topic: Topic) -> int:
         """The position that must be synced before all records of a topic are there for good; 0 if they are."""
@@ -246,16 +256,15 @@ class Ledger:
         if topic is None or topic.is_logged:
             self._commit_config(decided, [entry for entry in decided if not self._is_unlogged_hole(entry)])
             return
-        change = asyncio.create_task(self._change_ephemeral(topic, decided))
-        self._changing[topic.name] = change
+        change = self._changing[topic.name] = self._change_ephemeral(topic, decided)
         change.add_done_callback(lambda _: self._changing.pop(topic.name))
         await asyncio.shield(change)
 
-    async def _change_ephemeral(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
+    def _change_ephemeral(self, topic: Topic, decided: Sequence[AnyEntry]) -> "asyncio.Future[None]":
         """Change an ephemeral topic once the change is synced: if that fails, its records could not be restored.
 
-        It is carried out in the turn in which the log says so. In a later one the log may have failed, and the state
-        been read back with the change in it.
+        It is logged in the turn in which it was decided, and carried out in the one in which the log says that it is
+        synced. In any later one the log may have failed, and the state been read back.
         """
         control = [entry for entry in decided if isinstance(entry, CONTROL) and entry.topic == topic.id]
         end = self.wal.append(entries.encode(control), True)
@@ -268,12 +277,12 @@ class Ledger:
             try:
                 if failure is None:
                     self._carry_out(topic, control, end)
-            except CommitFailed as late:
-                failure = late
-            settle(done, failure)
+                settle(done, failure)
+            except Exception as error:
+                done.set_exception(error)
 
         self.wal.when_synced(end, synced)
-        await done
+        return done
 
     def _carry_out(self, topic: Topic, control: Sequence[AnyEntry], end: int) -> None:
         """Apply the logged change of an ephemeral topic, and what follows from it for its records."""
@@ -290,18 +299,12 @@ class Ledger:
             elif lost:
                 self.commit(topic, lost)
 
-    def reserved_gate(self, topic: Topic, gate: Gate) -> Gate:
-        """The gate of a write beyond the reservation that is known to be synced (DU10)."""
-        if self.wal.synced >= topic.reserved_at:
-            topic.reserved_durable = topic.reserved
-            return gate
-        return Gate(max(gate.synced_at, topic.reserved_at), gate.written_at, gate.generation)
-
     def gate(self, topic: Topic | None) -> Gate:
         """The gate for what was just read of a topic, or of there being none."""
         if topic is None:
             return Gate(self.state.names_at, 0, self.wal.generation)
-        return Gate(topic.synced_at, topic.written_at, self.wal.generation)
+        synced_at = topic.synced_at if topic.log.head <= topic.reserved_durable else self._needed(topic, topic.log.head)
+        return Gate(synced_at, topic.written_at, self.wal.generation)
 
     def is_open(self, gate: Gate) -> bool:
         """Whether what depends on the gate may be shown; writes what is buffered if only that is missing."""

@@ -70,7 +70,7 @@ class Moves:
             if source.is_logged:
                 gate = ledger.gate(source)
                 ledger.when_open(gate, partial(self._take_back_if, (dest, target.epoch, done)))
-        return self._gate(source, target, done)
+        return both(ledger.gate(source), ledger.gate(target))
 
     def _move_into_new(self, source: Topic, seqs: Sequence[int], added: list[AnyEntry], taken: list[AnyEntry]) -> None:
         ledger = self._ledger
@@ -102,13 +102,6 @@ class Moves:
         topic = self._ledger.state.topics.get(dest)
         if failure is not None and topic is not None and topic.epoch == epoch and not topic.is_logged:
             self._ledger.commit(topic, [deletion(topic, range(done.first, done.last + 1))])
-
-    def _gate(self, source: Topic, dest: Topic, done: Appending) -> Gate:
-        ledger = self._ledger
-        one, other = ledger.gate(source), ledger.gate(dest)
-        if done.last > dest.reserved_durable and dest.reserves:
-            other = ledger.reserved_gate(dest, other)
-        return both(one, other)
 
 
 def both(one: Gate, other: Gate) -> Gate:

@@ -182,7 +182,8 @@ class Reading:
             assert topic is not None
             if touch:
                 topic.last_read_ms = now
-            synced_at, written_at = max(synced_at, topic.synced_at), max(written_at, topic.written_at)
+            gate = self._ledger.gate(topic)
+            synced_at, written_at = max(synced_at, gate.synced_at), max(written_at, gate.written_at)
             states.append(topic_state(topic, now))
         return states, Gate(synced_at, written_at, self._ledger.wal.generation), False
 

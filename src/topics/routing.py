@@ -118,7 +118,7 @@ class Routing:
 
     def _gate(self, routers: list[Router]) -> Gate:
         state = self._ledger.state
-        dests = [state.by_id[router.dest] for router in routers]
-        synced_at = max([state.names_at, *(dest.synced_at for dest in dests)])
-        written_at = max([0, *(dest.written_at for dest in dests)])
+        gates = [self._ledger.gate(state.by_id[router.dest]) for router in routers]
+        synced_at = max([state.names_at, *(gate.synced_at for gate in gates)])
+        written_at = max([0, *(gate.written_at for gate in gates)])
         return Gate(synced_at, written_at, self._ledger.wal.generation)

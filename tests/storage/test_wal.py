@@ -611,3 +611,24 @@ async def test_whatever_is_appended_within_a_refusal_is_where_it_was_encoded_for
         for client in clients:
             client.is_over = True
             assert all(payload in replayed for payload in client.acked), f"{kind} {at}"
+
+
+async def test_whoever_waits_for_less_hears_first_though_he_came_later() -> None:
+    """ST4, ER7: else the log could fail before he hears, and refuse what it keeps."""
+    log, disk = begun()
+    low = log.append(b"a", needs_sync=True)
+    await log.wait_written()
+    disk.hold_syncs()
+    log.start_sync()
+    await until(lambda: disk.held_syncs == 1)
+    high = log.append(b"b", needs_sync=True)
+    heard: list[str] = []
+    log.when_synced(high, lambda failure: heard.append("failed" if failure else "high"))
+    log.append(b"c", needs_sync=False, depends_on=low)
+    log.when_synced(low, lambda failure: heard.append("failed" if failure else "low"))
+    await log.wait_written()
+    disk.hooks.append(Faulty("sync", at=1, name="log-*"))
+    disk.release_syncs()
+    await until(lambda: len(heard) == 2)
+    assert heard == ["low", "failed"]
+    assert text(disk.kill()) == b"ac"

@@ -34,6 +34,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 
 from topics.clock import Clock
 from topics.errors import CommitFailed
@@ -96,7 +98,8 @@ class Wal:
         self._buffered_bytes = 0
         self._unsynced: deque[tuple[int, int, int]] = deque()  # position, end, what must be synced for its ack
         self._written_waiters: list[Callback] = []
-        self._synced_waiters: deque[tuple[int, Callback]] = deque()
+        self._synced_waiters: list[tuple[int, int, Callback]] = []  # a heap by position, in the order of coming
+        self._waits = count()
         self._due: list[Callback] = []  # what they waited for is true; they are told at the end of a turn
         self._failure: OSError | None = None  # dealt with at the end of a turn
         self._is_flush_scheduled = False
@@ -345,7 +348,7 @@ class Wal:
         elif self.is_read_only:
             callback(CommitFailed("the log is read-only after a failure of the disk"))
         else:
-            self._synced_waiters.append((position, callback))
+            heappush(self._synced_waiters, (position, next(self._waits), callback))
             if self.written >= position:
                 self.start_sync()
 
@@ -399,7 +402,7 @@ class Wal:
             unsynced.popleft()
         waiters = self._synced_waiters
         while waiters and waiters[0][0] <= position:
-            self._due.append(waiters.popleft()[1])
+            self._due.append(heappop(waiters)[2])
 
     # --- failing
 
@@ -426,9 +429,8 @@ class Wal:
             position for position, end, needed in self._unsynced if needed > self.synced or end > self.written
         )
         kept = [(position, end) for position, end, _ in self._unsynced if position not in void]
-        waiters = [*self._written_waiters, *(waiter for _, waiter in self._synced_waiters)]
-        self._written_waiters = []
-        self._synced_waiters.clear()
+        waiters = [*self._written_waiters, *(waiter for _, _, waiter in sorted(self._synced_waiters))]
+        self._written_waiters, self._synced_waiters = [], []
         self._buffer, self._buffered_bytes = [], 0
         self._unsynced.clear()
         failed = self._file
