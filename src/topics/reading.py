@@ -119,16 +119,18 @@ class Reading:
         loading = self._loading.get(key)
         if loading is None:
             loading = self._loading[key] = asyncio.create_task(self._load_page(cold))
-            loading.add_done_callback(lambda _: self._loading.pop(key))
         await asyncio.shield(loading)
 
     async def _load_page(self, cold: ColdPage) -> None:
+        """In the same turn the page is there and no longer under way: another one may drop it in the next."""
         start, stop = cold.rows()
         try:
             self._cache.load(cold, await self._run(lambda: cold.part.columns(start, stop)))
         except Damaged:
             if self._ledger.store.is_in_force(cold.part):
                 raise
+        finally:
+            del self._loading[cold.key]
 
     async def carry(self, name: str) -> None:
         """Make the copies of all that was committed upstream of a topic (DF9)."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tests.engine.running import data, running
+from topics.core.parts import ColdPage, Projection
 from topics.settings import Settings
 from topics.testing.disk import MemoryDisk
 
@@ -55,3 +56,23 @@ async def test_readers_of_one_page_wait_for_one_load_of_it() -> None:
         answers = await asyncio.gather(*(engine.read("t", after) for after in range(50)))
         assert [len(answer.records) for answer in answers] == list(range(100, 50, -1))
         assert disk.works == before + 1
+
+
+async def test_a_page_that_was_loaded_and_dropped_at_once_is_loaded_again() -> None:
+    """G15: whoever asks for it in that very turn must not be told that it is there, again and again."""
+    disk = CountingDisk()
+    async with running(disk) as engine:
+        await engine.append("t", data(*range(100)))
+        await engine.checkpoint()
+        cold = ColdPage(engine.state.topics["t"].log.parts[0], 0, Projection())
+        before = disk.works
+        first = asyncio.ensure_future(engine.load(cold))
+        await asyncio.sleep(0)
+        (loading,) = engine._reading._loading.values()
+        while not loading.done():  # noqa: ASYNC110 - the turn in which it is done is meant
+            await asyncio.sleep(0)
+        engine._cache.clear()
+        await engine.load(cold)
+        await first
+        assert disk.works == before + 2
+        assert engine._cache.page(cold.part, 0, cold.projection).count == 100
