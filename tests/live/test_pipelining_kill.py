@@ -87,7 +87,7 @@ class Crowd:
     def _others(self) -> Iterator[tuple[str, Client]]:
         yield from ((f"h{n}", Http1(self._rng.randint(4, 32))) for n in range(1, 5))
         yield "ws", WebSocket(self._rng.choice((16, 100)), FOLLOWED)
-        yield "h2", Http2(self._rng.randint(4, 32))
+        yield "v2", Http2(self._rng.randint(4, 32))
         yield "sse", Events(FOLLOWED)
         yield "work", Events(queue="jobs", node="jobs.stream", jobs_max=4)
 

@@ -12,7 +12,7 @@ HTTP/2 by stream. Must not know: what a request does, who sends the bytes.
 
 import json
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from h2.config import H2Configuration
@@ -35,8 +35,6 @@ class Request:
     body: dict[str, Any] | None = None
     method: str = "POST"
     path: str = ""  # below /v0; empty: that of the topic's records
-    is_open_ended: bool = False  # a stream, whose answer does not end
-    notes: dict[str, Any] = field(default_factory=dict)  # the asker's own
 
     @property
     def target(self) -> str:

@@ -33,8 +33,9 @@ from topics.testing.wire import Line, Wire
 T = TypeVar("T")
 
 SEGMENT_MAX_EVENTS = (3, 20, 1000)  # by seed: long checkpoints, and short ones that come more often
+CACHE_BYTES = (1 << 27, 3000)  # by seed: everything stays in memory, or few pages of segments do
 HIGH_BYTES = 2000  # a client that does not read is noticed after a few answers
-BURSTS = (1, 2, 4, 8, 16, 100)  # most requests that are asked at once
+BURSTS = (4, 8, 16, 100)  # most requests that are asked at once
 STREAMED = ("log.fsync", "log.disk", "log.memory", "source", "copy", "copy.capped", "jobs.dead", "fleeting.dead")
 TURNS_MAX = 20_000  # no play takes as many turns of the loop
 IDLE_TURNS_MAX = 40  # without a byte in either direction; then time passes, if anyone waits for that
@@ -69,6 +70,7 @@ class Host:
         settings = Settings(segment_max_events=SEGMENT_MAX_EVENTS[seed % len(SEGMENT_MAX_EVENTS)])
         self.engine = Engine.open("memory", settings, disk=disk, clock=clock, background=False)
         self.engine.queues._next_number = (life + 1) << 58  # else lease ids, and so the sizes of requests, are random
+        self.engine._cache.bytes_max = CACHE_BYTES[seed % len(CACHE_BYTES)]
         self.server = Server.open(settings, engine=self.engine, source=lambda: 0.0)
         self.server.app.delivery.slice_s = math.inf  # of real time
         self.wire = Wire(self.server.listener.connections, high_bytes=HIGH_BYTES)
@@ -141,6 +143,7 @@ class Play:
         self._life = life
         self._wanted = calls
         self._calls = 0  # to be asked yet
+        self._eagerness = self.rng.choice((0.1, 0.9, 0.9))  # to begin the next checkpoint
         self._breaks = self.rng.choice((0, 1, 2, 4))  # connections that the clients end
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle_turns = self._idle_pauses = 0
@@ -195,7 +198,7 @@ class Play:
         for number in range(1, rng.randint(2, 3)):
             self._open(f"h{number}", Http1(rng.randint(2, 32)))
         self._open("ws", WebSocket(rng.choice((4, 32, 100)), rng_sample(rng, STREAMED, 3)))
-        self._open("h2", Http2(rng.randint(2, 32)))
+        self._open("v2", Http2(rng.randint(2, 32)))
         self._open("sse", Events(rng_sample(rng, STREAMED, 3)))
         queue = rng.choice(("jobs", "steady"))
         self._open("work", Events(queue=queue, node=f"{queue}.stream", jobs_max=2))
@@ -238,7 +241,7 @@ class Play:
         has_moved = False
         for talker in list(self.talkers):
             has_moved |= self._hear(talker)
-            if not talker.slices and self._calls > 0 and talker.client.room > 0 and self.rng.random() < 0.3:
+            if not talker.slices and self._calls > 0 and talker.client.room > 0 and self.rng.random() < 0.2:
                 count = min(self.rng.randint(1, min(talker.client.room, self.rng.choice(BURSTS))), self._calls)
                 self._calls -= count
                 asked = [self.workload.next(talker.name, talker.client.takes) for _ in range(count)]
@@ -302,13 +305,13 @@ class Play:
     # --- what happens beside them
 
     def _beside(self) -> None:
-        draw = self.rng.random()
-        if draw < 0.3 and not self._tasks:
+        if not self._tasks and self.rng.random() < self._eagerness:
             self.checkpoints += 1
             self._start(self.host.engine.checkpoint)
-        elif draw < 0.33:
+        draw = self.rng.random()
+        if draw < 0.03:
             self._start(self.host.engine.tick)
-        elif draw < 0.35 and self._breaks:
+        elif draw < 0.05 and self._breaks:
             self._breaks -= 1
             talker = self.rng.choice(self.talkers)
             if isinstance(talker.client, Http1) and self.rng.random() < 0.5:
@@ -357,6 +360,14 @@ async def ended(before: "set[asyncio.Task[Any]]") -> None:
             task.cancel()
 
 
-def quiet() -> None:
-    """What a dead process leaves behind ends in Crashed, and nobody hears of it."""
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+def quiet() -> list[BaseException]:
+    """What a dead process leaves behind ends in Crashed, and nobody hears of it; everything else is listed."""
+    strays: list[BaseException] = []
+
+    def note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None and not isinstance(error, Crashed):
+            strays.append(error)
+
+    asyncio.get_running_loop().set_exception_handler(note)
+    return strays
