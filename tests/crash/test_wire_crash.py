@@ -7,10 +7,10 @@ Clients of all protocols talk to it at once, in slices of requests, and checkpoi
 import errno
 import random
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
+from tests.crash.test_crash import noted
 from tests.pipelining.check import End, check, is_same, nothing_is_stuck
 from tests.pipelining.look import Found, drain, look
 from tests.pipelining.play import Host, Lifeline, Play, quiet
@@ -110,16 +110,6 @@ def faults_of(seed: int, most: int) -> Iterator[Faulty]:
             part=rng.choice((0, 10, 200)) if kind == "write" else 0,
             name="log-*",
         )
-
-
-@contextmanager
-def noted(where: str) -> Iterator[None]:
-    """Let a failure say where it happened."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(where)
-        raise
 
 
 @pytest.mark.parametrize("seed", QUICK_SEEDS)
