@@ -226,3 +226,23 @@ async def test_a_change_of_an_ephemeral_topic_is_carried_out_in_the_turn_in_whic
 
 async def cap_of(engine: Engine) -> int | None:
     return (await engine.topic_state("e")).config.cap_records if "e" in await engine.topic_names() else None
+
+
+@pytest.mark.parametrize("between", range(5))
+async def test_the_deletion_of_an_ephemeral_topic_whose_creation_fails_meanwhile_ends(between: int) -> None:
+    """ST17, G15, TP13: it is logged in the turn in which it was decided, so never for a topic that is gone."""
+    disk, clock = MemoryDisk(), ManualClock()
+    async with running(disk, clock) as engine:
+        disk.hold_syncs()
+        (creating,) = await begun(engine.put_topic("e", {"durability": "ephemeral"}))
+        disk.hooks.append(Faulty("sync", name="log-*"))
+        disk.release_syncs()
+        await turns(between)
+        (deleting,) = await begun(engine.delete_topic("e"))
+        assert isinstance(creating.exception(), CommitFailed)
+        assert deleting.done()
+        assert deleting.exception() is None or isinstance(deleting.exception(), CommitFailed)
+        assert await engine.topic_names() == []
+        await engine.put_topic("e", {"durability": "ephemeral"})
+        async with running(disk.kill(), clock) as after:
+            assert await after.topic_names() == ["e"]
