@@ -17,9 +17,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from topics import model, store, upkeep
-from topics.core import machine, parts
-from topics.core.blocks import BLOCK
+from topics import model
+from topics.core import state as core_state
+from topics.core.topic import parts
+from topics.core.topic.blocks import BLOCK
+from topics.engine import upkeep
+from topics.engine.durability import store
 from topics.settings import Settings
 from topics.storage import snapshots, wal
 
@@ -149,8 +152,8 @@ def test_every_message_that_operations_explains_is_one_that_is_given() -> None:
 
 # What the pages say in numbers, and where the numbers come from.
 QUOTED = [
-    ("guarantees operations decisions/004-reservations", "65,536", machine.RESERVE),
-    ("guarantees", "1,000,000", machine.KEYS_MAX),
+    ("guarantees operations decisions/004-reservations", "65,536", core_state.RESERVE),
+    ("guarantees", "1,000,000", core_state.KEYS_MAX),
     ("architecture operations decisions/005-dead-marks-and-tags", "1,024", BLOCK),
     ("architecture", "1,024 records", parts.PAGE_ROWS),
     ("formats", "number × 1024 + i", BLOCK),

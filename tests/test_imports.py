@@ -29,30 +29,14 @@ LAYERS = {
     "settings": VOCABULARY,
     "core": VOCABULARY,
     "storage": f"{VOCABULARY} clock",
-    "attaching": f"{VOCABULARY} core storage",
-    "accounts": f"{VOCABULARY} core storage attaching",
-    "segments": f"{VOCABULARY} core storage accounts",
-    "sealing": f"{VOCABULARY} core storage",
-    "store": f"{VOCABULARY} clock settings core storage sealing attaching",
-    "export": f"{VOCABULARY} core storage",
-    "answers": f"{VOCABULARY} core",
-    "ledger": f"{VOCABULARY} clock core storage store",
-    "upkeep": f"{VOCABULARY} clock settings core ledger store",
-    "blocked": f"{VOCABULARY} clock core ledger",
-    "forwarding": f"{VOCABULARY} clock core ledger blocked",
-    "routing": f"{VOCABULARY} core answers ledger forwarding",
-    "reading": f"{VOCABULARY} clock core storage answers export ledger forwarding",
-    "moves": f"{VOCABULARY} clock core ledger",
-    "queues": f"{VOCABULARY} clock core storage answers ledger moves",
-    "workers": f"{VOCABULARY} clock core answers ledger queues",
-    "engine": f"{VOCABULARY} clock settings core storage store export answers ledger upkeep forwarding routing reading "
-    "moves queues workers",
-    "tuning": "",
-    "server": f"{VOCABULARY} clock settings core engine answers queues workers tuning",
+    "engine.durability": f"{VOCABULARY} clock settings core storage",
+    "engine": f"{VOCABULARY} clock settings core storage engine.durability",
+    "reader": f"{VOCABULARY} core storage engine.durability",
+    "server": f"{VOCABULARY} clock settings core engine",
     "client": f"{VOCABULARY} clock settings",
-    "spark": f"{VOCABULARY} clock settings client segments",
+    "spark": f"{VOCABULARY} clock settings client reader",
     "spark.jobs.__main__": "cli",  # an entry, for spark-submit
-    "cli": f"{VOCABULARY} clock settings engine server client segments spark",
+    "cli": f"{VOCABULARY} clock settings engine server client reader spark",
     "testing": f"{VOCABULARY} clock settings core storage engine server client testing.oracle",
     "testing.oracle": "model errors",
 }
@@ -259,17 +243,17 @@ def test_importing_topics_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("name", "source", "part"),
     [
-        ("topics.core.log", "import topics.storage.wal", "topics.storage"),
-        ("topics.core.log", "from topics.storage import wal", "topics.storage"),
-        ("topics.core.log", "from topics import clock", "topics.clock"),
-        ("topics.core.log", "def f():\n    from ..storage.wal import Wal", "topics.storage"),
+        ("topics.core.topic.log", "import topics.storage.wal", "topics.storage"),
+        ("topics.core.topic.log", "from topics.storage import wal", "topics.storage"),
+        ("topics.core.topic.log", "from topics import clock", "topics.clock"),
+        ("topics.core.topic.log", "def f():\n    from ...storage.wal import Wal", "topics.storage"),
         ("topics.storage.wal", "from topics.core.entries import Appended", "topics.core"),
         ("topics.client.consumer", "from topics.engine import Engine", "topics.engine"),
         ("topics.server.app", "import topics.storage", "topics.storage"),
         ("topics.spark.reader", "from topics.storage.segments import read", "topics.storage"),
-        ("topics.testing.oracle", "from topics.core.log import Log", "topics.core"),
+        ("topics.testing.oracle", "from topics.core.topic.log import Log", "topics.core"),
         ("topics.model", "from topics.settings import Settings", "topics.settings"),
-        ("topics.core.log", "from topics.testing.oracle import Oracle", "topics.testing.oracle"),
+        ("topics.core.topic.log", "from topics.testing.oracle import Oracle", "topics.testing.oracle"),
         ("topics.engine", "from topics.brandnew import x", "topics.brandnew"),
     ],
 )
@@ -284,9 +268,7 @@ def test_a_package_without_a_row_is_found() -> None:
 
 def test_relative_imports_inside_a_layer_are_allowed() -> None:
     package = Module("topics.core", "from .log import Log\nfrom . import entries", is_package=True)
-    module = Module(
-        "topics.core.machine", "from .log import Log\nfrom topics import __version__\nfrom ..model import X"
-    )
+    module = Module("topics.core.apply", "from .log import Log\nfrom topics import __version__\nfrom ..model import X")
     assert forbidden_imports(package) == forbidden_imports(module) == []
 
 
@@ -333,7 +315,7 @@ def test_look_alikes_are_not_mistaken_for_time_files_or_environment() -> None:
     [
         ("topics.clock", "import time\ntime.monotonic()"),
         ("topics.settings", "import os\nos.environ"),
-        ("topics.storage.files", "import os, fcntl\nos.fsync(3)"),
+        ("topics.storage.disk", "import os, fcntl\nos.fsync(3)"),
         ("topics.server.console.pages", "from pathlib import Path\nPath('x').read_bytes()"),
     ],
 )

@@ -18,8 +18,8 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, Event, ResponseReceived, StreamEnded
 from h2.settings import Settings
 
-from topics.server.exchange import Answer, App, Connections, Exchange, Limits, Request, Stream, error_answer
-from topics.server.listener import Listener, Sniffer
+from topics.server.transport.exchange import Answer, App, Connections, Exchange, Limits, Request, Stream, error_answer
+from topics.server.transport.listener import Listener, Sniffer
 from topics.testing.clock import ManualClock
 
 P = ParamSpec("P")

@@ -12,10 +12,10 @@ from tests.engine.running import begun, data, running, turns
 from tests.engine.test_cold_reads import CountingDisk
 from topics.engine import Engine
 from topics.model import Durability
-from topics.server.delivery import Delivery
-from topics.server.feeds import Feed, Push, Reader, Template
-from topics.server.outlet import NEVER
-from topics.server.pressure import Pressure
+from topics.server.live.delivery import Delivery
+from topics.server.live.feeds import Feed, Push, Reader, Template
+from topics.server.live.pressure import Pressure
+from topics.server.transport.outlet import NEVER
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty, MemoryDisk

@@ -20,10 +20,10 @@ from tests.api.rawclient import (
     speaks,
     until,
 )
-from topics.server.exchange import Exchange, Limits, Stream
-from topics.server.http1 import Http1
-from topics.server.http1_reader import Reader
-from topics.server.listener import Listener, serve
+from topics.server.transport.exchange import Exchange, Limits, Stream
+from topics.server.transport.http1 import Http1
+from topics.server.transport.http1_reader import Reader
+from topics.server.transport.listener import Listener, serve
 from topics.testing.clock import ManualClock
 
 DATE = "Tue, 14 Nov 2023 22:13:20 GMT"  # of a ManualClock

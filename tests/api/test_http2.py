@@ -19,10 +19,10 @@ from h2.events import (
 from h2.settings import SettingCodes
 
 from tests.api.rawclient import Http2Client, MemoryTransport, RawClient, ScriptedApp, on_loop, speaks, until
-from topics.server.exchange import Exchange, Limits, Stream
-from topics.server.http2 import Http2
-from topics.server.http2_reader import FrameWatch
-from topics.server.listener import Listener, serve
+from topics.server.transport.exchange import Exchange, Limits, Stream
+from topics.server.transport.http2 import Http2
+from topics.server.transport.http2_reader import FrameWatch
+from topics.server.transport.listener import Listener, serve
 from topics.testing.clock import ManualClock
 
 SMALL = Limits(body_bytes_max=1000, headers_max=10, target_bytes_max=100, head_bytes_max=4096)

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.api.rawclient import MemoryTransport, RawClient, ScriptedApp, chunked, get, on_loop, post, request, until
-from topics.server.exchange import Exchange, Limits
-from topics.server.listener import serve
+from topics.server.transport.exchange import Exchange, Limits
+from topics.server.transport.listener import serve
 
 LIMITS = Limits(
     body_bytes_max=2000, head_bytes_max=4000, target_bytes_max=500, headers_max=20, refused_body_bytes_max=300

@@ -4,7 +4,7 @@ import socket
 from contextlib import ExitStack
 from threading import Event
 
-from topics.server.listener import ACCEPTS_PER_TURN
+from topics.server.transport.listener import ACCEPTS_PER_TURN
 from topics.testing.server import ServerThread
 
 RUSH = 20 * ACCEPTS_PER_TURN

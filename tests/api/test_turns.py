@@ -7,13 +7,21 @@ from typing import Any
 
 import pytest
 
+import topics
 from tests.api.conftest import Start
 from tests.api.socketclient import open_socket
 from tests.api.transcript import Client
 from topics.testing.server import ServerThread
 
 REQUESTS = 600  # of one connection: more than are parsed, held or awaited at a time
-CHANGING = ("storage/wal.py", "ledger.py", "store.py", "forwarding.py", "server/delivery.py", "server/watch.py")
+CHANGING = (
+    "storage/wal.py",
+    "engine/ledger.py",
+    "engine/durability/store.py",
+    "engine/routers/forwarder.py",
+    "server/live/delivery.py",
+    "server/live/sessions.py",
+)
 
 
 @pytest.fixture
@@ -35,6 +43,8 @@ def callers(server: ServerThread) -> Iterator[set[str]]:
     engine.submit = watched  # type: ignore[method-assign]
     yield seen
     assert any(name.endswith(("handlers/records.py", "handlers/ws.py")) for name in seen)
+    package = Path(topics.__file__).parent
+    assert all((package / module).is_file() for module in CHANGING), "a module that was moved"
     below = {module for module in CHANGING for name in seen if name.endswith(f"topics/{module}")}
     assert not below, f"a request was handled within {sorted(below)}"
 

@@ -34,7 +34,7 @@ from tests.api.socketclient import (
     text,
 )
 from tests.api.transcript import Client, Connection, refused, request_bytes
-from topics.server.websocket import BrokenOff, FrameReader
+from topics.server.transport.websocket import BrokenOff, FrameReader
 from topics.testing.server import ServerThread
 
 ORIGIN = "https://app.example"

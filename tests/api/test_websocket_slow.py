@@ -8,7 +8,7 @@ import pytest
 from tests.api.conftest import Start
 from tests.api.socketclient import CLOSE, PING, PONG, TEXT, Frame, Socket, client_frame, open_socket, text
 from tests.api.transcript import Client
-from topics.server.conversation import AHEAD_BYTES_MAX, AHEAD_MAX, ANSWERS_MAX, Conversation
+from topics.server.live.conversation import AHEAD_BYTES_MAX, AHEAD_MAX, ANSWERS_MAX, Conversation
 from topics.testing.disk import MemoryDisk
 from topics.testing.server import ServerThread
 

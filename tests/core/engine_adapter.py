@@ -7,10 +7,10 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Raw, structs
 
-from topics.answers import ReadResult
 from topics.core.entries import GapOpened
-from topics.core.records import NO_META, RecordIn
+from topics.core.topic.records import NO_META, RecordIn
 from topics.engine import Engine
+from topics.engine.answers import ReadResult
 from topics.errors import TopicNotFound
 from topics.model import Durability, Record, TagMatch, TopicConfig
 from topics.settings import Settings

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from topics.core.config import ConfigIn, resolve
+from topics.core.topic.config import ConfigIn, resolve
 from topics.errors import InvalidRequest, TopicIncompatible
 from topics.model import SEQ_MAX, TopicConfig
 

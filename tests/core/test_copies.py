@@ -5,8 +5,8 @@ from array import array
 import pytest
 from msgspec import Raw
 
-from topics.core.copies import MERGED_MIN, Copier
-from topics.core.records import Batch, RecordIn, batch_of, decode_body
+from topics.core.routing.copies import MERGED_MIN, Copier
+from topics.core.topic.records import Batch, RecordIn, batch_of, decode_body
 from topics.settings import Settings
 
 

@@ -29,7 +29,7 @@ from topics.core.entries import (
     TopicDeleted,
     UnknownEntry,
 )
-from topics.core.records import Batch
+from topics.core.topic.records import Batch
 from topics.model import SEQ_MAX, RouterDefinition, TagMatch, TopicConfig
 
 BATCH = Batch(b'{"records":[{"data":1},{"data":22}]}', array("I", [1, 2]), False)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
-from topics.core import walk
-from topics.core.blocks import BLOCK, Blocks
-from topics.core.log import Log
-from topics.core.parts import PAGE_ROWS, Cache, Chunk
-from topics.core.records import Batch
-from topics.core.walk import Plan, Query
+from topics.core.topic import walk
+from topics.core.topic.blocks import BLOCK, Blocks
+from topics.core.topic.log import Log
+from topics.core.topic.parts import PAGE_ROWS, Cache, Chunk
+from topics.core.topic.records import Batch
+from topics.core.topic.walk import Plan, Query
 from topics.model import EXAMINED_MIN, TagMatch
 
 CACHE_BYTES = 10**9

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, open_gap, record_in, topic_view
-from topics.answers import DeleteResult
-from topics.core import blocks, decide, log, parts, walk
+from topics.core import decide
+from topics.core.topic import blocks, log, parts, walk
 from topics.engine import Engine
+from topics.engine.answers import DeleteResult
 from topics.errors import Refusal
 from topics.model import TagMatch, TopicConfig
 from topics.settings import Settings

@@ -5,8 +5,8 @@ from array import array
 import pytest
 from msgspec import Raw
 
-from topics.core.parts import PAGE_OVERHEAD_BYTES, PAGE_ROWS, Cache, Chunk, ColdPage, Columns, Projection, Sealed
-from topics.core.records import parse_write
+from topics.core.topic.parts import PAGE_OVERHEAD_BYTES, PAGE_ROWS, Cache, Chunk, ColdPage, Columns, Projection, Sealed
+from topics.core.topic.records import parse_write
 from topics.model import TagMatch
 from topics.settings import Settings
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from msgspec import Raw
 
-from topics.core import queue as queue_module
-from topics.core.letters import Job, batch_of_copies, letter, origin, restored
-from topics.core.queue import Queue, Seqs, lease_id, lease_number
+from topics.core.queue import jobs as queue_module
+from topics.core.queue.jobs import Queue, Seqs, lease_id, lease_number
+from topics.core.queue.letters import Job, batch_of_copies, letter, origin, restored
 from topics.errors import InvalidRequest
 from topics.model import TopicConfig
 

@@ -15,9 +15,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from topics import moves, queues
-from topics.core import blocks, decide, log, parts, queue, walk
+from topics.core import decide
+from topics.core.queue import jobs as jobs_module
+from topics.core.topic import blocks, log, parts, walk
 from topics.engine import Engine
+from topics.engine.queues import claims, dead_letters
 from topics.errors import TopicFull
 from topics.model import TopicConfig
 from topics.settings import Settings
@@ -29,9 +31,9 @@ T = TypeVar("T")
 
 NODES = ["a", "b", "c"]
 TINY = [
-    *((module, "BLOCK", 8) for module in (blocks, log, decide, moves)),
-    *((module, "PAGE_ROWS", 4) for module in (parts, walk, queues)),
-    (queue, "STALE_MAX", 2),
+    *((module, "BLOCK", 8) for module in (blocks, log, decide, dead_letters)),
+    *((module, "PAGE_ROWS", 4) for module in (parts, walk, claims)),
+    (jobs_module, "STALE_MAX", 2),
 ]
 configs = st.fixed_dictionaries(
     {},

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from topics.core.records import NO_META, Batch, RecordIn, WriteIn, batch_of, decode_body, parse_write
+from topics.core.topic.records import NO_META, Batch, RecordIn, WriteIn, batch_of, decode_body, parse_write
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.settings import Settings
 

@@ -26,7 +26,7 @@ from tests.core.test_model import (
     batches,
     profile,
 )
-from topics.core import forward
+from topics.core.routing import steps
 from topics.model import RouterDefinition, TopicConfig
 from topics.settings import Settings
 from topics.testing.oracle import Oracle
@@ -206,7 +206,7 @@ class PagedRouterMachine(TinyRouterMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch.setattr(forward, "PAGE_ROWS", 4)
+        self.patch.setattr(steps, "PAGE_ROWS", 4)
 
     async def play(self, command: Any) -> None:
         if isinstance(command, PutRouter):

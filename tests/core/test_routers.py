@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from topics.core import copies, decide, dump, forward, routers
-from topics.core.copies import MissingRecord, Stamps, add_hops, hops_between, stamped
+from topics.core import decide, dump
+from topics.core.apply import apply, end_replay, replay
 from topics.core.decide import Caps
 from topics.core.entries import (
     AnyEntry,
@@ -23,10 +23,12 @@ from topics.core.entries import (
     TopicCreated,
     TopicDeleted,
 )
-from topics.core.machine import State, apply, end_replay, replay
-from topics.core.parts import Chunk
-from topics.core.records import Batch
-from topics.core.routers import HOP_RUNS, PutRouter
+from topics.core.routing import copies, steps, table
+from topics.core.routing.copies import MissingRecord, Stamps, add_hops, hops_between, stamped
+from topics.core.routing.table import HOP_RUNS, PutRouter
+from topics.core.state import State
+from topics.core.topic.parts import Chunk
+from topics.core.topic.records import Batch
 from topics.errors import InvalidRequest, RouterCycle, Throttled, TopicFull, TopicIncompatible, TopicNotFound
 from topics.model import RouterDefinition, TagMatch, TopicConfig
 
@@ -59,8 +61,8 @@ def step(state: State, id: int = AB, now: int = 1000, caps: Caps | None = None, 
     one = state.routers.by_id[id]
     source = state.by_id[one.source]
 
-    def found(records_max: int) -> forward.Walked:
-        stamp = forward.stamp_of(state, one)
+    def found(records_max: int) -> steps.Walked:
+        stamp = steps.stamp_of(state, one)
         dest = state.by_id[one.dest]
 
         def is_known(seq: int) -> bool:
@@ -68,9 +70,9 @@ def step(state: State, id: int = AB, now: int = 1000, caps: Caps | None = None, 
             return at > 0 and dest.log.is_live(at)
 
         rows = lambda part, start, stop: part.columns(start, stop)  # noqa: E731
-        return forward.walk(source, one, source.log.head, stamp, is_known, rows, records_max)
+        return steps.walk(source, one, source.log.head, stamp, is_known, rows, records_max)
 
-    done = forward.place(state, one, found, now, caps or Caps(), is_referable)
+    done = steps.place(state, one, found, now, caps or Caps(), is_referable)
     for entry in done.entries if done is not None else ():
         apply(state, entry)
     return done
@@ -188,8 +190,8 @@ def test_whole_bodies_are_shared_and_parts_of_them_are_not() -> None:
 
 def test_a_step_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """RT9: no router takes the loop for itself."""
-    monkeypatch.setattr(forward, "STEP_RECORDS", 4)
-    monkeypatch.setattr(forward, "STEP_BYTES", 30)
+    monkeypatch.setattr(steps, "STEP_RECORDS", 4)
+    monkeypatch.setattr(steps, "STEP_BYTES", 30)
     state = state_of(topic(A), topic(B), router(AB, A, B))
     apply(state, Appended(A, 1, 0, batch(*range(6))))
     apply(state, Appended(A, 7, 0, batch("x" * 50, "y" * 20, 1)))
@@ -285,7 +287,7 @@ def test_a_loss_takes_the_routers_behind_it_along(cursor: int, last: int, new: i
     state = state_of(topic(A), topic(B), router(AB, A, B, cursor))
     apply(state, Appended(A, 1, 0, batch(1, 2, 3, 4, 5, 6)))
     apply(state, Deleted(A, 2, []))
-    found = routers.holes(state, state.by_id[A], last, new, 0)
+    found = table.holes(state, state.by_id[A], last, new, 0)
     assert [(f.entry.lost, f.entry.cursor) for f in found if isinstance(f, Forwarding)] == (
         [(lost, last)] if lost else []
     )
@@ -445,6 +447,6 @@ def test_a_topic_takes_its_routers_with_it() -> None:
 def test_a_cursor_above_its_source_s_head_comes_down() -> None:
     """RT22"""
     state = state_of(topic(A), topic(B), router(AB, A, B, 9))
-    for entry in list(routers.lowered_cursors(state)):
+    for entry in list(table.lowered_cursors(state)):
         apply(state, entry)
     assert (state.routers.by_id[AB].cursor, state.by_id[B].log.head) == (0, 0)

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from topics import store
-from topics.core import decide, machine
+from topics.core import decide
+from topics.core import state as core_state
+from topics.engine.durability import store
 from topics.storage import snapshots, wal
 
 SMALL = [
@@ -13,7 +14,7 @@ SMALL = [
     (snapshots, "DELTAS_MAX", 2),  # every third checkpoint folds the deltas into a new base
     (snapshots, "DELTA_BYTES_MIN", 100_000),
     (store, "SMALL_PIECES_MAX", 2),  # small pieces are merged early
-    (machine, "RESERVE", 8),  # reservations run out every few records
+    (core_state, "RESERVE", 8),  # reservations run out every few records
     (decide, "RESERVE", 8),
 ]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from topics.core.config import ConfigIn, resolve
+from topics.core.topic.config import ConfigIn, resolve
 from topics.engine import Engine
 from topics.model import RouterDefinition, TagMatch, TopicConfig
 from topics.testing.disk import Outcome

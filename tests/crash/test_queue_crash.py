@@ -12,8 +12,8 @@ import pytest
 
 from tests.crash.run import finished
 from tests.crash.test_crash import noted, quiet
-from topics.answers import Claimed
 from topics.engine import Engine
+from topics.engine.answers import Claimed
 from topics.errors import StorageError
 from topics.settings import Settings
 from topics.testing.clock import ManualClock

@@ -12,13 +12,13 @@ import pytest
 from tests.engine.running import begun, data, open_engine, running, texts, turns
 from topics.core import entries
 from topics.core.decide import Append
-from topics.core.records import RecordIn, batch_of
+from topics.core.topic.records import RecordIn, batch_of
 from topics.engine import Engine
 from topics.errors import CommitFailed
 from topics.model import Durability
 from topics.settings import Settings
 from topics.storage import frames
-from topics.storage.replay import Replay
+from topics.storage.log_files import Replay
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty, MemoryDisk
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engine.running import begun, data, open_engine, running, seqs, texts, tick, turns, views
-from topics.core.walk import Query
+from topics.core.topic.walk import Query
 from topics.engine import Engine
 from topics.errors import CommitFailed, TopicNotFound, UnusableDirectory
 from topics.model import TagMatch

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from tests.engine.running import begun, data, open_engine, running, seqs, texts, turns
-from topics.core import decide, forward, machine
-from topics.core.parts import Chunk
+from topics.core import decide
+from topics.core import state as core_state
+from topics.core.routing import steps
+from topics.core.topic.parts import Chunk
 from topics.engine import Engine
+from topics.engine.routers.forwarder import SHARED_MIN
 from topics.errors import CommitFailed
-from topics.forwarding import SHARED_MIN
 from topics.model import TagMatch
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
@@ -427,7 +429,7 @@ async def test_at_least_once_may_copy_again() -> None:
 
 async def test_a_router_with_a_long_backlog_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """RT9: one step each, in turn."""
-    monkeypatch.setattr(forward, "STEP_RECORDS", 10)
+    monkeypatch.setattr(steps, "STEP_RECORDS", 10)
     async with running() as engine:
         await engine.put_topic("b", {"cap_records": 1, "discard": "reject"})
         await route(engine, "ab", "cd")
@@ -535,7 +537,7 @@ async def test_a_deleted_router_stops_at_once_and_leaves_its_copies() -> None:
 
 async def test_copies_pass_reservations_like_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """DU10, RT17: no acked seq of a dest is handed out again after a loss of power."""
-    monkeypatch.setattr(machine, "RESERVE", 8)
+    monkeypatch.setattr(core_state, "RESERVE", 8)
     monkeypatch.setattr(decide, "RESERVE", 8)
     disk = MemoryDisk()
     engine = open_engine(disk)

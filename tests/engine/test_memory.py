@@ -3,7 +3,7 @@
 import pytest
 
 from tests.engine.running import data, running, seqs, tick
-from topics.core.parts import Chunk, Sealed
+from topics.core.topic.parts import Chunk, Sealed
 from topics.settings import MIB, Settings
 from topics.testing.clock import ManualClock
 from topics.testing.disk import MemoryDisk

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from tests.engine.running import begun, data, open_engine, running, seqs, texts, turns
-from topics import queues
-from topics.answers import Claimed
 from topics.engine import Engine
+from topics.engine.answers import Claimed
+from topics.engine.queues import claims
+from topics.engine.queues.crews import Worker
 from topics.errors import CommitFailed, Damaged, NotAQueue, TopicNotFound, TopicsError
 from topics.model import TagMatch
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty, MemoryDisk
-from topics.workers import Worker
 
 QUEUE = {"type": "queue", "lease_ms": 1000}
 
@@ -132,7 +132,7 @@ async def test_jobs_in_segments_are_handed_out_after_a_restart() -> None:
 
 async def test_a_cache_too_small_for_a_claim_gives_what_is_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """QU4: fewer than asked for is no error, and nothing hangs."""
-    monkeypatch.setattr(queues, "COLD_TRIES_MAX", 2)
+    monkeypatch.setattr(claims, "COLD_TRIES_MAX", 2)
     disk = MemoryDisk()
     settings = Settings(segment_max_events=2, cache_bytes=1)
     async with running(disk, settings=settings) as engine:
@@ -151,7 +151,7 @@ async def test_a_cache_too_small_for_a_claim_gives_what_is_at_hand(monkeypatch: 
 
 async def test_a_claim_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """LM6: but for a single job that is larger than the bound."""
-    monkeypatch.setattr(queues, "HAND_BYTES_MAX", 1000)
+    monkeypatch.setattr(claims, "HAND_BYTES_MAX", 1000)
     async with running() as engine:
         await engine.put_topic("q", QUEUE)
         await engine.append("q", data("x" * 5000, "x" * 600, "x" * 200, "x" * 200))

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from topics.core.parts import Chunk, Sealed
-from topics.core.records import NO_META, RecordIn, batch_of
+from topics.core.topic.parts import Chunk, Sealed
+from topics.core.topic.records import NO_META, RecordIn, batch_of
 from topics.engine import Engine
-from topics.sealing import JOB_BYTES_MIN, PiecePlan, Rows, Sealer, encode, plan
+from topics.engine.durability.sealing import JOB_BYTES_MIN, PiecePlan, Rows, Sealer, encode, plan
 from topics.settings import Settings
-from topics.storage.files import RealDisk
+from topics.storage.disk import RealDisk
 from topics.storage.segments import SegmentFile, SegmentRows
 
 SETTINGS = Settings()

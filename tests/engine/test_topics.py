@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 
 from tests.engine.running import begun, data, open_engine, running, seqs, texts, tick, turns
-from topics.core.records import RecordIn
+from topics.core.topic.records import RecordIn
 from topics.engine import Engine
 from topics.errors import (
     BatchTooLarge,

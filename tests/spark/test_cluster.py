@@ -25,8 +25,8 @@ from tests.spark.commands import COMMAND, SPARK, environ_of_spark
 from tests.spark.rig import PATIENCE_S
 from tests.spark.test_submit import where
 from topics.client import Client
-from topics.spark.lake import Lake, checksum_of
 from topics.spark.session import SHORT_LIVED
+from topics.spark.tables.lake import Lake, checksum_of
 from topics.testing.server import ServerProcess
 
 PACKAGE = "org.apache.spark.deploy"

@@ -13,11 +13,12 @@ from tests.spark.commands import Command
 from tests.spark.rig import Rig, gaps, seqs
 from topics.client import NewRecord
 from topics.errors import ConfigurationError, InvalidRequest
-from topics.segments import Lost
-from topics.spark.jobs import archiving, iceberg
+from topics.reader import Lost
+from topics.spark.jobs import archiving
 from topics.spark.jobs.archiving import Archived, Plan, archive
-from topics.spark.lake import Commit, Lake, Trimmed
 from topics.spark.options import Connection
+from topics.spark.tables import iceberg
+from topics.spark.tables.lake import Commit, Lake, Trimmed
 
 Archive = Callable[..., Archived]
 
@@ -161,10 +162,10 @@ def test_nothing_is_trimmed_before_the_lake_is_durable(
 ) -> None:
     """The order in which it happens: files and directories synced, the commit, the note of the trim, the delete."""
     from topics.client import Client
-    from topics.spark.jobs import files
+    from topics.spark.tables import outputs
 
     topic, steps = rig.topic(count=50), []
-    sync, commit, delete = files.sync, Lake.commit, Client.delete_records
+    sync, commit, delete = outputs.sync, Lake.commit, Client.delete_records
 
     def noted(step: Callable[[Any], str], call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*given: Any, **named: Any) -> Any:
@@ -177,7 +178,7 @@ def test_nothing_is_trimmed_before_the_lake_is_durable(
     def kind(given: Any) -> str:
         return "sync file" if given[0].endswith(".parquet") else "sync directory"
 
-    monkeypatch.setattr(files, "sync", noted(kind, sync))
+    monkeypatch.setattr(outputs, "sync", noted(kind, sync))
     monkeypatch.setattr(Lake, "commit", noted(lambda given: "trim" if given[1].trimmed else "commit", commit))
     monkeypatch.setattr(Client, "delete_records", noted(lambda _: "delete", delete))
     run(topic, trims=True)

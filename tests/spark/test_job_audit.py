@@ -13,15 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from topics import segments
+from topics import reader
 from topics.client import Client
 from topics.core.dump import TopicItem
 from topics.errors import InvalidRequest
 from topics.model import Gap
-from topics.segments import Lost
+from topics.reader import Lost
 from topics.spark.jobs.auditing import Audit, audit
-from topics.spark.lake import Commit, Covered, Lake, LakeFile, checksum_of, open_root
-from topics.storage.files import RealDisk
+from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, checksum_of, open_root
+from topics.storage.disk import RealDisk
 from topics.storage.segments import SegmentFile, decode_file, decode_piece
 from topics.storage.snapshots import Snapshots
 from topics.testing.server import ServerProcess
@@ -70,7 +70,7 @@ class House:
 
     def archive(self, topic: str, seqs: range, *, gaps: list[Lost] | None = None, has_checksum: bool = False) -> Path:
         """Put seqs of a topic into the lake, as they are in the directory; the file."""
-        with segments.open_directory(self.data) as directory:
+        with reader.open_directory(self.data) as directory:
             epoch = directory.topic(topic).epoch
             batches = list(directory.batches(topic, seqs.start - 1, seqs[-1]))
         table = pa.Table.from_batches(batches)

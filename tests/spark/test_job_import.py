@@ -16,9 +16,9 @@ from tests.spark.rig import Rig, said_by
 from topics.client import Record
 from topics.errors import InvalidRequest
 from topics.spark.jobs import importing
-from topics.spark.jobs.formats import Mapped
 from topics.spark.jobs.importing import Imported, Source, import_
 from topics.spark.options import Connection
+from topics.spark.tables.formats import Mapped
 from topics.testing.clock import ManualClock
 
 Import = Callable[..., Imported]

@@ -10,7 +10,7 @@ from tests.spark.commands import Command
 from tests.spark.rig import Rig
 from topics.client import NewRecord
 from topics.errors import InvalidRequest
-from topics.segments import Lost
+from topics.reader import Lost
 from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.jobs.replaying import History, Replayed, replay
 from topics.spark.options import Connection

@@ -15,10 +15,10 @@ from tests.spark.rig import Rig
 from topics.client import Job
 from topics.clock import SystemClock
 from topics.errors import InvalidRequest
-from topics.segments import Lost
-from topics.spark.jobs import charts
+from topics.reader import Lost
 from topics.spark.jobs.reporting import ages, report, step_of
-from topics.spark.lake import Commit, Covered, Lake
+from topics.spark.report import charts
+from topics.spark.tables.lake import Commit, Covered, Lake
 from topics.testing.server import ServerProcess
 
 VOID = {"meta", "rect", "line"}

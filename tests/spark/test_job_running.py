@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from topics.errors import InvalidRequest
-from topics.spark.jobs.errors import failure_of, shortened
-from topics.spark.jobs.files import Place
-from topics.spark.jobs.progress import Progress, lag_of
-from topics.spark.jobs.running import settings_of
+from topics.spark.runs.failures import failure_of, shortened
+from topics.spark.runs.progress import Progress, lag_of
+from topics.spark.runs.running import settings_of
+from topics.spark.tables.outputs import Place
 from topics.testing.clock import ManualClock
 
 PLANNED = """[PYTHON_DATA_SOURCE_ERROR] Failed to generate read partitions: Traceback (most recent call last):

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from topics.errors import Damaged, InvalidRequest
-from topics.segments import Lost
-from topics.spark import lake as lakes
-from topics.spark.lake import Commit, Covered, Lake, LakeFile, Trimmed, read_rows
+from topics.reader import Lost
+from topics.spark.tables import lake as lakes
+from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed, read_rows
 
 
 def covered(first: int, last: int, *, epoch: int = 1, gaps: list[Lost] | None = None, files: int = 0) -> Covered:

@@ -14,16 +14,16 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from topics.client import Client
 from topics.errors import InvalidRequest
-from topics.segments import Lost
+from topics.reader import Lost
 from topics.settings import Settings
-from topics.spark.lake import Commit, Covered, Lake, LakeFile, Trimmed
 from topics.spark.options import read_options
 from topics.spark.origins import Origins
 from topics.spark.plan import Part, RecordsLost, parts_of
 from topics.spark.reader import PartReader, settle
 from topics.spark.schema import Projection, Shape
 from topics.spark.source import TopicsStreamReader
-from topics.storage.files import RealDisk
+from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed
+from topics.storage.disk import RealDisk
 from topics.testing.server import ServerProcess, ServerThread
 
 FIELDS = {"seq": LongType(), "data": StringType(), "kind": StringType(), "gap_from": LongType(), "gap_to": LongType()}

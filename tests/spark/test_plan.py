@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topics.ranges import Range, aligned, intersect, split, subtract, union
-from topics.segments import Lost, Piece
+from topics.reader import Lost, Piece
 from topics.spark.options import Cursor
 from topics.spark.plan import Look, RecordsLost, Stretch, Survey, bounds, check, limited, parts_of
 

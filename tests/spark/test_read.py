@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StringType, TimestampType
 
 from tests.spark.rig import Rig, gaps, said_by, seqs
-from topics import segments
+from topics import reader
 from topics.client import Client
 from topics.testing.server import ServerProcess
 
@@ -217,7 +217,7 @@ def test_a_directory_is_read_without_a_server(rig: Rig, stopped: ServerProcess) 
 def test_parts_of_a_directory_end_where_segments_end(rig: Rig, stopped: ServerProcess) -> None:
     rows = rig.load(url=None, path=str(stopped.data), topicPattern="ord.*", minPartitions=2)
     parts = rows.groupBy(F.spark_partition_id()).agg(F.min("seq"), F.max("seq")).collect()
-    with segments.open_directory(stopped.data) as directory:
+    with reader.open_directory(stopped.data) as directory:
         pieces = directory.pieces("orders")
     assert len(parts) == 2 and len(pieces) > 2
     assert {row[2] for row in parts} <= {piece.last for piece in pieces}

@@ -34,7 +34,9 @@ def test_times_are_those_of_utc(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
-@pytest.mark.parametrize("module", ["topics.spark", "topics.spark.lake", "topics.spark.java", "topics.spark.options"])
+@pytest.mark.parametrize(
+    "module", ["topics.spark", "topics.spark.tables.lake", "topics.spark.java", "topics.spark.options"]
+)
 def test_importing_does_not_import_pyspark(module: str) -> None:
     code = f"import sys, {module}; print('pyspark' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.rig import Collected, Rig, gaps, said_by, seqs
-from topics.spark.lake import Commit, Covered, Lake, LakeFile
+from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile
 from topics.testing.server import ServerProcess
 
 

@@ -12,8 +12,8 @@ import pytest
 from tests.spark.commands import SPARK, environ_of_spark
 from tests.spark.rig import PATIENCE_S, Rig
 from topics.spark.jobs.archiving import Plan, archive
-from topics.spark.lake import Lake
 from topics.spark.options import Connection
+from topics.spark.tables.lake import Lake
 
 MODULE = (sys.executable, "-m", "topics.spark.jobs")
 

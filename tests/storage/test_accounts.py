@@ -15,10 +15,10 @@ import pytest
 from topics.core.dump import TopicItem
 from topics.engine import Engine
 from topics.model import TagMatch
-from topics.segments import Check, open_directory
+from topics.reader import Check, open_directory
 from topics.settings import Settings
 from topics.storage import snapshots
-from topics.storage.files import RealDisk
+from topics.storage.disk import RealDisk
 from topics.storage.snapshots import Snapshots
 from topics.testing.clock import ManualClock
 

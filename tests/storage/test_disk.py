@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from topics.clock import Clock
 from topics.errors import DirectoryLocked
-from topics.storage.files import Disk
+from topics.storage.disk import Disk
 from topics.testing.clock import ManualClock
 from topics.testing.disk import (
     CrashAt,

@@ -23,7 +23,7 @@ import pytest
 import uvloop
 
 from topics.errors import DirectoryLocked, UnusableDirectory
-from topics.storage.files import LOCK_NAME, Disk, RealDisk
+from topics.storage.disk import LOCK_NAME, Disk, RealDisk
 from topics.testing.disk import MemoryDisk
 
 DISKS = ["memory", "process", "thread"]
@@ -391,7 +391,7 @@ def test_a_refused_opening_takes_back_the_directories_it_made(tmp_path: Path) ->
 OPEN_AND_LOCK = """
 import os, sys
 from topics.errors import TopicsError
-from topics.storage.files import RealDisk
+from topics.storage.disk import RealDisk
 path, is_dropped, create = sys.argv[1], sys.argv[2] == "True", sys.argv[3] == "True"
 if is_dropped and os.getuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
@@ -466,7 +466,7 @@ def test_a_second_process_is_refused_and_changes_nothing(tmp_path: Path) -> None
 
 def test_a_killed_process_leaves_no_lock_behind(tmp_path: Path) -> None:
     """ST11: the lock is the kernel's, not the file's existence."""
-    holder = "import sys; from topics.storage.files import RealDisk; d = RealDisk(sys.argv[1]); d.lock(); print(1)"
+    holder = "import sys; from topics.storage.disk import RealDisk; d = RealDisk(sys.argv[1]); d.lock(); print(1)"
     with python(holder + "; sys.stdout.flush(); sys.stdin.read()", tmp_path) as process:
         assert process.stdout is not None and process.stdout.readline() == "1\n"
         assert open_and_lock(tmp_path)[-1].startswith("DirectoryLocked")
@@ -723,7 +723,7 @@ def test_closing_the_disk_fails_pending_syncs_and_ends_the_helper(helped: RealDi
 def test_the_helper_goes_when_its_server_is_killed(tmp_path: Path) -> None:
     source = """
 import asyncio, sys
-from topics.storage.files import RealDisk
+from topics.storage.disk import RealDisk
 async def main():
     disk = RealDisk(sys.argv[1])
     await disk.sync(disk.create("a"))

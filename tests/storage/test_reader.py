@@ -1,4 +1,4 @@
-"""The public reader: what `topics.segments` shows of directories that the engine has written."""
+"""The public reader: what `topics.reader` shows of directories that the engine has written."""
 
 import asyncio
 import os
@@ -19,15 +19,15 @@ import pyarrow as pa
 import pytest
 from msgspec import Raw
 
-from topics import segments
-from topics.core.records import RecordIn
+from topics import reader
+from topics.core.topic.records import RecordIn
 from topics.engine import Engine
 from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
 from topics.model import Gap, TagMatch
-from topics.segments import COLUMNS, Lost, Piece, open_directory, read_piece
+from topics.reader import COLUMNS, Lost, Piece, open_directory, read_piece
 from topics.settings import Settings
 from topics.storage import snapshots
-from topics.storage.files import RealDisk
+from topics.storage.disk import RealDisk
 from topics.testing.clock import ManualClock
 
 TEN = Settings(segment_max_events=10)
@@ -208,7 +208,7 @@ async def test_columns_come_in_the_order_asked_for(tmp_path: Path) -> None:
         await engine.append("a", numbers(3))
     with open_directory(tmp_path) as directory:
         (batch,) = directory.batches("a", columns=["data", "seq"])
-        assert batch.schema == segments.schema(["data", "seq"])
+        assert batch.schema == reader.schema(["data", "seq"])
         assert batch.to_pydict() == {"data": ["1", "2", "3"], "seq": [1, 2, 3]}
         with pytest.raises(InvalidRequest, match="no column 'deleted'"):
             directory.batches("a", columns=["deleted"])
@@ -254,7 +254,7 @@ async def test_reading_takes_no_lock_and_changes_nothing(tmp_path: Path) -> None
 
 
 def test_importing_the_reader_does_not_load_pyarrow() -> None:
-    code = "import sys, topics.segments; print('pyarrow' in sys.modules)"
+    code = "import sys, topics.reader; print('pyarrow' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"
 
@@ -377,7 +377,7 @@ async def test_a_snapshot_replaced_while_it_is_loaded_is_loaded_anew(tmp_path: P
     assert not set(names) & set(os.listdir(later))
     for when in names:
         path = image_of(now, tmp_path / f"read-{when}")
-        with segments.Directory(ChangingDisk(path, later, when)) as directory:
+        with reader.Directory(ChangingDisk(path, later, when)) as directory:
             assert directory.topic("a").sealed_through == snapshots.DELTAS_MAX + 2
 
 
@@ -412,7 +412,7 @@ class BusyReader:
         finally:
             self._has_begun.set()
 
-    def _read(self, directory: segments.Directory) -> None:
+    def _read(self, directory: reader.Directory) -> None:
         directory.reload()
         batches = directory.batches("a")
         rows = [row for batch in batches for row in zip(*batch.to_pydict().values(), strict=True)]
@@ -465,7 +465,7 @@ async def test_files_of_another_user_are_named(tmp_path: Path) -> None:
     async with engine_on(tmp_path) as engine:
         await engine.append("a", numbers(1))
     with pytest.raises(UnusableDirectory, match=r"snapshot-0000000001\.base: user \d+ may not"):
-        segments.Directory(ForbiddenDisk(tmp_path, create=False))
+        reader.Directory(ForbiddenDisk(tmp_path, create=False))
 
 
 async def test_a_newer_format_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from topics.errors import Damaged, UnusableDirectory
 from topics.storage import frames
 from topics.storage.frames import FileHeader
-from topics.storage.replay import Replay, name_of, number_in
+from topics.storage.log_files import Replay, name_of, number_in
 from topics.testing.disk import MemoryDisk
 
 SAME_BOOT, OTHER_BOOT = "boot-1", "boot-0"

@@ -9,7 +9,7 @@ import pytest
 
 from topics.errors import CommitFailed
 from topics.storage import frames, wal
-from topics.storage.replay import Replay, name_of
+from topics.storage.log_files import Replay, name_of
 from topics.storage.wal import Wal, settle
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Crashed, Faulty, Hook, MemoryDisk, crash_points

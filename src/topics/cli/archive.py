@@ -10,7 +10,7 @@ from topics.cli.spark import Conf, Master, Remote, Url
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from topics.spark.jobs.progress import Progress
+    from topics.spark.runs.progress import Progress
 
 
 def archive(
@@ -43,8 +43,8 @@ def archive(
     on_spark.require()
     from topics.spark.jobs.archiving import Plan
     from topics.spark.jobs.archiving import archive as run_archive
-    from topics.spark.jobs.running import run
     from topics.spark.options import Connection
+    from topics.spark.runs.running import run
 
     def job(spark: "SparkSession", progress: "Progress") -> None:
         plan = Plan(

@@ -41,9 +41,10 @@ def audit(
 
     from topics.errors import TopicsError
     from topics.settings import ClientSettings
-    from topics.spark.jobs import auditing, running
-    from topics.spark.jobs.errors import failure_of
-    from topics.spark.jobs.progress import Progress
+    from topics.spark.jobs import auditing
+    from topics.spark.runs import running
+    from topics.spark.runs.failures import failure_of
+    from topics.spark.runs.progress import Progress
 
     try:
         with ExitStack() as stack, Progress("audit") as progress:

@@ -10,7 +10,7 @@ from topics.cli.spark import Conf, Master, Remote, Url
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from topics.spark.jobs.progress import Progress
+    from topics.spark.runs.progress import Progress
 
 Format = Literal["parquet", "ndjson", "csv"]
 
@@ -41,8 +41,8 @@ def export(
     on_spark.require()
     from topics.spark.jobs.exporting import Wanted
     from topics.spark.jobs.exporting import export as run_export
-    from topics.spark.jobs.running import run
     from topics.spark.options import Connection
+    from topics.spark.runs.running import run
 
     wanted = Wanted(
         selection=topic,

@@ -10,7 +10,7 @@ from topics.cli.spark import AtLeastOnce, Conf, Master, Name, Remote, SetWindow,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from topics.spark.jobs.progress import Progress
+    from topics.spark.runs.progress import Progress
 
 Format = Literal["ndjson", "json", "csv", "parquet"]
 
@@ -48,11 +48,11 @@ def import_(
     Example: topics import 'orders/*.ndjson' orders --tag sku
     """
     on_spark.require()
-    from topics.spark.jobs.formats import Mapped
     from topics.spark.jobs.importing import Source
     from topics.spark.jobs.importing import import_ as run_import
-    from topics.spark.jobs.running import run
     from topics.spark.options import Connection
+    from topics.spark.runs.running import run
+    from topics.spark.tables.formats import Mapped
 
     mapped = Mapped(data=data, tag=tag, node=node, meta=meta, is_text=text)
     options = on_spark.pairs(option, "--option")

@@ -10,7 +10,7 @@ from topics.cli.spark import AtLeastOnce, Conf, Master, Name, Remote, SetWindow,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from topics.spark.jobs.progress import Progress
+    from topics.spark.runs.progress import Progress
 
 
 def replay(
@@ -43,8 +43,8 @@ def replay(
     on_spark.require()
     from topics.spark.jobs.replaying import History
     from topics.spark.jobs.replaying import replay as run_replay
-    from topics.spark.jobs.running import run
     from topics.spark.options import Connection, moment
+    from topics.spark.runs.running import run
 
     def job(spark: "SparkSession", progress: "Progress") -> None:
         history = History(

@@ -10,7 +10,7 @@ from topics.cli.spark import Conf, Master, Remote, Url
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from topics.spark.jobs.progress import Progress
+    from topics.spark.runs.progress import Progress
 
 
 def report(
@@ -34,7 +34,7 @@ def report(
     """
     on_spark.require()
     from topics.spark.jobs.reporting import report as run_report
-    from topics.spark.jobs.running import run
+    from topics.spark.runs.running import run
 
     def job(spark: "SparkSession", progress: "Progress") -> None:
         made = run_report(

@@ -11,7 +11,7 @@ from topics.cli.spark import Conf, Master, Remote, Url
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from topics.spark.jobs.progress import Progress
+    from topics.spark.runs.progress import Progress
 
 REFUSED: Final = 2
 
@@ -53,7 +53,7 @@ def transform(
     if check:
         return
     on_spark.require()
-    from topics.spark.jobs.running import run
+    from topics.spark.runs.running import run
 
     def job(spark: "SparkSession", progress: "Progress") -> None:
         done = run_transform(spark, file, once=once, url=url, checkpoint=checkpoint, progress=progress)

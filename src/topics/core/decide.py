@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from topics.core.blocks import BLOCK, Blocks
-from topics.core.config import ConfigIn, resolve
 from topics.core.entries import (
     AnyEntry,
     Appended,
@@ -27,9 +25,11 @@ from topics.core.entries import (
     TopicCreated,
     TopicDeleted,
 )
-from topics.core.machine import RESERVE, State, Topic
-from topics.core.records import Batch
-from topics.core.routers import PutRouter, check_router, holes, router_entries
+from topics.core.routing.table import PutRouter, check_router, holes, router_entries
+from topics.core.state import RESERVE, State, Topic
+from topics.core.topic.blocks import BLOCK, Blocks
+from topics.core.topic.config import ConfigIn, resolve
+from topics.core.topic.records import Batch
 from topics.errors import InvalidRequest, NotAQueue, RecordTooLarge, Throttled, TopicFull, TopicNotEmpty, TopicNotFound
 from topics.model import TopicConfig, is_topic_name
 

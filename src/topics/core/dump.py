@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
-from topics.core.copies import HopRun, StampRun
-from topics.core.machine import State, Topic, Written
-from topics.core.routers import Router
+from topics.core.routing.copies import HopRun, StampRun
+from topics.core.routing.table import Router
+from topics.core.state import State, Topic, Written
 from topics.model import Gap, RouterDefinition, TopicConfig
 
 Items = dict[bytes, bytes | None]  # None = the key is gone

@@ -24,7 +24,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from topics.core.records import Batch
+from topics.core.topic.records import Batch
 from topics.errors import TopicsError
 from topics.model import RouterDefinition, TopicConfig
 

@@ -3,10 +3,10 @@
 from typing import Any, Final
 
 from topics.server.auth import ADMIN, DELETE, READ, WRITE
-from topics.server.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
 from topics.server.handlers import diff, export, metrics, probes, queues, records, routers, topics, watch, ws
-from topics.server.openapi import show_openapi
+from topics.server.openapi.document import show_openapi
 from topics.server.routes import NO_SCOPES, Route, json_body
+from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
 
 READS: Final = frozenset((READ,))
 WRITES: Final = frozenset((WRITE,))

@@ -24,18 +24,18 @@ from topics.errors import (
     Unauthorized,
     UnsupportedMedia,
 )
-from topics.server.answers import refusal
 from topics.server.auth import ANYONE, Key, Keyring, bearer_token, query_token
 from topics.server.call import PACKED, Call, wants_gzip
 from topics.server.cors import Cors
-from topics.server.delivery import Delivery
-from topics.server.encoding import GZIP_BYTES_MIN, compress, inflate, is_gzip, media_type
-from topics.server.exchange import Answer, Exchange, Request
 from topics.server.limits import Slots
-from topics.server.pressure import Pressure
+from topics.server.live.delivery import Delivery
+from topics.server.live.pressure import Pressure
+from topics.server.live.sessions import Sessions
+from topics.server.live.work import WorkStreams
 from topics.server.routes import Route, Routes
-from topics.server.watch import Sessions
-from topics.server.work import WorkStreams
+from topics.server.transport.encoding import GZIP_BYTES_MIN, compress, inflate, is_gzip, media_type
+from topics.server.transport.exchange import Answer, Exchange, Request
+from topics.server.wire.replies import refusal
 
 access_log = logging.getLogger("topics.access")
 

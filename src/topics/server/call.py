@@ -8,12 +8,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from topics.errors import StorageError, TopicsError
-from topics.server.answers import Performance, encode, refusal
 from topics.server.auth import Key
-from topics.server.encoding import GZIP_BYTES_MIN, admits_gzip, compress
-from topics.server.exchange import JSON, Exchange, Headers, Request, Stream, log
 from topics.server.routes import Route
-from topics.server.wire import Parameters, parameters_of
+from topics.server.transport.encoding import GZIP_BYTES_MIN, admits_gzip, compress
+from topics.server.transport.exchange import JSON, Exchange, Headers, Request, Stream, log
+from topics.server.wire.replies import Performance, encode, refusal
+from topics.server.wire.requests import Parameters, parameters_of
 
 if TYPE_CHECKING:
     from topics.server.app import App

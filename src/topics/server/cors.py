@@ -3,8 +3,8 @@
 from typing import Final
 
 from topics.errors import ConfigurationError, Refusal
-from topics.server.exchange import Answer, Headers, Request
 from topics.server.routes import Routes
+from topics.server.transport.exchange import Answer, Headers, Request
 
 VARIABLE: Final = "TOPICS_CORS_ORIGINS"
 ALLOWED_HEADERS: Final = b"authorization, content-type, content-encoding, idempotency-key, last-event-id"

@@ -18,19 +18,19 @@ import uvloop
 
 from topics import __version__
 from topics.clock import Clock
-from topics.core.config import effective_priority
-from topics.core.machine import Topic
+from topics.core.state import Topic
+from topics.core.topic.config import effective_priority
 from topics.engine import Engine
+from topics.engine.tuning import give_memory_back, tune_process
 from topics.errors import ConfigurationError
 from topics.server.api import ROUTES
 from topics.server.app import App
 from topics.server.auth import Keyring
-from topics.server.exchange import Limits
-from topics.server.listener import Listener
+from topics.server.live.pressure import RESUMING_AT, Pressure
 from topics.server.logs import set_up_logging
-from topics.server.pressure import RESUMING_AT, Pressure
+from topics.server.transport.exchange import Limits
+from topics.server.transport.listener import Listener
 from topics.settings import Settings
-from topics.tuning import give_memory_back, tune_process
 
 log = logging.getLogger("topics.server")
 

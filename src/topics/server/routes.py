@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from topics.errors import InvalidRequest, MethodNotAllowed, NotFound, Refusal
-from topics.server.encoding import JSON_TYPE
+from topics.server.transport.encoding import JSON_TYPE
 
 NO_SCOPES: Final[frozenset[str]] = frozenset()
 PATHS_KEPT_MAX: Final = 10_000  # paths whose meaning is remembered, those of sessions aside …

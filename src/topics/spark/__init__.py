@@ -3,7 +3,7 @@
     topics.spark.register(spark)                    # once per session, if Spark does not find pyspark_topics by itself
     spark.read.format("topics").option("url", url).option("topic", "orders").load()
 
-Talks to a server through `topics.client` and reads data directories through `topics.segments`. Importing this
+Talks to a server through `topics.client` and reads data directories through `topics.reader`. Importing this
 package does not import pyspark.
 """
 

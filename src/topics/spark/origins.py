@@ -10,15 +10,15 @@ from contextlib import closing, suppress
 from types import TracebackType
 from typing import Final, Self
 
-from topics import segments
+from topics import reader
 from topics.client import Client
 from topics.errors import InvalidRequest, TopicNotFound
 from topics.model import Tombstone
 from topics.ranges import Range, union
-from topics.segments import Directory, Lost, Piece, TopicInfo
-from topics.spark.lake import Lake
+from topics.reader import Directory, Lost, Piece, TopicInfo
 from topics.spark.options import Cursor, Edge, Position, ReadOptions
 from topics.spark.plan import Look, Stretch, Survey, bounds
+from topics.spark.tables.lake import Lake
 
 NO_EPOCH: Final = 0  # epochs are positive
 
@@ -29,7 +29,7 @@ class Origins:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._client: Client | None = None if options.server is None else options.server.open()
-        self._directory: Directory | None = None if options.path is None else segments.open_directory(options.path)
+        self._directory: Directory | None = None if options.path is None else reader.open_directory(options.path)
         self._lake: Lake | None = None if options.archive is None else Lake.load(options.archive)
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class Origins:
             middle = (low + high) // 2
             piece = pieces[middle]
             batches = list(self._directory.batches(look.topic, piece.first - 1, piece.last, ("seq", "ts")))
-            table = pa.Table.from_batches(batches, segments.schema(("seq", "ts")))
+            table = pa.Table.from_batches(batches, reader.schema(("seq", "ts")))
             fresh = table.filter(pc.greater_equal(table["ts"].cast(pa.int64()), ts))
             if not table.num_rows:  # all deleted since: it says nothing
                 del pieces[middle]

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from topics.errors import TopicsError
 from topics.ranges import Range, aligned, intersect, split, subtract, union
-from topics.segments import Lost, Piece
-from topics.spark.lake import LakeFile
+from topics.reader import Lost, Piece
 from topics.spark.options import Cursor
+from topics.spark.tables.lake import LakeFile
 
 PART_RECORDS = 500_000  # seqs of a part, unless more parts are asked for
 

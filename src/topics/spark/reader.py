@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from topics import segments
+from topics import reader
 from topics.client import ClientError, ExportInfo
 from topics.errors import TopicNotFound
 from topics.ranges import Range, intersect, subtract, union
-from topics.segments import Lost
-from topics.spark.lake import read_rows
+from topics.reader import Lost
 from topics.spark.options import ReadOptions
 from topics.spark.origins import clipped
 from topics.spark.plan import Part, RecordsLost, describe, without
 from topics.spark.schema import Projection, Shape, own_left_out
+from topics.spark.tables.lake import read_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +61,7 @@ class PartReader:
         self._inserts: list[Insert] = []  # ascending; grows while the part is read
         self._nodes = options.nodes if part.filters_nodes else ()
         names = {"seq", *projection.stored, *(("node",) if self._nodes else ())}
-        self._columns = tuple(name for name in segments.COLUMNS if name in names)
+        self._columns = tuple(name for name in reader.COLUMNS if name in names)
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """All of it, in the order of the seqs."""
@@ -108,7 +108,7 @@ class PartReader:
             if end <= cursor:
                 continue
             try:
-                batch = segments.read_piece(
+                batch = reader.read_piece(
                     path, piece.file, piece.start, piece.count, after=cursor, last=end, columns=self._columns
                 )
             except FileNotFoundError:
@@ -121,7 +121,7 @@ class PartReader:
     def _sealed_anew(self, cursor: int, last: int) -> "Iterator[pa.RecordBatch]":
         part, path = self._part, self._options.path
         assert path is not None
-        with segments.open_directory(path) as directory:
+        with reader.open_directory(path) as directory:
             try:
                 if directory.topic(part.topic).epoch != part.epoch:
                     raise TopicNotFound(part.topic)

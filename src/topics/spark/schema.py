@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import InvalidRequest
-from topics.segments import Lost
+from topics.reader import Lost
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,7 +32,7 @@ from xxhash import xxh3_64
 
 from topics.errors import Damaged
 from topics.model import TagMatch
-from topics.storage.files import Disk, File
+from topics.storage.disk import Disk, File
 
 PREFIX, SUFFIX = "segment-", ".arrow"
 LIVE, DELETED = 0, 255

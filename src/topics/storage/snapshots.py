@@ -22,7 +22,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from topics.errors import Damaged, UnusableDirectory
-from topics.storage.files import Disk
+from topics.storage.disk import Disk
 
 VERSION = 2
 PREFIX, BASE, DELTA, TEMPORARY = "snapshot-", ".base", ".delta", ".tmp"

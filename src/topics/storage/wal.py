@@ -40,8 +40,8 @@ from itertools import count
 from topics.clock import Clock
 from topics.errors import CommitFailed
 from topics.storage import frames
-from topics.storage.files import Disk, File
-from topics.storage.replay import name_of
+from topics.storage.disk import Disk, File
+from topics.storage.log_files import name_of
 
 AHEAD_BYTES = 1024 * 1024  # zeros written at a time
 UNSYNCED_BYTES_MAX = 8 * 1024 * 1024  # more than this is synced without being asked

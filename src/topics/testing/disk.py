@@ -1,6 +1,6 @@
 """A disk in memory that knows what is durable, and fails on demand.
 
-`MemoryDisk` is a `topics.storage.files.Disk`. It keeps two states of
+`MemoryDisk` is a `topics.storage.disk.Disk`. It keeps two states of
 everything: what the running process sees, and what is on the platter. From
 any moment of a run it gives the disk that the next process would find:
 
@@ -39,7 +39,7 @@ from typing import Any, Final, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from topics.errors import DirectoryLocked
-from topics.storage.files import File, check_name
+from topics.storage.disk import File, check_name
 
 T = TypeVar("T")
 

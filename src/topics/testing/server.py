@@ -29,7 +29,7 @@ from topics.clock import SystemClock
 from topics.engine import Engine
 from topics.server.main import Server
 from topics.settings import Settings
-from topics.storage.files import Disk
+from topics.storage.disk import Disk
 from topics.testing.clock import ManualClock
 from topics.testing.disk import MemoryDisk
 

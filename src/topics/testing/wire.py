@@ -27,8 +27,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, cast
 
-from topics.server.exchange import Connections
-from topics.server.listener import Sniffer
+from topics.server.transport.exchange import Connections
+from topics.server.transport.listener import Sniffer
 
 HIGH_BYTES: Final = 64 * 1024  # unsent, above which the protocol is told to pause; asyncio's default
 FIRST_PORT: Final = 50_000

@@ -5,13 +5,13 @@ A read whose records are in memory, and that may be shown, is answered without a
 
 import msgspec
 
-from topics.core.parts import ColdPage
-from topics.core.walk import Query
+from topics.core.topic.parts import ColdPage
+from topics.core.topic.walk import Query
 from topics.errors import TopicNotFound
 from topics.model import WAIT_MS_MAX
-from topics.server.answers import diff_answer
 from topics.server.call import Call
-from topics.server.wire import DiffIn, diff_in, diff_of, query_of
+from topics.server.wire.replies import diff_answer
+from topics.server.wire.requests import DiffIn, diff_in, diff_of, query_of
 
 
 def diff(call: Call) -> None:

@@ -3,9 +3,9 @@
 import asyncio
 
 from topics.server.call import Call
-from topics.server.encoding import ARROW_TYPE
-from topics.server.exchange import Stream
-from topics.server.wire import seq
+from topics.server.transport.encoding import ARROW_TYPE
+from topics.server.transport.exchange import Stream
+from topics.server.wire.requests import seq
 
 
 async def export(call: Call) -> None:

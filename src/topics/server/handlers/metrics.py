@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from topics.answers import RouterState, TopicState
+from topics.engine.answers import RouterState, TopicState
 from topics.server.call import Call
 from topics.server.handlers.routers import may_see
 

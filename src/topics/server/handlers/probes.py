@@ -1,8 +1,8 @@
 """Health and readiness (HM1, HM2)."""
 
 from topics import __version__
-from topics.server.answers import Health, Ready
 from topics.server.call import Call
+from topics.server.wire.replies import Health, Ready
 
 
 def health(call: Call) -> None:

@@ -8,24 +8,17 @@ from functools import partial
 
 from msgspec import UNSET
 
-from topics.answers import Claimed, Settled
-from topics.core.parts import ColdPage
+from topics.core.topic.parts import ColdPage
+from topics.engine.answers import Claimed, Settled
+from topics.engine.queues.claims import Claimer
 from topics.errors import CommitFailed, InvalidRequest, NotAQueue, Refusal, TopicNotFound
 from topics.model import SEQ_MAX
-from topics.queues import Claimer
-from topics.server.answers import (
-    JobsNacked,
-    LeaseList,
-    LeasesExtended,
-    LettersRedriven,
-    ack_answer,
-    claim_answer,
-)
 from topics.server.call import Call
 from topics.server.handlers.records import is_synced
 from topics.server.handlers.watch import check_accept
-from topics.server.sse import EVENT_STREAM, STREAM_HEADERS
-from topics.server.wire import (
+from topics.server.live.sse import EVENT_STREAM, STREAM_HEADERS
+from topics.server.wire.replies import JobsNacked, LeaseList, LeasesExtended, LettersRedriven, ack_answer, claim_answer
+from topics.server.wire.requests import (
     ack_in,
     claim_in,
     encode_cursor,

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from topics.answers import WriteResult
-from topics.core.config import ConfigIn, resolve
 from topics.core.decide import Append
-from topics.core.records import WriteIn, check_batch
+from topics.core.topic.config import ConfigIn, resolve
+from topics.core.topic.records import WriteIn, check_batch
+from topics.engine.answers import WriteResult
 from topics.errors import CommitFailed, InvalidRequest, Refusal, TopicNotFound
 from topics.model import is_topic_name
-from topics.server.answers import RecordsDeleted, SyncPerformance, write_answer
 from topics.server.auth import ADMIN, Key
-from topics.server.bulk import arrow_in, ndjson_in
 from topics.server.call import Call
-from topics.server.encoding import JSON_TYPE, NDJSON_TYPE
 from topics.server.handlers.topics import check_dead_letter
-from topics.server.wire import delete_in, write_in
+from topics.server.transport.encoding import JSON_TYPE, NDJSON_TYPE
+from topics.server.wire.bulk import arrow_in, ndjson_in
+from topics.server.wire.replies import RecordsDeleted, SyncPerformance, write_answer
+from topics.server.wire.requests import delete_in, write_in
 
 if TYPE_CHECKING:
     from topics.server.app import App

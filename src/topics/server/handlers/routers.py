@@ -5,13 +5,13 @@ A key may name a router only if it may name all three of it: its own name, sourc
 
 from msgspec import UNSET
 
-from topics.answers import RouterState
+from topics.engine.answers import RouterState
 from topics.errors import InvalidRequest, RouterCycle
 from topics.model import is_router_name
-from topics.server.answers import RouterGone, RouterList, RouterListed, router_put, router_shown
 from topics.server.auth import Key
 from topics.server.call import Call
-from topics.server.wire import encode_cursor, router_in
+from topics.server.wire.replies import RouterGone, RouterList, RouterListed, router_put, router_shown
+from topics.server.wire.requests import encode_cursor, router_in
 
 
 async def put_router(call: Call) -> None:

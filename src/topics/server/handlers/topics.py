@@ -2,11 +2,11 @@
 
 from msgspec import UNSET
 
-from topics.core.config import ConfigIn
-from topics.server.answers import TopicGone, TopicList, TopicPut, topic_listed, topic_shown
+from topics.core.topic.config import ConfigIn
 from topics.server.auth import Key
 from topics.server.call import Call
-from topics.server.wire import config_in, encode_cursor
+from topics.server.wire.replies import TopicGone, TopicList, TopicPut, topic_listed, topic_shown
+from topics.server.wire.requests import config_in, encode_cursor
 
 
 async def put_topic(call: Call) -> None:

@@ -3,23 +3,17 @@
 The stream's route has an order of checks of its own (SS6): 406 → 404 → 401 → 429.
 """
 
-from topics.answers import TopicState
-from topics.core.parts import Projection
+from topics.core.topic.parts import Projection
+from topics.engine.answers import TopicState
 from topics.errors import InvalidRequest, NotAcceptable, TopicNotFound, Unauthorized
 from topics.model import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX, LIMIT_DEFAULT, TagMatch
-from topics.server.answers import WatchedTopic, Watching
 from topics.server.call import Call
-from topics.server.exchange import Request
-from topics.server.feeds import Feed, Template
-from topics.server.sse import EVENT_STREAM, STREAM_HEADERS
-from topics.server.watch import SESSION_TTL_MS, Session
-from topics.server.wire import (
-    HEARTBEAT_MS_MAX,
-    WatchIn,
-    decode_positions,
-    nodes_of,
-    watch_in,
-)
+from topics.server.live.feeds import Feed, Template
+from topics.server.live.sessions import SESSION_TTL_MS, Session
+from topics.server.live.sse import EVENT_STREAM, STREAM_HEADERS
+from topics.server.transport.exchange import Request
+from topics.server.wire.replies import WatchedTopic, Watching
+from topics.server.wire.requests import HEARTBEAT_MS_MAX, WatchIn, decode_positions, nodes_of, watch_in
 from topics.settings import Settings
 
 EVENTS_ACCEPTED = frozenset((b"text/event-stream", b"*/*"))

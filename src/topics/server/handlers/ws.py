@@ -11,20 +11,20 @@ from typing import Final
 
 from msgspec import Raw
 
-from topics.answers import WriteResult
 from topics.core.decide import Append
-from topics.core.records import check_batch
+from topics.core.topic.records import check_batch
+from topics.engine.answers import WriteResult
 from topics.errors import CommitFailed, Forbidden, InvalidRequest, Refusal, TopicNotFound
-from topics.server import commands
-from topics.server.answers import WatchedTopic, refusal
 from topics.server.auth import READ, WRITE
 from topics.server.call import Call
-from topics.server.commands import PublishIn, SubscribeIn
-from topics.server.conversation import Answer, Conversation, Run, error_text
-from topics.server.feeds import Feed
 from topics.server.handlers.records import check_config, check_target, timed_answer
-from topics.server.websocket import VERSION, UnknownVersion, WebSocket, accept
-from topics.server.wire import WatchTopicIn
+from topics.server.live import commands
+from topics.server.live.commands import PublishIn, SubscribeIn
+from topics.server.live.conversation import Answer, Conversation, Run, error_text
+from topics.server.live.feeds import Feed
+from topics.server.transport.websocket import VERSION, UnknownVersion, WebSocket, accept
+from topics.server.wire.replies import WatchedTopic, refusal
+from topics.server.wire.requests import WatchTopicIn
 
 READS: Final = frozenset((READ,))
 WRITES: Final = frozenset((WRITE,))

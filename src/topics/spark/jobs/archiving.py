@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from topics.client import Client
 from topics.clock import Clock, SystemClock
 from topics.errors import Damaged, EpochMismatch, InvalidRequest, TopicNotFound
-from topics.segments import Lost
+from topics.reader import Lost
 from topics.spark.jobs.exporting import Gap, gaps_of, selected, split_gaps
-from topics.spark.jobs.files import Place
-from topics.spark.jobs.ledger import identity
-from topics.spark.jobs.progress import Progress
-from topics.spark.lake import Commit, Covered, Lake, LakeFile, Trimmed, checksum_of
 from topics.spark.options import Connection, Cursor, read_options
 from topics.spark.origins import Origins
 from topics.spark.plan import Look, limited
+from topics.spark.runs.marks import identity
+from topics.spark.runs.progress import Progress
+from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed, checksum_of
+from topics.spark.tables.outputs import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,7 +97,7 @@ class Archive:
     """One run of the job."""
 
     def __init__(self, spark: "SparkSession", plan: Plan, place: Place, progress: Progress, clock: Clock) -> None:
-        from topics.spark.jobs.iceberg import Table
+        from topics.spark.tables.iceberg import Table
 
         self._spark = spark
         self._plan = plan

@@ -8,7 +8,7 @@ head. A data directory has counted all of them since the first record, so a sile
 how many are live and what is lost; there `deleted` is what remains, and what the audit holds against it is the
 server's own count, and the lake.
 
-Owned here: what is counted and when it is sound. The files of a data directory are checked by `topics.segments`, the
+Owned here: what is counted and when it is sound. The files of a data directory are checked by `topics.reader`, the
 lake by `comparing`. Nothing is changed, and a server may be running. Spark is needed for a lake only.
 """
 
@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct, field
 
-from topics import segments
+from topics import reader
 from topics.client import ApiError, Client, ConnectionFailed, TopicState
 from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
 from topics.ranges import total, union
-from topics.segments import Lost
-from topics.spark.lake import Instance, Lake
+from topics.reader import Lost
 from topics.spark.options import Connection
 from topics.spark.origins import clipped
+from topics.spark.tables.lake import Instance, Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,7 +151,7 @@ def _server(path: str | None, url: str | None, token: str | None) -> Connection 
 def _check_directory(found: Audit, path: str, matches: Callable[[str], bool]) -> dict[Instance, int]:
     """What is found in a directory. Gives the heads up to which its segments can be compared with a lake."""
     try:
-        directory = segments.open_directory(path)
+        directory = reader.open_directory(path)
     except Damaged as error:
         found.findings.append(Finding("directory", str(error)))
         return {}

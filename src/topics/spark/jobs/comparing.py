@@ -4,7 +4,7 @@ The seqs that a lake covers are cut into stretches; a task reads one from both s
 both have a record they must be equal in every column; what is live in the topic must be in the lake; a record that
 only the lake has was lost, trimmed or deleted from the topic since. Nothing is shuffled, and a task holds one stretch.
 
-Owned here: when a lake and a topic agree. What a lake says it has is `topics.spark.lake`.
+Owned here: when a lake and a topic agree. What a lake says it has is `topics.spark.tables.lake`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
-from topics import segments
+from topics import reader
 from topics.errors import Damaged, TopicNotFound, TopicsError
 from topics.ranges import Range, split, subtract, union
-from topics.segments import Lost
-from topics.spark.lake import MANIFEST, Instance, Lake, LakeFile, checksum_of, open_root, read_rows
+from topics.reader import Lost
 from topics.spark.options import Connection
 from topics.spark.origins import clipped
 from topics.spark.schema import STORED, as_type
+from topics.spark.tables.lake import MANIFEST, Instance, Lake, LakeFile, checksum_of, open_root, read_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -223,7 +223,7 @@ def _served(stretch: Stretch, sides: Sides, last: int) -> "tuple[list[pa.RecordB
 
 def _sealed(stretch: Stretch, sides: Sides, last: int) -> "tuple[list[pa.RecordBatch], list[Lost]]":
     assert sides.path is not None
-    with segments.open_directory(sides.path) as directory:
+    with reader.open_directory(sides.path) as directory:
         if directory.topic(stretch.topic).epoch != stretch.epoch:
             raise TopicNotFound(stretch.topic)
         batches = directory.batches(stretch.topic, stretch.first - 1, last)

@@ -16,10 +16,10 @@ import msgspec
 
 from topics.errors import InvalidRequest
 from topics.model import is_topic_name
-from topics.spark.jobs.files import Place
-from topics.spark.jobs.formats import record_lines
-from topics.spark.jobs.progress import Progress, share_of_tasks
 from topics.spark.options import Connection
+from topics.spark.runs.progress import Progress, share_of_tasks
+from topics.spark.tables.formats import record_lines
+from topics.spark.tables.outputs import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

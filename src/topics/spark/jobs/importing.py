@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 from topics.clock import Clock
 from topics.errors import InvalidRequest
-from topics.spark.jobs import ledger as ledgers
-from topics.spark.jobs.formats import Mapped, rows_of
-from topics.spark.jobs.ledger import Ledger
-from topics.spark.jobs.progress import Progress, share_of_tasks
-from topics.spark.lake import open_root
 from topics.spark.options import Connection
+from topics.spark.runs import marks
+from topics.spark.runs.marks import Ledger
+from topics.spark.runs.progress import Progress, share_of_tasks
+from topics.spark.tables.formats import Mapped, rows_of
+from topics.spark.tables.lake import open_root
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,8 +95,8 @@ def import_(
     progress = progress or Progress("import")
     job = _Job(spark, source, topic, server, name, progress)
     about = {"source": _absolute(source.path), "topic": topic, "url": server.url, "name": name, "by": job.options_id}
-    id = ledgers.identity("import", about)
-    ledger = Ledger.open(state or ledgers.default_directory(), f"import-{id}", about, clock)
+    id = marks.identity("import", about)
+    ledger = Ledger.open(state or marks.default_directory(), f"import-{id}", about, clock)
     files = found(source.path)
     format_of(files, source)
     with server.open() as client:
@@ -125,14 +125,14 @@ class _Job:
         self._server = server
         self._progress = progress
         self._name = name
-        self.options_id = ledgers.identity(source.format, source.mapped, dict(source.options), source.is_ordered)
+        self.options_id = marks.identity(source.format, source.mapped, dict(source.options), source.is_ordered)
 
     def run(self, units: Sequence[list[File]], ledger: Ledger) -> None:
         total = sum(file.size_bytes for unit in units for file in unit) or 1
         done = 0
         for unit in units:
             size = sum(file.size_bytes for file in unit)
-            id = ledgers.identity(self.options_id, self._name, unit)
+            id = marks.identity(self.options_id, self._name, unit)
             ledger.begin(id, unit)
             before = done
 

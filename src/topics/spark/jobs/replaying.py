@@ -14,13 +14,13 @@ from topics.clock import Clock, SystemClock
 from topics.errors import InvalidRequest
 from topics.model import TagMatch
 from topics.ranges import Range, intersect, subtract, union
-from topics.segments import Lost
-from topics.spark.jobs import ledger as ledgers
-from topics.spark.jobs.files import Place
-from topics.spark.jobs.ledger import Ledger
-from topics.spark.jobs.progress import Progress
-from topics.spark.lake import Lake
+from topics.reader import Lost
 from topics.spark.options import Connection
+from topics.spark.runs import marks
+from topics.spark.runs.marks import Ledger
+from topics.spark.runs.progress import Progress
+from topics.spark.tables.lake import Lake
+from topics.spark.tables.outputs import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,13 +71,13 @@ def replay(
     """Append what is not in the topic yet; at most `rate` records per second, None = as fast as it goes."""
     progress, clock = progress or Progress("replay"), clock or SystemClock()
     about = {"lake": Place(lake).path, "history": asdict(history), "topic": topic, "url": server.url, "name": name}
-    id = ledgers.identity("replay", about)
-    ledger = Ledger.open(state or ledgers.default_directory(), f"replay-{id}", about, clock)
+    id = marks.identity("replay", about)
+    ledger = Ledger.open(state or marks.default_directory(), f"replay-{id}", about, clock)
     chosen = Chosen.of(Lake.load(lake), history, ledger, rate)
     with server.open() as client:
         ledger.bind(client, topic, sets_window=sets_window, at_least_once=at_least_once)
     before = ledger.rows
-    job = _Job(spark, chosen, topic, server, f"replay/{ledgers.identity(name, about['lake'], about['history'])}")
+    job = _Job(spark, chosen, topic, server, f"replay/{marks.identity(name, about['lake'], about['history'])}")
     progress.update(total=chosen.rows)
     began, written = clock.monotonic(), 0
     for unit in chosen.units():

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 from topics.client import Client, Router, TopicState
 from topics.clock import Clock, SystemClock
 from topics.errors import InvalidRequest, RouterNotFound, TopicNotFound
-from topics.segments import Lost
-from topics.spark.jobs.progress import Progress
-from topics.spark.lake import Lake
+from topics.reader import Lost
 from topics.spark.options import Connection
 from topics.spark.origins import clipped
+from topics.spark.runs.progress import Progress
+from topics.spark.tables.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,7 +105,7 @@ def report(
     pause: Callable[[float], object] | None = None,
 ) -> Report:
     """Write the report into `file`, whole or not at all. Queues are watched for `seconds`."""
-    from topics.spark.jobs import paper
+    from topics.spark.report import paper
 
     server = Connection.load(url)
     progress = progress or Progress("report")

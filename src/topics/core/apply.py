@@ -1,0 +1,248 @@
+"""`apply`, the only function that changes the state.
+
+`decide` (see decide.py) reads the state and gives entries; `apply` carries one entry out. Recovery is `apply` over the
+log, so there is no second way of doing anything. Pure: no clock, no I/O.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from topics.core.entries import (
+    AnyEntry,
+    Appended,
+    DeadLettered,
+    Deleted,
+    Evicted,
+    Expired,
+    Forwarded,
+    Forwarding,
+    GapOpened,
+    HeadKept,
+    Leased,
+    Reincarnated,
+    Released,
+    Reserved,
+    RouterRemoved,
+    RouterSet,
+    TopicConfigured,
+    TopicCreated,
+    TopicDeleted,
+)
+from topics.core.queue.jobs import Queue
+from topics.core.routing import table
+from topics.core.routing.copies import keep_ghost
+from topics.core.state import Keys, State, Topic, Written
+from topics.core.topic.blocks import seqs_in
+from topics.core.topic.log import Log
+from topics.core.topic.records import claimable_from, decode_body
+
+
+def apply(state: State, entry: AnyEntry) -> None:
+    """Carry out one entry."""
+    _APPLY[type(entry)](state, entry)
+
+
+def replay(state: State, entry: AnyEntry, position: int) -> None:
+    """Carry out one entry of the log, unless the snapshot has it already or its topic is gone."""
+    kind = type(entry)
+    if kind is TopicCreated:
+        if entry.topic not in state.by_id:  # type: ignore[union-attr]
+            apply(state, entry)
+    elif kind is RouterSet or kind is RouterRemoved:
+        if table.is_to_be_replayed(state, entry, position):  # type: ignore[arg-type]
+            apply(state, entry)
+    elif kind is Forwarded:
+        table.replay_forwarded(state, entry, position)  # type: ignore[arg-type]
+    else:
+        topic = state.by_id.get(entry.topic)  # type: ignore[union-attr]
+        if topic is not None and position >= topic.position:
+            apply(state, entry)
+            if kind is TopicConfigured and not topic.is_logged:
+                _reincarnated(state, Reincarnated(topic.id, topic.epoch))
+            if kind is TopicConfigured and not topic.keeps_leases:
+                topic.queue.drop_leases()  # what became of them was not logged any more
+        elif kind is Appended:
+            keep_ghost(state.ghosts, entry.topic, entry.first, entry.batch)  # type: ignore[union-attr]
+
+
+def end_replay(state: State) -> None:
+    """All of the log has been replayed."""
+    state.ghosts = {}
+    keep_references_short(state)
+
+
+def keep_references_short(state: State) -> None:
+    """From here on routers refer to records only that are yet to come: the log may not keep those that are there."""
+    for topic_id in state.routers.outgoing:
+        topic = state.by_id.get(topic_id)
+        if topic is not None:
+            topic.referable_after = topic.log.head
+
+
+def _appended(state: State, entry: Appended) -> None:
+    topic = state.by_id[entry.topic]
+    log = topic.log
+    if entry.first > log.head + 1:  # what lay between is lost
+        log.keep_head(entry.first - 1, entry.first - 1)
+    before = log.bytes
+    log.append(entry.batch, entry.ts)
+    state.records += len(entry.batch.sizes)
+    state.bytes += log.bytes - before
+    state.dirty[entry.topic] = topic
+    if entry.key is not None:
+        written = Written(entry.first, entry.last, entry.ts)
+        topic.keys.add(entry.key, written, topic.config.idempotency_window_ms)
+    if entry.batch.has_delays and topic.is_queue:
+        for seq, record in enumerate(decode_body(entry.batch.body).records, entry.first):
+            start = claimable_from(record, entry.ts)
+            if start > entry.ts:
+                topic.queue.schedule(seq, start)
+
+
+def _topic_created(state: State, entry: TopicCreated) -> None:
+    topic = Topic(entry.topic, entry.name, entry.epoch, entry.config)
+    state.topics[entry.name] = state.by_id[entry.topic] = topic
+    state.index_expiry(topic)
+    state.next_id = max(state.next_id, entry.topic + 1, entry.epoch + 1)
+    state.dirty[entry.topic] = topic
+
+
+def _topic_configured(state: State, entry: TopicConfigured) -> None:
+    topic = state.by_id[entry.topic]
+    if not topic.is_logged and entry.config.durability != "ephemeral":
+        topic.keys.redump()
+        topic.referable_after = topic.log.head
+    topic.config = entry.config
+    topic.queue.configure(entry.config)
+    state.index_expiry(topic)
+    state.dirty[entry.topic] = topic
+
+
+def _topic_deleted(state: State, entry: TopicDeleted) -> None:
+    topic = state.by_id.pop(entry.topic)
+    del state.topics[topic.name]
+    state.expiring.pop(topic.id, None)
+    state.records -= topic.log.count
+    state.bytes -= topic.log.bytes
+    topic.log.drop_all()
+    state.shrunk[topic.id] = topic
+    state.dirty[entry.topic] = topic
+    for router in state.routers.of(entry.topic):
+        state.routers.remove(router)
+        state.dirty_routers[router.name] = None
+
+
+def _shrinking(change: Callable[[Log, Any], None]) -> Callable[[State, Any], None]:
+    """An entry that only removes records: keeps the totals right around `change`."""
+
+    def carry_out(state: State, entry: Any) -> None:
+        topic = state.by_id[entry.topic]
+        log = topic.log
+        count, size, earliest = log.count, log.bytes, log.earliest
+        change(log, entry)
+        if log.count < count and topic.config.type == "queue":
+            _forget_jobs(topic.queue, entry, earliest)
+        state.records += log.count - count
+        state.bytes += log.bytes - size
+        state.dirty[entry.topic] = topic
+        topic.sealed_dirty = True
+        if log.dropped:
+            state.shrunk[entry.topic] = topic
+
+    return carry_out
+
+
+def _forget_jobs(queue: Queue, entry: Any, earliest: int) -> None:
+    """Jobs that are gone are nobody's any more (QU17). `earliest` is the earliest live seq before."""
+    if type(entry) is Deleted:
+        if entry.before:
+            queue.forget_between(earliest, entry.before - 1)
+        queue.forget_runs(seqs_in(entry.blocks))
+    elif type(entry) is HeadKept:
+        queue.forget_between(earliest, entry.lost)
+    else:
+        queue.forget_between(earliest, entry.last)
+
+
+def _evict(log: Log, entry: Evicted) -> None:
+    log.evict(entry.last)
+
+
+def _expire(log: Log, entry: Expired) -> None:
+    log.expire(entry.last)
+
+
+def _delete(log: Log, entry: Deleted) -> None:
+    before = log.count
+    if entry.before:
+        log.delete_before(entry.before)
+    if entry.blocks:
+        log.delete_blocks((number, int.from_bytes(mask, "little")) for number, mask in entry.blocks)
+    if entry.count != before - log.count:
+        log.were_deleted(entry.count - (before - log.count))
+
+
+def _open_gap(log: Log, entry: GapOpened) -> None:
+    log.open_gap(entry.last, entry.reason)
+
+
+def _keep_head(log: Log, entry: HeadKept) -> None:
+    log.keep_head(entry.head, entry.lost, entry.deleted)
+
+
+def _reserved(state: State, entry: Reserved) -> None:
+    topic = state.by_id[entry.topic]
+    topic.reserved = entry.last
+    state.dirty[entry.topic] = topic
+
+
+def _reincarnated(state: State, entry: Reincarnated) -> None:
+    topic = state.by_id[entry.topic]
+    state.records -= topic.log.count
+    state.bytes -= topic.log.bytes
+    topic.log.lose_all(topic.log.head)
+    topic.log.last_write_ts = 0
+    topic.epoch = entry.epoch
+    topic.keys = Keys()
+    topic.queue = Queue(topic.config)
+    state.next_id = max(state.next_id, entry.epoch + 1)
+    state.dirty[entry.topic] = topic
+
+
+def _leased(state: State, entry: Leased) -> None:
+    topic = state.by_id[entry.topic]
+    topic.queue.lease(entry.node, entry.leases)
+    state.dirty[entry.topic] = topic
+
+
+def _released(state: State, entry: Released) -> None:
+    topic = state.by_id[entry.topic]
+    topic.queue.release(entry.leases)
+    state.dirty[entry.topic] = topic
+
+
+def _dead_lettered(state: State, entry: DeadLettered) -> None:
+    topic = state.by_id[entry.topic]
+    topic.queue.dead_lettered += entry.count
+    state.dirty[entry.topic] = topic
+
+
+_APPLY: dict[type, Callable[[State, Any], None]] = {
+    Appended: _appended,
+    TopicCreated: _topic_created,
+    TopicConfigured: _topic_configured,
+    TopicDeleted: _topic_deleted,
+    Evicted: _shrinking(_evict),
+    Expired: _shrinking(_expire),
+    Deleted: _shrinking(_delete),
+    GapOpened: _shrinking(_open_gap),
+    HeadKept: _shrinking(_keep_head),
+    Reserved: _reserved,
+    Reincarnated: _reincarnated,
+    RouterSet: table.apply_set,
+    RouterRemoved: table.apply_removed,
+    Forwarding: table.apply_forwarding,
+    Leased: _leased,
+    Released: _released,
+    DeadLettered: _dead_lettered,
+}

@@ -1,0 +1,172 @@
+"""The state: everything an instance of topics knows, and nothing that changes it.
+
+`apply` (see apply.py) is the only function that changes what is logged here; `decide` reads it. Pure: no clock, no I/O.
+
+The state is that of the end of the log. What of it may be shown to anyone is the engine's business (its gate).
+"""
+
+from typing import NamedTuple
+
+from topics.core.entries import AnyEntry, Reserved
+from topics.core.queue.jobs import Queue
+from topics.core.routing.copies import Ghosts, HopRun, Stamps
+from topics.core.routing.table import Routers
+from topics.core.topic.log import Log
+from topics.model import TopicConfig
+
+RESERVE = 65_536  # seqs that a disk or memory topic may hand out ahead of a sync
+KEYS_MAX = 1_000_000  # idempotency keys remembered per topic
+
+
+class Written(NamedTuple):
+    """Where a keyed write went, and when."""
+
+    first: int
+    last: int
+    ts: int
+
+
+class Keys:
+    """A topic's idempotency keys, oldest first."""
+
+    __slots__ = ("_written", "fresh")
+
+    def __init__(self) -> None:
+        self._written: dict[str, Written] = {}
+        self.fresh: list[str] = []  # keys that no snapshot has yet
+
+    def __len__(self) -> int:
+        return len(self._written)
+
+    def find(self, key: str, window_ms: int, now: int) -> Written | None:
+        """The first write under `key`, if it is still remembered."""
+        written = self._written.get(key)
+        return written if written is not None and window_ms and now - written.ts <= window_ms else None
+
+    def add(self, key: str, written: Written, window_ms: int) -> None:
+        if not window_ms:
+            return
+        self._written.pop(key, None)
+        self._written[key] = written
+        self.fresh.append(key)
+        while len(self._written) > KEYS_MAX or written.ts - next(iter(self._written.values())).ts > window_ms:
+            del self._written[next(iter(self._written))]
+
+    def restore(self, key: str, written: Written) -> None:
+        self._written[key] = written
+
+    def redump(self) -> None:
+        """Take all keys as not dumped yet."""
+        self.fresh = list(self._written)
+
+    def take_fresh(self) -> list[tuple[str, Written]]:
+        """The keys that no snapshot has yet; they count as dumped from now on."""
+        fresh, self.fresh = self.fresh, []
+        return [(key, self._written[key]) for key in fresh if key in self._written]
+
+
+class Topic:
+    """One topic instance."""
+
+    __slots__ = (
+        "config",
+        "epoch",
+        "hops",
+        "id",
+        "key_blocks",
+        "keys",
+        "last_read_ms",
+        "log",
+        "name",
+        "position",
+        "queue",
+        "referable_after",
+        "reserved",
+        "reserved_at",
+        "reserved_durable",
+        "sealed_dirty",
+        "stamps",
+        "synced_at",
+        "written_at",
+    )
+
+    def __init__(self, id: int, name: str, epoch: int, config: TopicConfig) -> None:
+        self.id = id
+        self.name = name
+        self.epoch = epoch
+        self.config = config
+        self.log = Log()
+        self.keys = Keys()
+        self.key_blocks: list[tuple[int, int]] = []  # snapshot items that hold keys: number, newest ts
+        self.queue = Queue(config)
+        self.reserved = RESERVE  # seqs up to here may be handed out before they are synced
+        self.last_read_ms: int | None = None
+        # Of the engine's gate: log positions that must be written, or synced, before this state may be seen.
+        self.written_at = 0
+        self.synced_at = 0
+        self.reserved_at = 0  # position of the entry that set `reserved`
+        self.reserved_durable = RESERVE  # the reservation known to be synced
+        # Of routers: copies that not all routers out of this topic have passed; what exactly_once has copied here.
+        self.hops: list[HopRun] = []
+        self.stamps = Stamps()
+        self.referable_after = 0  # records above this seq lie in the log, if this topic is logged
+        # Of recovery: entries below this position are in the snapshot already.
+        self.position = 0
+        self.sealed_dirty = False  # delete flags of sealed rows are behind the log's marks
+
+    @property
+    def is_logged(self) -> bool:
+        return self.config.durability != "ephemeral"
+
+    @property
+    def is_queue(self) -> bool:
+        return self.config.type == "queue"
+
+    @property
+    def keeps_leases(self) -> bool:
+        """Whether leases are logged."""
+        return self.config.leases_durable and self.config.durability != "ephemeral"
+
+    @property
+    def reserves(self) -> bool:
+        """Whether seqs are handed out ahead of a sync."""
+        return self.config.durability in ("disk", "memory")
+
+    @property
+    def last_write_ts(self) -> int | None:
+        return self.log.last_write_ts or None
+
+    def reservation(self, last: int) -> list[AnyEntry]:
+        """The entry that reserves further seqs, if those up to `last` come close to the bound (DU10)."""
+        if last > self.reserved - RESERVE // 2 and self.reserves:
+            return [Reserved(self.id, last + RESERVE)]
+        return []
+
+
+class State:
+    """Everything an instance of topics knows."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.by_id: dict[int, Topic] = {}
+        self.routers = Routers()
+        self.next_id = 1  # of topic instances and routers; epochs come from here, too
+        self.records = 0  # live records of all topics
+        self.bytes = 0  # and their sizes
+        self.names_at = 0  # of the gate: the position at which a topic last came or went
+        self.dirty: dict[int, Topic] = {}  # topics changed, or gone, since they were last dumped
+        self.dirty_routers: dict[str, None] = {}
+        self.changing: set[int] = set()  # topics with a change in the log that is not applied yet; ephemeral ones
+        self.expiring: dict[int, Topic] = {}  # topics whose records have a lifetime
+        self.shrunk: dict[int, Topic] = {}  # topics that may have dropped parts whose memory can be given back
+        self.ghosts: Ghosts = {}  # during replay: records in the log that the state does not need, but copies may
+
+    def topic(self, name: str) -> Topic | None:
+        return self.topics.get(name)
+
+    def index_expiry(self, topic: Topic) -> None:
+        """Note whether the records of a topic that came or changed have a lifetime."""
+        if topic.config.ttl_ms:
+            self.expiring[topic.id] = topic
+        else:
+            self.expiring.pop(topic.id, None)

@@ -1,0 +1,256 @@
+"""Records as they are written: the body of a write, decoded, checked and made canonical.
+
+A write's body is kept as received: in memory, in the log, until its records
+are sealed. `data` and `meta` stay JSON text (msgspec.Raw). This module owns
+the decoder that every later reader of such a body uses, and the few cases in
+which a body is rewritten before it is kept (CV26, waste).
+
+A body that passed `parse_write` is valid JSON, valid UTF-8, and holds no line
+break inside `data` or `meta`.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from sys import getrecursionlimit, setrecursionlimit
+from typing import Annotated, Protocol
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from topics.core.topic.config import ConfigIn
+from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from topics.model import SEQ_MAX
+
+META_KEYS_MAX = 64
+KEY_CHARACTERS_MAX = 256
+NESTED_BYTES_MIN = 1000  # a shorter body cannot be nested so deeply that it matters
+STACK_MARGIN = 300  # frames that later readers of a body have beyond those of its first one
+DELAY_MS_MAX = 86_400_000
+WASTE_BYTES_MAX = 4096  # a body this much larger than twice its records is rewritten
+
+
+NO_META = Raw()
+Natural = Annotated[int, Meta(ge=0)]
+
+
+class RecordIn(Struct, gc=False, omit_defaults=True):
+    """One record of a write. `meta` is empty or `null` when there is none. The last two are for jobs of a queue."""
+
+    data: Raw
+    tag: str | None = None
+    node: str | None = None
+    meta: Raw = NO_META
+    delay_ms: Natural | UnsetType = UNSET  # claimable so long after the write
+    deliver_at: Natural | UnsetType = UNSET  # claimable from this time on
+
+
+class Body(Struct, gc=False, omit_defaults=True):
+    """What a stored body means. All other fields of a write are ignored here."""
+
+    records: list[RecordIn]
+    node: str | None = None  # for records without one of their own
+
+
+class WriteIn(Struct, gc=False):
+    """All fields of a write."""
+
+    records: list[RecordIn]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: ConfigIn | None = None
+    disable_backpressure: bool = False
+
+
+class Limits(Protocol):
+    """What one write may hold; `Settings` has these."""
+
+    @property
+    def max_batch_records(self) -> int: ...
+    @property
+    def max_record_bytes(self) -> int: ...
+    @property
+    def max_meta_bytes(self) -> int: ...
+    @property
+    def max_tag_bytes(self) -> int: ...
+    @property
+    def max_node_bytes(self) -> int: ...
+
+
+class Batch(Struct, gc=False):
+    """The records of one write, checked: what an Append carries and the log keeps."""
+
+    body: bytes  # JSON, decodable as Body
+    sizes: "array[int]"  # size in bytes of each record: its data text plus its meta text
+    has_tags: bool
+    has_delays: bool = False  # some record is not claimable at once
+
+
+decode_body = msgspec.json.Decoder(Body).decode
+_decode_write = msgspec.json.Decoder(WriteIn).decode
+_decode_meta = msgspec.json.Decoder(dict[str, Raw]).decode
+_encode = msgspec.json.Encoder().encode
+_delay_of, _start_of = attrgetter("delay_ms"), attrgetter("deliver_at")
+
+
+def parse_write(body: bytes, limits: Limits) -> tuple[WriteIn, Batch]:
+    """Decode and check the JSON body of a write."""
+    write = decode_json(_decode_write, body)
+    return write, check_batch(write.records, write.node, write.idempotency_key, limits, body)
+
+
+def check_batch(
+    records: list[RecordIn], node: str | None, key: str | None, limits: Limits, body: bytes | None = None
+) -> Batch:
+    """Check records against the limits of a write (WR3). `body` is the text they came from, if it is JSON."""
+    if not records:
+        raise InvalidRequest("records is empty; a write needs at least one record")
+    if len(records) > limits.max_batch_records:
+        raise BatchTooLarge(f"records has {len(records)} records, at most {limits.max_batch_records}")
+    if key is not None and len(key) > KEY_CHARACTERS_MAX:
+        raise InvalidRequest(f"idempotency_key has {len(key)} characters, at most {KEY_CHARACTERS_MAX}")
+    if node is not None:
+        _check_text("node", node, limits.max_node_bytes)
+    is_clean = body is not None and b"\n" not in body and b"\r" not in body
+    if not is_clean and _join_lines(records):
+        body = None
+    sizes, has_tags = _check_record(records[0], limits) if len(records) == 1 else _check_records(records, limits)
+    if body is None or len(body) > 2 * sum(sizes) + WASTE_BYTES_MAX:
+        body = _encode(Body(records, node))
+    may_have_delays = b'"del' in body or b"\\u" in body  # a look at the text is faster than one at each record
+    return Batch(body, sizes, has_tags, may_have_delays and _have_delays(records))
+
+
+def batch_of(records: Sequence[RecordIn], node: str | None, limits: Limits, key: str | None = None) -> Batch:
+    """A batch from records made in this process; their `data` and `meta` must be JSON text."""
+    body = bytes(memoryview(_encode(Body(list(records), node))))  # an encoder's bytes may hold on to a larger block
+    return check_batch(decode_json(decode_body, body).records, node, key, limits, body)
+
+
+def decode_json(decode: "msgspec.json.Decoder[object].decode", body: bytes):  # type: ignore[no-untyped-def, valid-type]
+    """Decode a body; what is wrong with it becomes an InvalidRequest that says where."""
+    try:
+        if not body.isascii():
+            body.decode()
+        return decode(body) if len(body) < NESTED_BYTES_MIN else _decode_nested(decode, body)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(_located(str(error))) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+
+
+def _decode_nested(decode, body: bytes):  # type: ignore[no-untyped-def]
+    """Decode with less stack than there is: whoever decodes the body later, from deeper down, finds room for it."""
+    limit = getrecursionlimit()
+    setrecursionlimit(limit - STACK_MARGIN)
+    try:
+        return decode(body)
+    finally:
+        setrecursionlimit(limit)
+
+
+def meta_of(record: RecordIn) -> Raw | None:
+    """The record's meta text, or None; a null meta is no meta."""
+    meta = record.meta
+    return meta if len(meta) > 4 or (len(meta) and bytes(meta) != b"null") else None
+
+
+def claimable_from(record: RecordIn, ts: int) -> int:
+    """When a job written at `ts` may be handed out; `ts` or less = at once."""
+    if record.deliver_at is not UNSET:
+        return record.deliver_at
+    return ts if record.delay_ms is UNSET else ts + min(record.delay_ms, DELAY_MS_MAX)
+
+
+def _have_delays(records: Sequence[RecordIn]) -> bool:
+    """Whether some record has a delay; if so, all of them are checked."""
+    if len(records) == 1:
+        if records[0].delay_ms is UNSET and records[0].deliver_at is UNSET:
+            return False
+    elif list(map(_delay_of, records)).count(UNSET) + list(map(_start_of, records)).count(UNSET) == 2 * len(records):
+        return False
+    for index, record in enumerate(records):
+        if record.delay_ms is not UNSET and record.deliver_at is not UNSET:
+            raise InvalidRequest(f"records[{index}] has delay_ms and deliver_at; give one of them")
+        if record.deliver_at is not UNSET and record.deliver_at > SEQ_MAX:
+            raise InvalidRequest(f"records[{index}].deliver_at is {record.deliver_at}; it must be at most 2^64-1")
+    return True
+
+
+def _check_record(record: RecordIn, limits: Limits) -> tuple["array[int]", bool]:
+    """The same as `_check_records` for the only record of a write, which is the most frequent case."""
+    size = len(record.data)
+    if record.tag is not None:
+        _check_texts("tag", (record.tag,), limits.max_tag_bytes)
+    if record.node is not None:
+        _check_texts("node", (record.node,), limits.max_node_bytes)
+    if len(record.meta):
+        size += _check_meta(0, record, limits)
+    if size > limits.max_record_bytes:
+        raise RecordTooLarge(f"records[0] is {size} bytes, at most {limits.max_record_bytes}")
+    return array("I", (size,)), record.tag is not None
+
+
+def _check_records(records: Sequence[RecordIn], limits: Limits) -> tuple["array[int]", bool]:
+    """The sizes of the records, and whether any has a tag. Whole columns first: most have nothing to check."""
+    sizes = array("I", [len(record.data) for record in records])
+    count = len(records)
+    tags, nodes = [record.tag for record in records], [record.node for record in records]
+    has_tags = tags.count(None) < count
+    if has_tags:
+        _check_texts("tag", tags, limits.max_tag_bytes)
+    if nodes.count(None) < count:
+        _check_texts("node", nodes, limits.max_node_bytes)
+    if [record.meta for record in records].count(NO_META) < count:
+        for index, record in enumerate(records):
+            sizes[index] += _check_meta(index, record, limits)
+    if max(sizes) > limits.max_record_bytes:
+        index = next(i for i, size in enumerate(sizes) if size > limits.max_record_bytes)
+        raise RecordTooLarge(f"records[{index}] is {sizes[index]} bytes, at most {limits.max_record_bytes}")
+    return sizes, has_tags
+
+
+def _check_texts(field: str, texts: Sequence[str | None], bytes_max: int) -> None:
+    for index, text in enumerate(texts):
+        if text is not None and len(text) * 4 > bytes_max:
+            _check_text(f"records[{index}].{field}", text, bytes_max)
+
+
+def _check_meta(index: int, record: RecordIn, limits: Limits) -> int:
+    """The size of a record's meta; 0 for null."""
+    meta = meta_of(record)
+    if meta is None:
+        return 0
+    if not bytes(meta).startswith(b"{"):
+        raise InvalidRequest(f"records[{index}].meta is not an object")
+    if len(meta) > limits.max_meta_bytes:
+        raise InvalidRequest(f"records[{index}].meta is {len(meta)} bytes, at most {limits.max_meta_bytes}")
+    if len(meta) > 3 * META_KEYS_MAX and (keys := len(_decode_meta(meta))) > META_KEYS_MAX:
+        raise InvalidRequest(f"records[{index}].meta has {keys} keys, at most {META_KEYS_MAX}")
+    return len(meta)
+
+
+def _check_text(field: str, text: str, bytes_max: int) -> None:
+    size = len(text.encode())
+    if size > bytes_max:
+        raise InvalidRequest(f"{field} is {size} bytes, at most {bytes_max}")
+
+
+def _join_lines(records: Iterable[RecordIn]) -> bool:
+    """Strip the whitespace between tokens where a line break stands there (CV26). True if anything changed."""
+    changed = False
+    for record in records:
+        for field in ("data", "meta"):
+            text = bytes(getattr(record, field))
+            if b"\n" in text or b"\r" in text:
+                setattr(record, field, Raw(msgspec.json.format(text, indent=-1)))
+                changed = True
+    return changed
+
+
+def _located(message: str) -> str:
+    """msgspec says "Expected `int`, got `str` - at `$.records[3].tag`"; put the place first."""
+    what, separator, where = message.rpartition(" - at `$")
+    place = where.rstrip("`").lstrip(".")
+    return f"{place}: {what}" if separator and place else message

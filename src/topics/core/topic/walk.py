@@ -1,0 +1,162 @@
+"""How a reader walks a log: what it is told first, which records it gets, and where it then stands."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from topics.core.topic.log import Log
+from topics.core.topic.parts import PAGE_ROWS, Cache, ColdPage, Page, Part, Projection
+from topics.model import EXAMINED_MIN, Reason, TagMatch, Tombstone
+
+NO_NODES: frozenset[str] = frozenset()
+
+
+class Query(Struct, frozen=True, gc=False):
+    """What a reader asks of a log."""
+
+    after: int
+    limit: int
+    bytes_max: int
+    nodes: frozenset[str] = frozenset()  # records of these nodes are left out
+    match: TagMatch | None = None  # records whose tag does not match are left out
+    epoch: int | None = None  # the instance the cursor belongs to; None = not known
+    projection: Projection = Projection()
+    stops_at_cold: bool = False  # end at a page that must be loaded, if anything was examined before it
+
+
+class Plan(Struct, gc=False):
+    """The answer to a Query: which rows of which pages, and where the reader then stands."""
+
+    pieces: list[tuple[Page, int, int]]  # page, start row, stop row
+    count: int  # records delivered
+    next: int
+    scanned: int  # seqs examined, skipped ones included
+    head: int
+    earliest: int
+    tombstone: Tombstone | None
+
+    def texts(self) -> list[bytes]:
+        """The records' JSON, joined by commas within each text."""
+        return [page.slice(start, stop) for page, start, stop in self.pieces]
+
+    def nodes(self) -> frozenset[str]:
+        """The nodes of the records."""
+        found: set[str | None] = set()
+        for page, start, stop in self.pieces:
+            if page.nodes is not None:
+                found.update(page.nodes[start - page.start : stop - page.start])
+        return frozenset(node for node in found if node is not None) if found else NO_NODES
+
+
+def read(log: Log, query: Query, epoch: int, cache: Cache) -> Plan:
+    """Walk from the query's cursor. Raises ColdPage if a page must be loaded first."""
+    tombstone, cursor = _opening(log, query, epoch)
+    plan = Plan([], 0, cursor, 0, log.head, log.earliest, tombstone)
+    gap = next((gap for gap in log.gaps if gap.last > cursor), None)
+    stop = log.head if gap is None else gap.first - 1
+    _walk(log, query, plan, stop, cache)
+    plan.scanned = plan.next - cursor
+    return plan
+
+
+def losses(log: Log, query: Query, epoch: int, last: int) -> tuple[list[Tombstone], int]:
+    """All that a reader of everything up to `last` has missed, and the cursor behind what it opens with."""
+    opening, cursor = _opening(log, query, epoch)
+    gaps = [gap for gap in log.gaps if gap.first > cursor and gap.first <= last]
+    lost = [Tombstone(g.first, g.last, g.reason, g.last - g.first + 1, g.last + 1, log.head) for g in gaps]
+    return ([] if opening is None else [opening]) + lost, cursor
+
+
+def _opening(log: Log, query: Query, epoch: int) -> tuple[Tombstone | None, int]:
+    """The tombstone that a read opens with, if any, and the cursor behind it (TM3-TM6, TM11, TM16)."""
+    after, earliest, head = query.after, log.earliest, log.head
+    if after > head or (query.epoch is not None and query.epoch != epoch):
+        return Tombstone(1, head, "recreated", head, earliest, head), earliest - 1
+    first = after + 1
+    if first < log.floor:
+        reason: Reason = "mixed"
+        if log.ttl_hi < first:
+            reason = "cap"
+        elif log.cap_hi < first:
+            reason = "ttl"
+        return Tombstone(first, earliest - 1, reason, earliest - first, earliest, head), earliest - 1
+    for gap in log.gaps:
+        if gap.first <= first <= gap.last:
+            return Tombstone(first, gap.last, gap.reason, gap.last - after, gap.last + 1, head), gap.last
+    return None, after
+
+
+def _walk(log: Log, query: Query, plan: Plan, last: int, cache: Cache) -> None:
+    """Collect live rows above plan.next and up to `last`, within the query's bounds."""
+    cursor, room, examined_left = plan.next, query.bytes_max, max(EXAMINED_MIN, 10 * query.limit)
+    index = log.part_from(cursor + 1)
+    while index < len(log.parts) and log.parts[index].first <= last:
+        part = log.parts[index]
+        row, stop = part.row_from(plan.next + 1), part.row_from(last + 1)
+        while row < stop:
+            page_stop = min(stop, (row // PAGE_ROWS + 1) * PAGE_ROWS)
+            try:
+                room = _collect(log, query, plan, part, row, page_stop, room, cache)
+            except ColdPage:
+                if query.stops_at_cold and plan.next > cursor:
+                    return
+                raise
+            examined_left -= page_stop - row
+            if room < 0 or examined_left <= 0:
+                return
+            row = page_stop
+        index += 1
+    plan.next = max(plan.next, last)
+
+
+def _collect(log: Log, query: Query, plan: Plan, part: Part, start: int, stop: int, room: int, cache: Cache) -> int:
+    """Deliver from rows start..stop of one page and move plan.next. Gives the room left, -1 if the walk ends."""
+    for run_start, run_stop in log.live_runs(part, start, stop):
+        page = cache.page(part, run_start, query.projection)
+        for first, end in _wanted(page, query, run_start, run_stop):
+            until = min(end, first + query.limit - plan.count)
+            until = first + _fitting(part, first, until, room)
+            if until == first and not plan.count:
+                until = first + 1
+            if until > first:
+                plan.pieces.append((page, first, until))
+                plan.count += until - first
+                room -= part.bytes_before(until) - part.bytes_before(first)
+            if plan.count == query.limit:
+                plan.next = part.seq_at(until - 1)
+                return -1
+            if until < end:
+                plan.next = part.seq_at(until) - 1
+                return -1
+            room = max(room, 0)
+    plan.next = part.seq_at(stop - 1)
+    return room
+
+
+def _wanted(page: Page, query: Query, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Runs of rows between start and stop that pass the query's node and tag filters."""
+    nodes = page.nodes if query.nodes else None
+    if nodes is None and query.match is None:
+        yield start, stop
+        return
+    run = start
+    for row in range(start, stop):
+        at = row - page.start
+        is_wanted = nodes is None or nodes[at] is None or nodes[at] not in query.nodes
+        if is_wanted and query.match is not None:
+            is_wanted = page.tags is not None and query.match.matches(page.tags[at])
+        if not is_wanted:
+            if run < row:
+                yield run, row
+            run = row + 1
+    if run < stop:
+        yield run, stop
+
+
+def _fitting(part: Part, first: int, until: int, room: int) -> int:
+    """How many of the rows first..until have sizes that sum to at most `room`."""
+    base = part.bytes_before(first)
+    if part.bytes_before(until) - base <= room:
+        return until - first
+    return bisect_left(range(first + 1, until + 1), True, key=lambda row: part.bytes_before(row) - base > room)

@@ -1,0 +1,199 @@
+"""What the engine answers."""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from topics.core.state import Topic
+from topics.core.topic.config import effective_priority
+from topics.core.topic.walk import Plan
+from topics.model import Record, RouterDefinition, Tombstone, TopicConfig
+
+
+class WriteResult(Struct, frozen=True):
+    """The answer to an append."""
+
+    topic: str
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+
+
+class ReadResult(Struct, frozen=True):
+    """The answer to a read. `texts` hold the records' JSON, joined by commas; `records` decodes them."""
+
+    topic: str
+    epoch: int
+    texts: list[bytes]
+    count: int
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    scanned: int
+    tombstone: Tombstone | None
+    nodes: frozenset[str] = frozenset()  # of the records
+
+    @property
+    def caught_up(self) -> bool:
+        return self.next_from_seq == self.head_seq
+
+    @property
+    def lag(self) -> int:
+        return self.head_seq - self.next_from_seq
+
+    @property
+    def records(self) -> list[Record]:
+        return _decode_records(b"[" + b",".join(self.texts) + b"]")
+
+
+class DeleteResult(Struct, frozen=True):
+    """The answer to a delete: how many records it took, and the topic after it."""
+
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    bytes: int
+
+
+class QueueCounts(Struct, frozen=True):
+    """The jobs of a queue: live ones without lease and delay, those under a lease, those moved away, those delayed."""
+
+    ready: int
+    in_flight: int
+    dead_lettered: int
+    delayed: int
+
+
+class Claimed(Struct):
+    """Jobs handed out to one claimer. `texts` are claim items, as JSON."""
+
+    topic: str
+    topic_id: int
+    texts: list[bytes]
+    leases: list[tuple[int, int]]  # seq and lease number of each
+    ready: int
+
+    @property
+    def jobs(self) -> list["Job"]:
+        return [_decode_job(text) for text in self.texts]
+
+
+class Job(Struct, frozen=True, rename={"seq": "$seq", "ts": "$ts", "tag": "$tag"}):
+    """A job as its worker gets it. `data` and `meta` are the JSON texts that were written."""
+
+    seq: int
+    lease_id: str
+    deadline: int
+    ts: int
+    deliveries: int
+    data: msgspec.Raw
+    tag: str | None = None
+    meta: msgspec.Raw = msgspec.Raw()
+
+
+class Settled(Struct, frozen=True):
+    """The answer to an ack, nack or extend: what it reached, what not, and the queue after it."""
+
+    topic: str
+    done: list[int]
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    deadline: int = 0  # of an extend
+
+
+class LeaseView(Struct, frozen=True, rename={"seq": "$seq"}):
+    """Who holds a job, and until when. The lease's id is its holder's."""
+
+    seq: int
+    node: str
+    deadline: int
+    deliveries: int
+
+
+class Redriven(Struct, frozen=True):
+    """The answer to a redrive: dead letters that are jobs again, and those that are still letters."""
+
+    topic: str
+    dead_letter: str
+    redriven: int
+    remaining: int
+
+
+class TopicState(Struct, frozen=True):
+    """A topic as it is now."""
+
+    topic: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    evict_floor: int
+    count: int
+    bytes: int
+    config: TopicConfig
+    last_write_ts: int | None
+    last_read_ts: int | None
+    effective_priority: int  # the priority in use now (PR1)
+    queue: QueueCounts | None  # queues only
+
+
+class RouterState(Struct, frozen=True):
+    """A router as it is now."""
+
+    router: str
+    source: str
+    dest: str
+    definition: RouterDefinition
+    forwarded_total: int
+    lag: int  # seqs of the source that it has not looked at
+    state: Literal["running", "blocked"]
+    blocked_by: str | None  # why it cannot go on
+
+
+_decode_records = msgspec.json.Decoder(list[Record]).decode
+_decode_job = msgspec.json.Decoder(Job).decode
+
+
+def read_result(topic: Topic, plan: Plan) -> ReadResult:
+    return ReadResult(
+        topic.name,
+        topic.epoch,
+        plan.texts(),
+        plan.count,
+        plan.next,
+        plan.head,
+        plan.earliest,
+        plan.scanned,
+        plan.tombstone,
+        plan.nodes(),
+    )
+
+
+def topic_state(topic: Topic, now: int) -> TopicState:
+    log = topic.log
+    return TopicState(
+        topic.name,
+        topic.epoch,
+        log.head,
+        log.earliest,
+        log.floor,
+        log.count,
+        log.bytes,
+        topic.config,
+        topic.last_write_ts,
+        topic.last_read_ms,
+        effective_priority(topic.config, topic.last_read_ms, now),
+        _queue_counts(topic, now) if topic.config.type == "queue" else None,
+    )
+
+
+def _queue_counts(topic: Topic, now: int) -> QueueCounts:
+    queue = topic.queue
+    queue.settle(now)
+    return QueueCounts(queue.ready(topic.log.count), len(queue.leases), queue.dead_lettered, queue.delayed_count)

@@ -1,0 +1,105 @@
+"""Exports: a topic's live records as of one moment, as an Arrow stream.
+
+`capture` takes, on the loop and at once, which rows of which parts are live; `stream` encodes them afterwards, in a
+thread and in portions, however the topic changes meanwhile. What is captured may be shown only behind the gate.
+"""
+
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from topics.core.state import Topic
+from topics.core.topic.parts import Part, Sealed
+from topics.core.topic.walk import Query, losses
+from topics.model import Tombstone
+from topics.storage import arrow_stream
+from topics.storage.segments import SegmentRows
+
+BATCH_BYTES: Final = 1024 * 1024
+BATCH_ROWS: Final = 16_384
+
+Run = tuple[int, int]  # rows start..stop
+Worker = Callable[[Callable[[], bytes]], Awaitable[bytes]]
+
+
+class Export(Struct):
+    """Live records of a topic as of one moment."""
+
+    topic: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    after: int
+    last: int  # every seq up to here is in it, in `lost`, or was deleted
+    lost: list[Tombstone]
+    pieces: list[tuple[Part, list[Run]]]  # runs of live rows
+
+    def metadata(self) -> dict[str, str]:
+        """What the stream's schema says of it."""
+        numbers = {name: getattr(self, name) for name in ("epoch", "head_seq", "earliest_seq", "after", "last")}
+        said = {"topic": self.topic, **numbers, "lost": msgspec.json.encode(self.lost).decode()}
+        return {f"topics.{name}": str(value) for name, value in said.items()}
+
+    def pin(self) -> None:
+        """Open the files now, so that they stay readable even if they are removed. Blocking."""
+        for part, _ in self.pieces:
+            if isinstance(part, Sealed) and isinstance(part.sealed, SegmentRows):
+                part.sealed.file.view()
+
+    async def stream(self, run: Worker) -> AsyncIterator[bytes]:
+        """The Arrow stream in parts; `run` does the blocking work."""
+        yield arrow_stream.encode_schema(self.metadata())
+        for part, runs in self.pieces:
+            for some in _portions(part, runs):
+                yield await run(partial(_encode, part, some))
+        yield arrow_stream.END
+
+
+def capture(topic: Topic, after: int, last: int | None, epoch: int | None) -> Export:
+    """The live records above `after` and up to `last`; what a diff would announce as lost is in `lost`."""
+    log = topic.log
+    last = log.head if last is None else min(last, log.head)
+    lost, cursor = losses(log, Query(after, 1, 1, epoch=epoch), topic.epoch, last)
+    pieces: list[tuple[Part, list[Run]]] = []
+    for part in log.parts:
+        if part.last > cursor and part.first <= last:
+            runs = list(log.live_runs(part, part.row_from(cursor + 1), part.row_from(last + 1)))
+            if runs:
+                pieces.append((part, runs))
+    return Export(topic.name, topic.epoch, log.head, log.earliest, after, last, lost, pieces)
+
+
+def _portions(part: Part, runs: list[Run]) -> Iterator[list[Run]]:
+    """Runs of rows, in portions of about BATCH_BYTES and at most BATCH_ROWS."""
+    some: list[Run] = []
+    rows = size = 0
+    for start, stop in runs:
+        while start < stop:
+            end = start + _fitting(part, start, min(stop - start, BATCH_ROWS - rows), BATCH_BYTES - size)
+            some.append((start, end))
+            rows, size = rows + end - start, size + part.bytes_before(end) - part.bytes_before(start)
+            if rows >= BATCH_ROWS or size >= BATCH_BYTES or end < stop:
+                yield some
+                some, rows, size = [], 0, 0
+            start = end
+    if some:
+        yield some
+
+
+def _fitting(part: Part, start: int, rows: int, room_bytes: int) -> int:
+    """How many of `rows` rows from `start` on fit; one always does."""
+    base = part.bytes_before(start)
+    return max(1, bisect_right(range(1, rows + 1), room_bytes, key=lambda n: part.bytes_before(start + n) - base))
+
+
+def _encode(part: Part, runs: list[Run]) -> bytes:
+    if isinstance(part, Sealed):
+        assert isinstance(part.sealed, SegmentRows)
+        return arrow_stream.encode_sealed(part.sealed, runs)
+    first = runs[0][0]
+    columns = part.columns(first, runs[-1][1])
+    return arrow_stream.encode_rows(columns.select([(start - first, stop - first) for start, stop in runs]))

@@ -1,0 +1,396 @@
+"""Claimers that wait: claims within the window of a cohort, and workers that stay (QU7, WK2, WK4).
+
+Owns who waits for which queue, the windows, and when a pass is made for them; the pass itself is `Queues.hand_out`.
+Must not know: HTTP, how jobs reach a worker.
+
+A queue has a *crew* while anyone waits for it. A worker with room for more jobs is *hungry*. Whatever may make jobs
+claimable or give a worker room (an append, an ack, a nack, a delete) wakes the crew; a lease or delay that ends by
+itself is waited for, one wait per crew. Jobs are dealt one each in turn, and whoever was served goes to the end of
+the line, so that shares are even. Nothing polls.
+
+With `claim_jitter_ms` the first claim, or the first claimable job while workers are hungry, opens a window; one pass
+at its end serves all that wait by then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from topics.clock import Clock
+from topics.core.queue.jobs import Queue
+from topics.core.state import Topic
+from topics.core.topic.parts import ColdPage
+from topics.engine.answers import Claimed
+from topics.engine.ledger import Gate, Ledger
+from topics.engine.queues.claims import COLD_TRIES_MAX, Claimer, Queues
+from topics.errors import CommitFailed, NotAQueue, Refusal, StorageError, TopicNotFound, TopicsError
+
+PASS_JOBS_MAX = 1000  # handed out to workers in one turn of the loop
+RETRY_MS = 1000  # after which jobs that could not be dead-lettered are tried again
+
+
+logger = logging.getLogger("topics.engine.queues.crews")
+
+
+class Worker(Claimer):
+    """A claimer that stays. Subclasses say how jobs reach it."""
+
+    __slots__ = ("held", "jobs_max", "topic_id")
+
+    def __init__(self, node: str, jobs_max: int, lease_ms: int | None) -> None:
+        super().__init__(node, 0, lease_ms)
+        self.jobs_max = jobs_max
+        self.held: dict[int, int] = {}  # lease number → seq, of its leases that have not ended
+        self.topic_id = 0  # of the queue that it works for
+
+    @property
+    def room(self) -> int:
+        """How many jobs it can take now."""
+        return self.jobs_max - len(self.held)
+
+    @property
+    def can_take(self) -> bool:
+        """Whether it takes jobs at all for now."""
+        raise NotImplementedError
+
+    def deliver(self, claimed: Claimed) -> None:
+        """Give it jobs that may be shown."""
+        raise NotImplementedError
+
+    def dismissed(self, error: TopicsError) -> None:
+        """There will be no more jobs."""
+        raise NotImplementedError
+
+    def paced(self) -> None:
+        """Jobs are held back until there is less pressure."""
+
+
+class _Waiting(Claimer):
+    """A claim that waits for the end of a window."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, claimer: Claimer) -> None:
+        super().__init__(claimer.node, claimer.wanted, claimer.lease_ms)
+        self.answer: asyncio.Future[tuple[Claimed, Gate] | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_gone(self) -> bool:
+        return self.answer.done()
+
+    def leave(self, _: object = None) -> None:
+        if not self.answer.done():
+            self.answer.set_result(None)
+
+
+class _Crew:
+    """All that wait for one queue."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.id = topic.id
+        self.name = topic.name
+        self.queue: Queue = topic.queue
+        self.claims: list[_Waiting] = []
+        self.window: asyncio.Task[None] | None = None
+        self.workers: set[Worker] = set()
+        self.hungry: dict[Worker, None] = {}  # in the order in which they are served
+        self.holders: dict[int, Worker] = {}  # lease number → worker
+        self.task: asyncio.Task[None] | None = None
+        self.is_woken = False
+        self.is_paced = False
+        self._sleep: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        self.is_woken = True
+        if self._sleep is not None and not self._sleep.done():
+            self._sleep.set_result(None)
+
+    async def sleep(self, clock: Clock, ms: int | None) -> None:
+        """Wait until woken, at most so long."""
+        self._sleep = asyncio.get_running_loop().create_future()
+        if self.is_woken:
+            return
+        if ms is None:
+            await self._sleep
+        else:
+            await clock.wait(self._sleep, ms)
+
+    def adopt(self, queue: Queue) -> None:
+        """Go on with another state of the queue: after a failure of the log, leases may be gone."""
+        self.queue = queue
+        queue.ended = []
+        for number, worker in list(self.holders.items()):
+            lease = queue.leases.get(worker.held[number])
+            if lease is None or lease[0] != number:
+                queue.ended.append(number)
+
+    def note_ended(self) -> None:
+        """Leases that have ended give their workers room."""
+        if not self.queue.ended:
+            return
+        ended, self.queue.ended = self.queue.ended, []
+        for number in ended:
+            worker = self.holders.pop(number, None)
+            if worker is not None:
+                worker.held.pop(number, None)
+                self.feed(worker)
+
+    def feed(self, worker: Worker) -> None:
+        """Let a worker stand in line if it can take something."""
+        if worker in self.workers and worker.room > 0 and worker.can_take:
+            self.hungry.setdefault(worker)
+        else:
+            self.hungry.pop(worker, None)
+
+    def line(self, jobs: int) -> list[Worker]:
+        """The workers to be served next when there are so many jobs, with what each may take."""
+        line: list[Worker] = []
+        for worker in list(self.hungry):
+            if len(line) == jobs:
+                break
+            if worker.can_take:
+                line.append(worker)
+            else:
+                del self.hungry[worker]
+        share = max(1, PASS_JOBS_MAX // max(1, len(line)))
+        for worker in line:
+            worker.wanted = min(worker.room, share)
+        return line
+
+    def hold(self, worker: Worker, claimed: Claimed) -> None:
+        """A worker was served: it goes to the end of the line, or leaves it."""
+        for seq, number in claimed.leases:
+            worker.held[number] = seq
+            self.holders[number] = worker
+        self.hungry.pop(worker, None)
+        self.feed(worker)
+
+
+class Workers:
+    """The crews of one instance."""
+
+    def __init__(self, ledger: Ledger, clock: Clock, queues: Queues) -> None:
+        self.is_held_back: Callable[[Topic], bool] = lambda topic: False  # pressure keeps its jobs from workers
+        self._ledger = ledger
+        self._clock = clock
+        self._queues = queues
+        self._crews: dict[int, _Crew] = {}
+        queues.on_change = self.wake
+
+    def wake(self, topic_id: int) -> None:
+        """Jobs of a topic may have become claimable, or workers may have got room."""
+        crew = self._crews.get(topic_id)
+        if crew is not None:
+            crew.wake()
+
+    def wake_all(self) -> None:
+        for crew in self._crews.values():
+            crew.wake()
+
+    # --- claims
+
+    async def claim(self, name: str, claimer: Claimer, stop: "asyncio.Future[None] | None" = None) -> Claimed:
+        """Hand jobs out to one claimer, at the end of the queue's window if it has one. `stop`: it is gone."""
+        topic = self._ledger.state.topics.get(name)
+        if topic is None or not topic.is_queue or not topic.config.claim_jitter_ms:
+            return await self._queues.claim(name, claimer)
+        waiting = _Waiting(claimer)
+        crew = self._crew(topic)
+        crew.claims.append(waiting)
+        self._open_window(crew, topic)
+        if stop is not None:
+            stop.add_done_callback(waiting.leave)
+        served = await waiting.answer
+        if served is None:
+            return Claimed(name, topic.id, [], [], topic.queue.ready(topic.log.count))
+        await self._queues.shown(*served)
+        return served[0]
+
+    def _open_window(self, crew: _Crew, topic: Topic) -> None:
+        if crew.window is None:
+            crew.window = asyncio.get_running_loop().create_task(self._serve_cohort(crew, topic.config.claim_jitter_ms))
+
+    async def _serve_cohort(self, crew: _Crew, window_ms: int) -> None:
+        claims = crew.claims
+
+        def present(topic: Topic) -> list[Claimer]:
+            crew.note_ended()
+            return [*(claim for claim in claims if not claim.is_gone), *crew.line(len(crew.hungry))]
+
+        try:
+            await self._clock.wait(asyncio.get_running_loop().create_future(), window_ms)
+            crew.window, crew.claims = None, []  # whoever comes from now on is of the next cohort
+            await self._serve(crew, present)
+        except (TopicsError, OSError) as error:
+            _refuse(claims, error)
+        except asyncio.CancelledError:
+            _refuse(claims, CommitFailed("the engine is closed"))
+            raise
+        finally:
+            crew.wake()
+            self._disband(crew)
+
+    # --- workers
+
+    def join(self, name: str, worker: Worker) -> None:
+        """Give a worker jobs of a queue from now on."""
+        topic = self._queues.queue(name)
+        crew = self._crew(topic)
+        worker.topic_id = topic.id
+        crew.workers.add(worker)
+        crew.feed(worker)
+        if crew.task is None:
+            crew.adopt(topic.queue)
+            self._ledger.listen(crew.id, crew.wake)
+            crew.task = asyncio.get_running_loop().create_task(self._run(crew))
+        crew.wake()
+
+    def leave(self, worker: Worker) -> None:
+        """A worker is gone; what it holds is free at once (WK5)."""
+        crew = self._crews.get(worker.topic_id)
+        if crew is not None:
+            crew.note_ended()
+            crew.workers.discard(worker)
+            crew.hungry.pop(worker, None)
+            for number in worker.held:
+                crew.holders.pop(number, None)
+            crew.wake()
+        leases = [(seq, number) for number, seq in worker.held.items()]
+        worker.held.clear()
+        self._queues.release(worker.topic_id, leases)
+
+    def resume(self, worker: Worker) -> None:
+        """A worker takes jobs again."""
+        crew = self._crews.get(worker.topic_id)
+        if crew is not None:
+            crew.feed(worker)
+            crew.wake()
+
+    async def _run(self, crew: _Crew) -> None:
+        """Serve the workers of a queue for as long as there are some."""
+        try:
+            while crew.workers:
+                crew.is_woken = False
+                topic = self._present(crew)
+                if topic is None:
+                    return
+                is_failing = await self._fails_to_feed(crew, topic)
+                await crew.sleep(self._clock, RETRY_MS if is_failing else self._idle_ms(crew))
+        finally:
+            crew.task = None
+            crew.queue.ended = None
+            self._ledger.unlisten(crew.id, crew.wake)
+            self._disband(crew)
+
+    def _present(self, crew: _Crew) -> Topic | None:
+        """The queue as it is now. If it is gone, its workers are told."""
+        topic = self._ledger.expire(crew.name)
+        if topic is None or topic.id != crew.id:
+            is_log = topic is not None and not topic.is_queue
+            error = NotAQueue(crew.name) if is_log else TopicNotFound(crew.name)
+            for worker in list(crew.workers):
+                crew.workers.discard(worker)
+                worker.dismissed(error)
+            return None
+        if topic.queue is not crew.queue:
+            crew.adopt(topic.queue)
+        topic.queue.settle(self._clock.now_ms())
+        crew.note_ended()
+        return topic
+
+    async def _fails_to_feed(self, crew: _Crew, topic: Topic) -> bool:
+        try:
+            await self._feed(crew, topic)
+        except Refusal:
+            crew.wake()  # the queue is gone
+        except (StorageError, OSError) as error:
+            logger.error('jobs of "%s" cannot be handed out: %s', crew.name, error)
+            return True
+        return False
+
+    async def _feed(self, crew: _Crew, topic: Topic) -> None:
+        """Hand out what there is to those who are hungry."""
+        if crew.hungry and self.is_held_back(topic):
+            if not crew.is_paced:
+                crew.is_paced = True
+                for worker in list(crew.workers):
+                    worker.paced()
+            return
+        crew.is_paced = False
+        if topic.config.claim_jitter_ms:
+            if crew.hungry and topic.queue.ready(topic.log.count):
+                self._open_window(crew, topic)
+            return
+
+        def in_line(topic: Topic) -> list[Claimer]:
+            crew.note_ended()
+            return [*crew.line(topic.queue.ready(topic.log.count))]
+
+        is_served = True
+        while is_served:
+            is_served = await self._serve(crew, in_line) > 0
+            await asyncio.sleep(0)  # let others have their turn
+
+    def _idle_ms(self, crew: _Crew) -> int | None:
+        """How long nothing changes by itself; None = for ever."""
+        now, end = self._clock.now_ms(), crew.queue.next_end()
+        idle_ms = None if end is None else max(0, end - now)
+        if crew.queue.exhausted and crew.hungry:
+            idle_ms = RETRY_MS if idle_ms is None else min(RETRY_MS, idle_ms)
+        return idle_ms
+
+    # --- both
+
+    async def _serve(self, crew: _Crew, present: Callable[[Topic], Sequence[Claimer]]) -> int:
+        """One pass for those that are present then; how many jobs were handed out."""
+        tries = 0
+        while True:
+            try:
+                topic = self._queues.claimable(crew.name)
+                if topic.id != crew.id:
+                    raise TopicNotFound(crew.name)
+                if topic.queue is not crew.queue and crew.task is not None:
+                    crew.adopt(topic.queue)
+                claimers = present(topic)
+                if not claimers:
+                    return 0
+                hands, gate = self._queues.hand_out(topic, claimers, is_hasty=tries >= COLD_TRIES_MAX)
+            except ColdPage as cold:
+                tries = await self._queues.load(cold, tries)
+                continue
+            for claimer, claimed in zip(claimers, hands, strict=True):
+                self._give(crew, claimer, claimed, gate)
+            return sum(len(claimed.texts) for claimed in hands)
+
+    def _give(self, crew: _Crew, claimer: Claimer, claimed: Claimed, gate: Gate) -> None:
+        if isinstance(claimer, _Waiting):
+            claimer.answer.set_result((claimed, gate))
+        elif isinstance(claimer, Worker) and claimed.texts:
+            crew.hold(claimer, claimed)
+            self._queues.when_shown(
+                claimed, gate, lambda failure: None if failure is not None else claimer.deliver(claimed)
+            )
+
+    def _crew(self, topic: Topic) -> _Crew:
+        crew = self._crews.get(topic.id)
+        if crew is None:
+            crew = self._crews[topic.id] = _Crew(topic)
+        return crew
+
+    def _disband(self, crew: _Crew) -> None:
+        if crew.task is None and crew.window is None and not crew.claims:
+            self._crews.pop(crew.id, None)
+
+    async def stop(self) -> None:
+        """End all waiting, for the end of the engine."""
+        tasks = [task for crew in self._crews.values() for task in (crew.task, crew.window) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _refuse(claims: Sequence[_Waiting], error: Exception) -> None:
+    for claim in claims:
+        if not claim.is_gone:
+            claim.answer.set_exception(error)

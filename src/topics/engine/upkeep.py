@@ -1,0 +1,169 @@
+"""What goes on in the background: syncs, expiry, memory given back, checkpoints.
+
+All of it in slices of time, so that no turn of the event loop is long.
+"""
+
+import asyncio
+import logging
+
+from topics.clock import Clock
+from topics.core.state import State
+from topics.core.topic.parts import Cache, Chunk, Part
+from topics.engine.durability.store import SLICE_SECONDS
+from topics.engine.ledger import Ledger
+from topics.errors import StorageError
+from topics.settings import Settings
+
+CHECKPOINT_BYTES = 64 * 1024 * 1024
+CHECKPOINT_MS = 60_000
+BACKGROUND_MS = 200
+UNSEALED_FACTOR = 6  # writes wait when this many times the log of a checkpoint is not sealed yet
+FREED_PER_STEP = 8  # dead chunks whose memory is given back in one step
+
+logger = logging.getLogger("topics.engine.upkeep")
+
+
+class Upkeep:
+    """The background work of an engine. Without `start` it is done by `tick`."""
+
+    def __init__(self, ledger: Ledger, cache: Cache, clock: Clock, settings: Settings) -> None:
+        self._cache = cache
+        self.is_running = False
+        self.is_full = False  # sealing is so far behind that writes should wait
+        self._ledger = ledger
+        self._clock = clock
+        self._checkpoint_bytes = min(CHECKPOINT_BYTES, settings.cache_bytes // 2)
+        self._checkpoint_ms = min(CHECKPOINT_MS, settings.segment_max_age_ms)
+        self._checkpointed_at = clock.monotonic()
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._background: asyncio.Task[None] | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._graveyard: list[Part] = []
+
+    def start(self) -> None:
+        self.is_running = True
+        self._ledger.on_commit = self._committed
+        self._background = asyncio.create_task(self._run_background())
+
+    async def stop(self) -> None:
+        """Take a last checkpoint."""
+        self.is_running = False
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.wait([self._background])
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+        ledger = self._ledger
+        if ledger.wal.is_read_only or ledger.broken is not None:
+            return
+        try:
+            ledger.wal.refuse("the engine is closed")
+            await ledger.store.checkpoint(self._current_state, self._bury, is_last=True)
+        except (StorageError, OSError) as error:
+            logger.error("the last checkpoint failed: %s; the next start replays the log instead", error)
+
+    def _committed(self) -> None:
+        if self._ledger.wal.bytes_since_roll > self._checkpoint_bytes:
+            self.is_full = self.fill >= 1.0
+            self._wake_background()
+
+    @property
+    def fill(self) -> float:
+        """How full the way to the disk is: at 1.0 and above writes should wait."""
+        return max(
+            self._ledger.wal.fill, self._ledger.store.unsealed_bytes / (UNSEALED_FACTOR * self._checkpoint_bytes)
+        )
+
+    async def checkpoint(self) -> None:
+        """Seal records, take a snapshot, trim the log. Waits for one that is under way."""
+        while self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+        await asyncio.shield(self._start_checkpoint())
+
+    def _start_checkpoint(self) -> "asyncio.Task[None]":
+        self._checkpoint = asyncio.create_task(self._ledger.store.checkpoint(self._current_state, self._bury))
+        self._checkpoint.add_done_callback(self._checkpoint_done)
+        return self._checkpoint
+
+    def _current_state(self) -> State:
+        return self._ledger.state
+
+    def _checkpoint_done(self, task: "asyncio.Task[None]") -> None:
+        self._checkpoint = None
+        self.is_full = False
+        self._checkpointed_at = self._clock.monotonic()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a checkpoint failed and will be tried again: %s", error)
+
+    async def _run_background(self) -> None:
+        while True:
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._clock.wait(self._wake, 1 if self._graveyard or self._ledger.state.shrunk else BACKGROUND_MS)
+            self._do_some()
+
+    def _wake_background(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def tick(self) -> None:
+        """Do what is due in the background, and wait for the checkpoint if that is; for an engine without one."""
+        self._do_some()
+        if self._checkpoint is not None:
+            await asyncio.shield(self._checkpoint)
+
+    def _do_some(self) -> None:
+        """What is due now: a sync, expiry, memory to give back, a checkpoint."""
+        self._ledger.wal.start_sync()
+        self._expire_some()
+        self._free()
+        if self._checkpoint is None and self._is_checkpoint_due():
+            self._start_checkpoint()
+
+    def _expire_some(self) -> None:
+        """Expire in as many topics as fit into a turn of the loop, each in its turn."""
+        expiring = self._ledger.state.expiring
+        slice_end = self._clock.monotonic() + SLICE_SECONDS
+        for _ in range(len(expiring)):
+            topic_id = next(iter(expiring))
+            topic = expiring[topic_id] = expiring.pop(topic_id)
+            self._ledger.expire(topic.name)
+            if self._clock.monotonic() > slice_end:
+                return
+
+    def _is_checkpoint_due(self) -> bool:
+        if (
+            self._ledger.wal.is_read_only
+            or self._ledger.broken is not None
+            or not (self._ledger.state.dirty or self._ledger.state.dirty_routers)
+        ):
+            return False
+        age_ms = (self._clock.monotonic() - self._checkpointed_at) * 1000
+        return self._ledger.wal.bytes_since_roll > self._checkpoint_bytes or age_ms >= self._checkpoint_ms
+
+    def _bury(self, part: Part) -> None:
+        """Take over a part that is no longer read, to give its memory back little by little."""
+        self._graveyard.append(part)
+
+    def _free(self) -> None:
+        """Give back the memory of some parts that are dead or sealed."""
+        shrunk = self._ledger.state.shrunk
+        while shrunk and len(self._graveyard) < FREED_PER_STEP:
+            _, topic = shrunk.popitem()
+            self._graveyard.extend(part for part in topic.log.dropped if isinstance(part, Chunk))
+            topic.log.dropped = [part for part in topic.log.dropped if not isinstance(part, Chunk)]
+        for part in self._graveyard[-FREED_PER_STEP:]:
+            self._cache.forget(part)
+        del self._graveyard[-FREED_PER_STEP:]
+
+    async def wait_for_room(self) -> None:
+        """Let writers wait while sealing is behind: memory is bounded, and the disk sets the pace."""
+        self._ledger.wal.counters.submit_full += 1
+        while self.fill >= 1.0 and self.is_running:
+            checkpoint = self._checkpoint
+            if checkpoint is None:
+                self._wake_background()
+                await asyncio.sleep(0)
+                continue
+            await asyncio.wait([checkpoint])
+            if checkpoint.cancelled() or checkpoint.exception() is not None:
+                return  # sealing fails; the write itself will say why

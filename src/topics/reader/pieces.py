@@ -1,0 +1,108 @@
+"""The live rows of a segment as an Arrow batch.
+
+Owned here: the columns that readers get, and how they lie over the bytes of a file. Nothing here knows snapshots:
+which rows are a topic's, and from which seq on they count, is the caller's to say.
+"""
+
+import errno
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from topics.errors import Damaged, InvalidRequest
+from topics.reader.access import open_disk, ref_in
+from topics.storage import segments
+from topics.storage.segments import DELETED, LIVE, FileRef, SegmentFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS: Final = ("seq", "ts", "node", "tag", "meta", "data")
+
+
+def schema(columns: Sequence[str] = COLUMNS) -> "pa.Schema":
+    """The Arrow schema of batches with these columns."""
+    import pyarrow as pa
+
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise InvalidRequest(f"there is no column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
+    whole = segments.schema()
+    return pa.schema([whole.field(name) for name in columns])
+
+
+def read_piece(
+    path: str | os.PathLike[str],
+    file: str,
+    start: int,
+    count: int,
+    *,
+    after: int = 0,
+    last: int | None = None,
+    columns: Sequence[str] = COLUMNS,
+) -> "pa.RecordBatch":
+    """The live rows of one piece (`Directory.pieces`) with seqs above `after` and up to `last`.
+
+    For processes that have no Directory: the file alone is read. It does not know the topic's
+    floor, so `after` must be at least `floor - 1`. FileNotFoundError: a newer checkpoint has
+    replaced the file; the same seqs are in other pieces now, if they are live.
+    """
+    disk = open_disk(path)
+    try:
+        segment = SegmentFile(disk, ref_in(disk, file))
+        if not 0 <= start <= start + count <= segment.ref.count:
+            raise InvalidRequest(f"{file} has {segment.ref.count} rows, not {start} to {start + count}")
+        return live_rows(segment, start, count, after, last, columns)
+    except Damaged:
+        if file not in disk.names():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file) from None
+        raise
+    finally:
+        disk.close()
+
+
+def live_rows(
+    file: SegmentFile, start: int, count: int, after: int, last: int | None, columns: Sequence[str]
+) -> "pa.RecordBatch":
+    """Of the rows start .. start + count of a file, those not deleted with seqs above `after` and up to `last`.
+
+    Where no row is deleted, the batch is a slice of the memory map; otherwise the live rows are copied.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    fields, view, stop = schema(columns), file.checked(), start + count
+    offset, size = file.ref.columns["seq"].values
+    seqs = view[offset : offset + size].cast("Q")
+    start = bisect_right(seqs, after, start, stop)
+    stop = stop if last is None else bisect_right(seqs, last, start, stop)
+    whole = pa.py_buffer(view)
+    batch = pa.RecordBatch.from_arrays([_array(whole, file.ref, field) for field in fields], schema=fields)
+    batch = batch.slice(start, stop - start)
+    flags = flags_of(file, start, stop)
+    if DELETED not in flags:
+        return batch
+    marks = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(flags)])
+    return batch.filter(pc.equal(marks, pa.scalar(LIVE, pa.uint8())))
+
+
+def _array(whole: "pa.Buffer", file: FileRef, field: "pa.Field") -> "pa.Array":
+    """A column of a file, over the bytes as they are in it."""
+    import pyarrow as pa
+
+    column = file.columns[field.name]
+    places = [column.offsets, column.values] if column.offsets[1] else [column.values]
+    validity = whole.slice(*column.validity) if column.validity[1] else None
+    buffers = [whole.slice(offset, size) if size else pa.py_buffer(b"") for offset, size in places]
+    return pa.Array.from_buffers(field.type, file.count, [validity, *buffers])
+
+
+def flags_of(file: SegmentFile, start: int, stop: int) -> bytes:
+    """The delete flags of rows start..stop, as they are at this moment."""
+    base = file.ref.columns["deleted"].values[0]
+    flags = bytes(file.view()[base + start : base + stop])
+    if flags.count(LIVE) + flags.count(DELETED) != len(flags):
+        row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
+        raise Damaged(file.path, base + start + row, f"a delete flag is {flags[row]}")
+    return flags

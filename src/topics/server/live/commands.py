@@ -1,0 +1,161 @@
+"""What is said over a WebSocket: the commands of clients, decoded and checked, and the frames of the server as JSON.
+
+The counterpart of `wire` and `answers`; what HTTP has as well (writes, reads, matches) is decoded by the same code.
+Must not know: sockets, the engine's state, who is calling. Rules: WS2-WS7, Appendix A.11.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from topics.core.topic.parts import Projection
+from topics.core.topic.records import WriteIn, decode_json
+from topics.errors import InvalidRequest, TopicsError
+from topics.model import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX, TagMatch
+from topics.server.live.feeds import Template
+from topics.server.wire.replies import WatchedTopic, encode
+from topics.server.wire.requests import Match, Natural, WatchTopicIn, check_starts, nodes_of
+from topics.settings import Settings
+
+LIMIT_DEFAULT: Final = 1000
+NO_ID: Final = Raw()
+
+
+class InvalidJson(InvalidRequest):
+    """The message is not JSON at all."""
+
+    code = "invalid_json"
+
+
+class UnsupportedMessage(InvalidRequest):
+    """The message is binary."""
+
+    code = "unsupported_message"
+
+
+class CommandIn(Struct, gc=False):
+    """What every command has."""
+
+    op: Any = None
+    request_id: Raw = NO_ID
+
+
+class PublishIn(WriteIn, gc=False, kw_only=True):
+    """A write, and what HTTP has in the path and query."""
+
+    topic: str
+    return_seqs: bool = True
+
+
+class SubscribeIn(Struct, frozen=True):
+    topic: str | UnsetType = UNSET
+    from_seq: Natural = 0
+    tail: bool = False
+    topics: dict[str, WatchTopicIn] | UnsetType = UNSET
+    node: str | list[str] | None = None
+    limit: Natural = 0
+    max_batch_bytes: Natural = 0
+    include_data: bool = True
+    include_tags: bool = False
+    include_meta: bool = True
+    lenient: bool = False
+    filter: Match | None = None
+
+
+class UnsubscribeIn(Struct, frozen=True):
+    topic: str | UnsetType = UNSET
+    topics: list[str] | UnsetType = UNSET
+
+
+_decode_command = msgspec.json.Decoder(CommandIn).decode
+_decode_publish = msgspec.json.Decoder(PublishIn).decode
+_decode_subscribe = msgspec.json.Decoder(SubscribeIn).decode
+_decode_unsubscribe = msgspec.json.Decoder(UnsubscribeIn).decode
+_decode_any = msgspec.json.Decoder(Raw).decode
+
+
+# --- commands
+
+
+def command_in(text: bytes) -> CommandIn:
+    """The part of a command that says what the rest is. All of the text is checked to be JSON."""
+    try:
+        return decode_json(_decode_command, text)  # type: ignore[no-any-return]
+    except InvalidRequest:
+        try:
+            decode_json(_decode_any, text)
+        except InvalidRequest as error:
+            raise InvalidJson(error.message.replace("the body", "the message")) from None
+        raise
+
+
+def publish_in(text: bytes) -> PublishIn:
+    return decode_json(_decode_publish, text)  # type: ignore[no-any-return]
+
+
+def subscribe_in(text: bytes, settings: Settings) -> tuple[SubscribeIn, dict[str, WatchTopicIn]]:
+    """A subscribe, and where to start in each topic."""
+    given: SubscribeIn = decode_json(_decode_subscribe, text)
+    if isinstance(given.topic, str) == isinstance(given.topics, dict):
+        raise InvalidRequest("subscribe needs either topic or topics")
+    if isinstance(given.topics, dict):
+        starts = given.topics
+    else:
+        starts = {str(given.topic): WatchTopicIn(given.from_seq, given.tail)}
+    check_starts(starts, settings)
+    return given, starts
+
+
+def unsubscribe_in(text: bytes) -> list[str]:
+    """The topics to leave, each once."""
+    given: UnsubscribeIn = decode_json(_decode_unsubscribe, text)
+    if isinstance(given.topic, str) == isinstance(given.topics, list):
+        raise InvalidRequest("unsubscribe needs either topic or topics")
+    return list(dict.fromkeys(given.topics if isinstance(given.topics, list) else [str(given.topic)]))
+
+
+def template_of(given: SubscribeIn, settings: Settings) -> Template:
+    """How a subscription reads its topics."""
+    limit = min(given.limit or LIMIT_DEFAULT, settings.max_limit)
+    bytes_max = min(given.max_batch_bytes or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX)
+    match = None if given.filter is None else TagMatch.parse(given.filter, "filter")
+    projection = Projection(given.include_tags, given.include_meta, given.include_data)
+    return Template.of(limit, bytes_max, nodes_of(given.node), match, projection)
+
+
+# --- frames, as JSON
+
+
+def opened(op: bytes, request_id: Raw) -> bytes:
+    """The beginning of an answer, up to where its first field of its own stands."""
+    if not len(request_id):
+        return b'{"op":"%b"' % op
+    return b'{"op":"%b","request_id":%b' % (op, bytes(request_id))
+
+
+def pong(request_id: Raw) -> bytes:
+    return opened(b"pong", request_id) + b"}"
+
+
+def ack(request_id: Raw, answer: bytes) -> bytes:
+    """`answer` is that of a write over HTTP, whole."""
+    return opened(b"ack", request_id) + b"," + answer[1:]
+
+
+def subscribed(request_id: Raw, topics: Mapping[str, WatchedTopic]) -> bytes:
+    return b'%b,"topics":%b}' % (opened(b"subscribed", request_id), encode(topics))
+
+
+def unsubscribed(request_id: Raw, topics: Iterable[str]) -> bytes:
+    return b'%b,"topics":%b}' % (opened(b"unsubscribed", request_id), encode(list(topics)))
+
+
+def error(failure: TopicsError, request_id: Raw = NO_ID) -> bytes:
+    return failed(failure.code, failure.message or failure.code, failure.detail, request_id)
+
+
+def failed(code: str, message: str, detail: Mapping[str, Any] | None = None, request_id: Raw = NO_ID) -> bytes:
+    said = b'%b,"code":%b,"message":%b' % (opened(b"error", request_id), encode(code), encode(message))
+    return b'%b,"detail":%b}' % (said, encode(detail)) if detail else said + b"}"

@@ -1,0 +1,366 @@
+"""One client on a WebSocket: its commands in order, its answers in order, what is delivered to it, its end.
+
+Owns what a socket waits for: commands that are not run yet, answers that are not ready yet. As a `Reader` it turns
+what `delivery` reads into messages. Must not know: what commands do (handlers/ws.py), frames, HTTP. Rules: WS6-WS10,
+PR6, SS26.
+
+A command runs when all before it have run. It may leave its answer for later (`place`): then the next command runs
+already, and its answer waits behind the one that is missing; so many publishes of one socket share a commit. Or it
+goes on in a task (`run_in_task`), and no other runs meanwhile.
+
+Invariants
+- At most one command goes on in a task (`_is_busy`); none starts then, or while the client does not take its answers.
+- Commands and answers that wait are bounded: above the bound nothing is read from the socket.
+- A command is answered exactly once, unless the connection is gone.
+- A command runs in a turn of the socket's own. Whoever answers one before it may be in the middle of a change (ST17).
+- A socket is always in the wheel: until its end for pings, by which dead peers are found, then for its last seconds.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Raw
+from websockets.frames import CloseCode
+
+from topics.errors import InvalidRequest, Refusal, StorageError, TopicsError
+from topics.server.auth import Key
+from topics.server.live import commands
+from topics.server.live.commands import NO_ID, UnsupportedMessage
+from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
+from topics.server.transport.exchange import log
+from topics.server.transport.outlet import NEVER
+from topics.server.transport.websocket import CLOSING, WebSocket, text_frame
+
+if TYPE_CHECKING:
+    from topics.server.app import App
+
+BURST_MAX: Final = 64  # commands of one socket run in one turn of the loop
+ANSWERS_MAX: Final = 256  # answers that wait for the log
+AHEAD_MAX: Final = 64  # commands held while another one runs …
+AHEAD_BYTES_MAX: Final = 64 * 1024  # … and their size; the last one may be larger
+PING_MS: Final = 25_000  # between pings …
+PINGS_MAX: Final = 2  # … of which so many may go unanswered
+LINGER_MS: Final = 5000  # for the client to end its side
+
+
+RECORD: Final = b'{"op":"record",'
+TOMBSTONE: Final = b'{"op":"tombstone",'
+CAUGHT_UP: Final = b'{"op":"caught_up",'
+TOPIC_DELETED: Final = b'{"op":"topic_deleted",'
+
+Run = Callable[["Conversation", bytes, Raw], None]  # runs a command: its text, its request_id
+
+
+class Answer:
+    """The place of an answer in the order of answers."""
+
+    __slots__ = ("text", "then")
+
+    def __init__(self, then: Callable[[], None] | None = None) -> None:
+        self.text: bytes | None = None  # None: not known yet
+        self.then = then  # to be done when it is sent
+
+
+class Conversation(Reader):
+    __slots__ = (
+        "_ahead",
+        "_ahead_bytes",
+        "_answers",
+        "_burst",
+        "_farewell",
+        "_is_awaited",
+        "_is_busy",
+        "_is_due",
+        "_is_leaving",
+        "_is_running",
+        "_known",
+        "_stop",
+        "app",
+        "key",
+        "socket",
+    )
+
+    def __init__(self, app: "App", key: Key, socket: WebSocket, known: Mapping[str, Run]) -> None:
+        super().__init__(app.delivery.wheel)
+        self.app = app
+        self.key = key
+        self.socket = socket
+        self._known = known  # commands by their op
+        self._ahead: list[bytes | None] = []  # commands that wait, None a binary one; an empty deque is 600 bytes
+        self._ahead_bytes = 0
+        self._answers: list[Answer] = []  # those that are not sent, in order; the first one is not known yet
+        self._burst = 0  # commands that ran in this turn of the loop
+        self._is_busy = False
+        self._is_due = False  # a turn in which it goes on is scheduled
+        self._is_awaited = False  # counts as a running request, at the end of the server
+        self._is_leaving = False  # the client has said goodbye
+        self._is_running = False  # a command runs right now, further up the stack
+        self._farewell: tuple[bytes, CloseCode] | None = None  # the server says goodbye, once what runs is answered
+        self._stop: asyncio.Future[None] | None = None  # done when nobody waits for an answer any more
+        socket.peer = self
+        app.delivery.open(self)
+        self.wheel.add(self, self.wheel.now + PING_MS)
+
+    # --- what the socket calls
+
+    def text_received(self, text: bytes) -> None:
+        self._received(text)
+
+    def binary_received(self) -> None:
+        self._received(None)
+
+    def _received(self, text: bytes | None) -> None:
+        if self._farewell is not None:
+            return
+        if not self._ahead and self._may_run():
+            self._run(text)
+            return
+        self._ahead.append(text)
+        self._ahead_bytes += len(text or b"")
+        if len(self._ahead) >= AHEAD_MAX or self._ahead_bytes >= AHEAD_BYTES_MAX:
+            self.socket.pause()
+
+    def left(self) -> None:
+        self._is_leaving = True
+        self._end_waits()
+        self._go_on()
+
+    def blocked(self) -> None:
+        self.is_stuck()
+
+    def writable(self) -> None:
+        self.app.delivery.writable(self)
+        self._go_on()
+
+    def closing(self) -> None:
+        self._ahead.clear()
+        self._answers.clear()
+        self._end_waits()
+        self._let_go()
+        for feed in list(self.feeds.values()):
+            self.app.delivery.remove(feed)
+        self.wheel.discard(self)
+        self.wheel.add(self, self.wheel.now + LINGER_MS)
+
+    def lost(self) -> None:
+        self._ahead.clear()
+        self._answers.clear()
+        self._end_waits()
+        self._let_go()
+        self.app.delivery.close(self)
+        self.app.slots.give_stream(self.key)
+
+    # --- what the wheel and the application call
+
+    @property
+    def is_blocked(self) -> bool:
+        return self.socket.is_blocked
+
+    @property
+    def buffered(self) -> int:
+        return self.socket.buffered
+
+    def check(self, now: int) -> int:
+        if self.socket.stage >= CLOSING:
+            self.socket.abort()
+            return NEVER
+        return super().check(now)
+
+    def beat(self, now: int) -> int:
+        socket = self.socket
+        if not socket.is_paused:  # or its answer would not be heard
+            if socket.pings >= PINGS_MAX:
+                socket.abort()
+                return NEVER
+            socket.ping()
+        return now + PING_MS
+
+    def too_slow(self) -> None:
+        self._end_now("too_slow", "the client has read nothing for 30 s", CloseCode.POLICY_VIOLATION)
+
+    def failed(self, error: BaseException) -> None:
+        message = error.message if isinstance(error, TopicsError) else "the server failed to read a topic"
+        self._end_now("internal", message, CloseCode.INTERNAL_ERROR)
+
+    def shut_down(self) -> None:
+        """The server stops (SC3): answer what runs, which it waits for, and end."""
+        if (self._is_busy or self._answers) and not self._is_awaited:
+            self._is_awaited = True
+            self.app.slots.running += 1
+        self._end("server_shutting_down", "the server is shutting down", CloseCode.GOING_AWAY)
+
+    def _let_go(self) -> None:
+        """The server need not wait for this any more."""
+        if self._is_awaited:
+            self._is_awaited = False
+            self.app.slots.running -= 1
+            self.app.check_idle()
+
+    def _end(self, code: str, message: str, close_code: CloseCode) -> None:
+        if self._farewell is None:
+            self._farewell = (text_frame(commands.failed(code, message)), close_code)
+            self._ahead.clear()
+            self._end_waits()
+            self._go_on()
+
+    def _end_now(self, code: str, message: str, close_code: CloseCode) -> None:
+        self._is_busy = False
+        self._answers.clear()
+        self._end(code, message, close_code)
+
+    # --- the order of commands
+
+    def _may_run(self) -> bool:
+        return not (
+            self._is_busy
+            or self._farewell is not None
+            or self.socket.is_blocked
+            or self._burst >= BURST_MAX
+            or len(self._answers) >= ANSWERS_MAX
+        )
+
+    def _go_on(self) -> None:
+        """Run what waits, as far as it may; if nothing does, read on, or end."""
+        if self._is_running:  # whoever runs that command goes on afterwards
+            return
+        while self._ahead and self._may_run():
+            text = self._ahead.pop(0)
+            self._ahead_bytes -= len(text or b"")
+            self._run(text)
+        if not self._ahead and not self._is_busy:
+            self.socket.resume()
+        if self._ahead or self._is_busy or self._answers:
+            return
+        if self._farewell is not None:
+            last, code = self._farewell
+            self.socket.write(last)
+            self.socket.close(code)
+        elif self._is_leaving:
+            self.socket.close()
+
+    def _turn_ended(self) -> None:
+        self._burst = 0
+        if self._ahead:
+            self._go_on()
+
+    def _run(self, text: bytes | None) -> None:
+        self._burst += 1
+        if self._burst == 1:
+            asyncio.get_running_loop().call_soon(self._turn_ended)
+        request_id = NO_ID
+        self._is_running = True
+        try:
+            if text is None:
+                raise UnsupportedMessage("the message is binary; commands are JSON text")
+            command = commands.command_in(text)
+            request_id = command.request_id
+            op = command.op if isinstance(command.op, str) else "no text"
+            run = self._known.get(op)
+            if run is None:
+                raise InvalidRequest(f"op is {op[:40]}; use one of {', '.join(self._known)}")
+            run(self, text, request_id)
+        except Exception as error:
+            self.answer(self.place(), error_text(error, request_id))
+        finally:
+            self._is_running = False
+
+    def run_in_task(
+        self, work: Coroutine[Any, Any, bytes], request_id: Raw, then: Callable[[], None] | None = None
+    ) -> None:
+        """Go on with a command that cannot be done at once; it gives its answer.
+
+        `then` is called when that is sent, unless it is an error; no other command runs before.
+        """
+        self._is_busy = True
+        self.app.start(self._finish(work, self.place(then), request_id))
+
+    async def _finish(self, work: Coroutine[Any, Any, bytes], place: Answer, request_id: Raw) -> None:
+        try:
+            text = await work
+        except Exception as error:
+            text, place.then = error_text(error, request_id), None
+        self._is_busy = place.then is not None
+        self.answer(place, text)
+        self._go_on()
+
+    # --- the order of answers
+
+    def place(self, then: Callable[[], None] | None = None) -> Answer:
+        """For the answer to the command that runs: behind all others."""
+        place = Answer(then)
+        self._answers.append(place)
+        return place
+
+    def answer(self, place: Answer, text: bytes) -> None:
+        """An answer is known: send it when those before it are sent, and those that waited for it."""
+        place.text = text
+        answers = self._answers
+        while answers and (ready := answers[0].text) is not None:
+            self.socket.write(text_frame(ready))
+            then = answers.pop(0).then
+            if then is not None:
+                self._is_busy = False
+                then()
+
+    def answer_late(self, place: Answer, text: bytes) -> None:
+        """The same, when the command has long run: others may wait for this, and go on in a turn of their own."""
+        self.answer(place, text)
+        is_awaited = self._ahead or self._is_leaving or self._farewell is not None or self.socket.is_paused
+        if is_awaited and not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._go_on_later)
+
+    def _go_on_later(self) -> None:
+        self._is_due = False
+        self._go_on()
+
+    # --- what delivery reads
+
+    def records(self, feed: Feed, push: Push) -> None:
+        message = push.rendered.get(RECORD)
+        if message is None:
+            message = push.rendered[RECORD] = _message(RECORD, push.record_json)
+        self.socket.write(message)
+
+    def tombstone(self, feed: Feed, push: Push, is_first: bool) -> None:
+        self.socket.write(_message(TOMBSTONE, push.tombstone_json(is_first=False)))
+
+    def caught_up(self, feed: Feed, push: Push) -> None:
+        self.socket.write(_message(CAUGHT_UP, push.caught_up_json))
+
+    def topic_deleted(self, feed: Feed) -> None:
+        self.socket.write(_message(TOPIC_DELETED, topic_deleted_json(feed)))
+
+    def paced(self, topics: Sequence[str], retry_after_ms: int) -> None:
+        detail = {"retry_after_ms": retry_after_ms, "topics": list(topics)}
+        self.socket.write(text_frame(commands.failed("throttled", "paced under pressure", detail)))
+
+    # --- waits
+
+    @property
+    def stop(self) -> "asyncio.Future[None]":
+        """Done when nobody waits for an answer any more, or the server is about to stop."""
+        if self._stop is None:
+            self._stop = asyncio.get_running_loop().create_future()
+            if self._is_leaving or self._farewell is not None or self.is_over:
+                self._end_waits()
+        return self._stop
+
+    def _end_waits(self) -> None:
+        if self._stop is not None and not self._stop.done():
+            self._stop.set_result(None)
+
+
+def error_text(error: Exception, request_id: Raw) -> bytes:
+    """What an error says to the client; what is the server's own fault is logged."""
+    if not isinstance(error, Refusal):
+        log.error("a command of a WebSocket failed", exc_info=error)
+    if not isinstance(error, TopicsError):
+        error = StorageError("the server failed to run this command")
+    return commands.error(error, request_id)
+
+
+def _message(op: bytes, body: bytes) -> bytes:
+    """A body that SSE has as well, with its op in front."""
+    return text_frame(op, memoryview(body)[1:])

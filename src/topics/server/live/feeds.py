@@ -1,0 +1,216 @@
+"""What live delivery is made of: feeds, readers, and what one read gives to all that share it.
+
+Owns the bodies of the frames, which SSE and WebSocket have in common, and the state of each feed; `delivery` changes
+it. Must not know: when anything is read, how frames are framed.
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
+from typing import Final
+
+from topics.core.state import Topic
+from topics.core.topic.parts import ColdPage, Projection
+from topics.engine.answers import ReadResult
+from topics.model import TagMatch
+from topics.server.transport.outlet import Outlet, Wheel
+
+TEMPLATES_MAX: Final = 4096  # kept for sharing
+
+
+class Template:
+    """How a feed reads, whatever its cursor. Two feeds share reads if this is the same object; see `of`."""
+
+    __slots__ = ("base", "bytes_max", "is_strong", "limit", "match", "nodes", "projection")
+
+    def __init__(
+        self,
+        limit: int,
+        bytes_max: int,
+        nodes: frozenset[str],
+        match: TagMatch | None,
+        projection: Projection,
+        is_strong: bool,
+    ) -> None:
+        self.limit = limit
+        self.bytes_max = bytes_max
+        self.nodes = nodes
+        self.match = match
+        self.projection = projection
+        self.is_strong = is_strong  # show only what is synced (SS18)
+        # The same without nodes: its reads serve as well, as long as none of these nodes wrote anything in them.
+        self.base = Template.of(limit, bytes_max, frozenset(), match, projection, is_strong) if nodes else self
+
+    @staticmethod
+    @lru_cache(maxsize=TEMPLATES_MAX)
+    def of(
+        limit: int,
+        bytes_max: int,
+        nodes: frozenset[str] = frozenset(),
+        match: TagMatch | None = None,
+        projection: Projection = Projection(),  # noqa: B008 - it cannot change
+        is_strong: bool = False,
+    ) -> "Template":
+        """The template with these values; the same object for the same ones."""
+        return Template(limit, bytes_max, nodes, match, projection, is_strong)
+
+
+class Feed:
+    """One topic on one connection: where it stands, and how it reads."""
+
+    __slots__ = (
+        "cursor",
+        "epoch",
+        "head",
+        "hub",
+        "is_apart",
+        "is_behind",
+        "is_due",
+        "is_first",
+        "is_held",
+        "name",
+        "reader",
+        "template",
+    )
+
+    def __init__(self, name: str, template: Template, epoch: int, cursor: int, head: int = 0) -> None:
+        self.name = name
+        self.template = template
+        self.epoch = epoch  # the instance that the cursor belongs to
+        self.cursor = cursor
+        self.head = head  # the topic's, as last seen
+        self.reader: Reader | None = None
+        self.hub: Hub | None = None
+        self.is_first = True  # the next read is the first of the connection, or the first after a stall (TM13)
+        self.is_due = True  # say so when it is caught up (SS11)
+        self.is_held = False  # a read waits for its gate or its pages
+        self.is_apart = False  # the next read is not shared: the last one held records of its own nodes
+        self.is_behind = False  # there is something to read, once the reader takes frames again
+
+
+class Push:
+    """One read for all feeds that stand at the same cursor. The JSON of its frames is made once."""
+
+    __slots__ = ("_record_json", "after", "rendered", "result", "start")
+
+    def __init__(self, after: int, result: ReadResult) -> None:
+        self.after = after  # the cursor of the read
+        self.result = result
+        lost = result.tombstone
+        # The cursor behind the tombstone: where the records begin.
+        self.start = after if lost is None else lost.earliest_seq - 1 if lost.reason == "recreated" else lost.gap_to
+        self.rendered: dict[object, bytes] = {}  # frames that readers made, by whatever distinguishes them
+        self._record_json = b""
+
+    @property
+    def record_json(self) -> bytes:
+        """The body of the record frame."""
+        if not self._record_json:
+            result = self.result
+            head = b'{"topic":"%b","records":[' % result.topic.encode()
+            tail = b'],"from_seq":%d,"to_seq":%d,"head_seq":%d}' % (self.start, result.next_from_seq, result.head_seq)
+            self._record_json = b"".join((head, b",".join(result.texts), tail))
+        return self._record_json
+
+    def tombstone_json(self, *, is_first: bool) -> bytes:
+        """The body of the tombstone frame. `is_first`: what was lost before this read is told in general (TM13)."""
+        lost = self.result.tombstone
+        assert lost is not None
+        reason = "from_seq_too_old" if is_first and lost.reason in ("cap", "ttl", "mixed") else lost.reason
+        return b'{"topic":"%b","reason":"%b","gap_from":%d,"gap_to":%d,"earliest_seq":%d,"head_seq":%d}' % (
+            self.result.topic.encode(),
+            reason.encode(),
+            lost.gap_from,
+            lost.gap_to,
+            lost.earliest_seq,
+            lost.head_seq,
+        )
+
+    @property
+    def caught_up_json(self) -> bytes:
+        return b'{"topic":"%b","head_seq":%d}' % (self.result.topic.encode(), self.result.head_seq)
+
+
+def topic_deleted_json(feed: Feed) -> bytes:
+    return b'{"topic":"%b","head_seq":%d,"reason":"deleted"}' % (feed.name.encode(), feed.head)
+
+
+class Reader(Outlet):
+    """A connection with feeds. When a method here is called, the feed's cursor already stands behind what it tells."""
+
+    __slots__ = ("advised_in", "feeds")
+
+    def __init__(self, wheel: Wheel) -> None:
+        super().__init__(wheel)
+        self.feeds: dict[str, Feed] = {}  # by topic; those that go on
+        self.advised_in = 0  # the last episode of pressure that it was told of
+
+    def tombstone(self, feed: Feed, push: Push, is_first: bool) -> None:
+        """Something was lost. `feed.cursor` is push.start."""
+        raise NotImplementedError
+
+    def records(self, feed: Feed, push: Push) -> None:
+        """There are records. `feed.cursor` is push.result.next_from_seq."""
+        raise NotImplementedError
+
+    def caught_up(self, feed: Feed, push: Push) -> None:
+        raise NotImplementedError
+
+    def topic_deleted(self, feed: Feed) -> None:
+        """The topic is gone; the feed is no longer among `feeds`."""
+        raise NotImplementedError
+
+    def paced(self, topics: Sequence[str], retry_after_ms: int) -> None:
+        """Pushes of these topics wait until there is less pressure (PR6)."""
+        raise NotImplementedError
+
+    def failed(self, error: BaseException) -> None:
+        """A topic cannot be read. End."""
+        raise NotImplementedError
+
+    def shut_down(self) -> None:
+        """The server stops. Say so and end."""
+        raise NotImplementedError
+
+
+class Hub:
+    """The feeds of one topic instance, and which of them are to be read."""
+
+    __slots__ = (
+        "cold",
+        "feeds",
+        "id",
+        "is_dirty",
+        "is_loading",
+        "is_midway",
+        "is_ready",
+        "loaded",
+        "name",
+        "order",
+        "pending",
+        "topic",
+        "wake",
+    )
+
+    def __init__(self, topic: Topic, wake: "Callable[[Hub], None]") -> None:
+        self.id = topic.id
+        self.name = topic.name
+        self.topic = topic  # kept beyond its deletion, for its last head
+        self.feeds: dict[Feed, None] = {}
+        self.pending: deque[Feed] = deque()  # to be read in the next round
+        self.is_dirty = False  # all of them are to be read
+        self.is_midway = False  # a round was interrupted, and `pending` starts with those it left out
+        self.is_ready = False  # in the queue of those to be served, or deferred
+        self.order = (0.0, 0)  # its place there
+        self.wake: Callable[[], None] = lambda: wake(self)  # the engine's listener
+        self.cold: dict[Hashable, tuple[ColdPage, list[list[Feed]]]] = {}  # pages to be loaded, who waits for each
+        self.loaded = (0, 0)  # the place of the last of them
+        self.is_loading = False
+
+    def next_cold(self) -> tuple[ColdPage, list[list[Feed]]]:
+        """The page to be loaded next: that behind the last one, and from the beginning again if there is none."""
+        places = {key: cold.place for key, (cold, _) in self.cold.items()}
+        behind = [key for key in places if places[key] > self.loaded]
+        chosen = min(behind or places, key=lambda key: places[key])
+        self.loaded = places[chosen]
+        return self.cold.pop(chosen)

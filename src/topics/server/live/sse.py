@@ -1,0 +1,191 @@
+"""The SSE stream of a watch session: frames as bytes, and the stream as a reader of live delivery (SS7-SS26).
+
+Owns the framing, the ids, heartbeats, and the end of a stream. Must not know: how a stream comes to be opened,
+when a topic is read.
+
+A frame is one `data:` line; what is shared between streams is made once per push: the whole frame where the session
+has one topic, all but the id elsewhere. An id is the map of all cursors of the session, whatever their number.
+
+What the transport still holds when a stream ends may never have arrived. The session then keeps, beside its cursors,
+those from before what is in doubt (`Session.doubtful`).
+"""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
+from topics.server.live.pressure import RETRY_AFTER_MS
+from topics.server.transport.exchange import Stream
+from topics.server.transport.outlet import NEVER
+
+if TYPE_CHECKING:
+    from topics.server.live.delivery import Delivery
+    from topics.server.live.sessions import Session, Sessions
+
+EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
+STREAM_HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+RETRY: Final = b"retry: 2000\n\n"
+NOTHING: Final[dict[str, int]] = {}  # one for all streams; never changed
+
+_encode = msgspec.json.Encoder().encode
+
+
+def event_id(feeds: Iterable[Feed]) -> bytes:
+    """The cursors of these feeds as an id (SS14)."""
+    return urlsafe_b64encode(_encode({feed.name: feed.cursor for feed in feeds})).rstrip(b"=")
+
+
+def event(kind: bytes, data: bytes) -> bytes:
+    """A frame without an id."""
+    return b"event: %b\ndata: %b\n\n" % (kind, data)
+
+
+def error_event(code: int, error: str, **more: Any) -> bytes:
+    return event(b"error", _encode({"code": code, "error": error, **more}))
+
+
+def heartbeat(now_ms: int) -> bytes:
+    return b": hb %d\n\n" % now_ms
+
+
+class Kind:
+    """A kind of frame that streams share."""
+
+    __slots__ = ("event", "json")
+
+    def __init__(self, event: bytes, json: Callable[[Push], bytes]) -> None:
+        self.event = event
+        self.json = json
+
+
+RECORD: Final = Kind(b"record", lambda push: push.record_json)
+TOMBSTONE: Final = Kind(b"tombstone", lambda push: push.tombstone_json(is_first=False))
+TOO_OLD: Final = Kind(b"tombstone", lambda push: push.tombstone_json(is_first=True))
+CAUGHT_UP: Final = Kind(b"caught-up", lambda push: push.caught_up_json)
+
+
+class SseStream(Reader):
+    """One open stream of a session. `Sessions.open` makes it."""
+
+    __slots__ = ("_delivery", "_doubtful", "_is_alone", "_sent_at", "_sessions", "_stream", "session")
+
+    def __init__(self, delivery: "Delivery", sessions: "Sessions", session: "Session", stream: Stream) -> None:
+        super().__init__(delivery.wheel)
+        self.session = session
+        self._delivery = delivery
+        self._sessions = sessions
+        self._stream = stream
+        self._is_alone = len(session.feeds) == 1  # ids are those of any stream at this cursor of this topic alone
+        self._doubtful = NOTHING  # cursors before what the transport may still hold
+        self._sent_at = 0
+
+    def start(self) -> None:
+        """Send what the session has not got yet, and go on with what comes."""
+        self._stream.on_writable = self._writable
+        self._stream.on_close = self._close
+        self._delivery.open(self)
+        self._write(RETRY)
+        self.wheel.add(self, self._sent_at + self.session.heartbeat_ms)
+        self._delivery.add(self, *self.session.feeds.values())
+        if not self.session.feeds:
+            self._end()
+
+    # --- what the transport says
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._stream.is_blocked
+
+    @property
+    def buffered(self) -> int:
+        return self._stream.buffered
+
+    def _writable(self) -> None:
+        self._delivery.writable(self)
+
+    # --- frames
+
+    def tombstone(self, feed: Feed, push: Push, is_first: bool) -> None:
+        self._send(feed, push.after, TOO_OLD if is_first else TOMBSTONE, push)
+
+    def records(self, feed: Feed, push: Push) -> None:
+        self._send(feed, push.start, RECORD, push)
+
+    def caught_up(self, feed: Feed, push: Push) -> None:
+        self._send(feed, feed.cursor, CAUGHT_UP, push)
+
+    def topic_deleted(self, feed: Feed) -> None:
+        self._write(self._with_id(event(b"topic-deleted", topic_deleted_json(feed))))
+        if not self.feeds:
+            self._end()
+
+    def _send(self, feed: Feed, before: int, kind: Kind, push: Push) -> None:
+        """Send a frame whose id stands at the feed's cursor, which was `before` until now."""
+        self._write(self._frame(kind, push))
+        if not self._stream.buffered:
+            self._doubtful = NOTHING
+        elif self._doubtful is NOTHING:
+            self._doubtful = {feed.name: before}
+        else:
+            self._doubtful.setdefault(feed.name, before)
+
+    def _frame(self, kind: Kind, push: Push) -> bytes:
+        rendered = push.rendered
+        if self._is_alone and (whole := rendered.get((kind, "whole"))) is not None:
+            return whole
+        frame = rendered.get(kind)
+        if frame is None:
+            frame = rendered[kind] = event(kind.event, kind.json(push))
+        whole = self._with_id(frame)
+        if self._is_alone:
+            rendered[kind, "whole"] = whole
+        return whole
+
+    def _with_id(self, frame: bytes) -> bytes:
+        return b"id: %b\n%b" % (event_id(self.session.feeds.values()), frame)
+
+    def _write(self, data: bytes) -> None:
+        self._stream.write(data)
+        self._sent_at = self.wheel.now
+        self.is_stuck()
+
+    def paced(self, topics: Sequence[str], retry_after_ms: int) -> None:
+        self._write(error_event(429, "paced under pressure", retry_after_ms=retry_after_ms, topics=topics))
+
+    def beat(self, now: int) -> int:
+        if now >= self._sent_at + self.session.heartbeat_ms:
+            self._write(heartbeat(self._sessions.clock.now_ms()))
+        return self._sent_at + self.session.heartbeat_ms
+
+    # --- the end
+
+    def failed(self, error: BaseException) -> None:
+        self._end(error_event(500, "the records cannot be read"))
+
+    def replaced(self) -> None:
+        """Another stream takes the session over (SS22)."""
+        self._end(error_event(409, "replaced by a newer stream of this session"))
+
+    def too_slow(self) -> None:
+        self._end(error_event(408, "nothing was read for too long"), closes=True)
+
+    def shut_down(self) -> None:
+        self._end(error_event(503, "server_shutting_down", retry_after_ms=RETRY_AFTER_MS))
+
+    def _end(self, last: bytes = b"", *, closes: bool = False) -> None:
+        if not self.is_over:
+            stream = self._stream
+            self._close()
+            stream.on_close = stream.on_writable = None
+            stream.write(last)
+            stream.end(closes=closes)
+
+    def _close(self) -> None:
+        """The stream is over, or is about to be."""
+        if not self.is_over:
+            is_in_doubt = self.blocked_at != NEVER or self._stream.buffered > 0
+            self._delivery.close(self)
+            self._sessions.ended(self.session, self._doubtful if is_in_doubt else NOTHING)

@@ -1,0 +1,181 @@
+"""Streams of jobs over SSE: a connection that works for a queue (WK).
+
+Owns the open streams, their frames, heartbeats and ends. Which jobs a stream gets is the engine's (`Workers`); a
+stream takes none while its peer does not read. Must not know: how a stream comes to be opened.
+
+Invariants: a stream holds a slot of `Slots.streams`; when it ends, however it ends, the leases delivered on it, and
+only those, are released.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from topics.clock import Clock
+from topics.core.state import Topic
+from topics.core.topic.config import effective_priority
+from topics.engine import Engine
+from topics.engine.answers import Claimed
+from topics.engine.queues.crews import Worker
+from topics.errors import TopicsError
+from topics.server.auth import Key
+from topics.server.limits import Slots
+from topics.server.live.pressure import RETRY_AFTER_MS, Pressure
+from topics.server.live.sse import RETRY, error_event, heartbeat
+from topics.server.transport.exchange import Stream
+from topics.server.transport.outlet import Outlet, Wheel
+
+HEARTBEAT_MS: Final = 15_000
+
+
+class WorkStreams:
+    """The streams of jobs of one server."""
+
+    def __init__(self, engine: Engine, pressure: Pressure, slots: Slots, wheel: Wheel) -> None:
+        self.clock: Clock = engine.clock
+        self.workers = engine.workers
+        self.wheel = wheel
+        self._slots = slots
+        self._pressure = pressure
+        self._open: set[WorkStream] = set()
+        self.workers.is_held_back = self._is_held_back
+        pressure.on_deferring.append(lambda is_deferring: self.workers.wake_all())
+
+    def open(
+        self, name: str, key: Key, worker: tuple[str, int, int | None], start: Callable[[], Stream]
+    ) -> "WorkStream":
+        """Open a stream for the jobs of a queue. Throttled: there are as many as there may be."""
+        self._slots.take_stream(key)
+        try:
+            stream = WorkStream(self, name, key, start())
+        except BaseException:
+            self._slots.give_stream(key)
+            raise
+        self._open.add(stream)
+        stream.begin(name, _Worker(stream, *worker))
+        return stream
+
+    def ended(self, stream: "WorkStream") -> None:
+        self._open.discard(stream)
+        self._slots.give_stream(stream.key)
+
+    def drain(self) -> None:
+        """The server stops."""
+        for stream in list(self._open):
+            stream.finish(error_event(503, "server_shutting_down", retry_after_ms=RETRY_AFTER_MS))
+
+    def _is_held_back(self, topic: Topic) -> bool:
+        """Jobs of low priority wait while there is pressure (PR5)."""
+        if not self._pressure.is_deferring:
+            return False
+        return effective_priority(topic.config, topic.last_read_ms, self.clock.now_ms()) < 0
+
+
+class _Worker(Worker):
+    """A stream as the engine sees it."""
+
+    __slots__ = ("stream",)
+
+    def __init__(self, stream: "WorkStream", node: str, jobs_max: int, lease_ms: int | None) -> None:
+        super().__init__(node, jobs_max, lease_ms)
+        self.stream = stream
+
+    @property
+    def is_gone(self) -> bool:
+        return self.stream.is_over
+
+    @property
+    def can_take(self) -> bool:
+        return not self.stream.is_over and not self.stream.is_stuck()
+
+    def deliver(self, claimed: Claimed) -> None:
+        self.stream.send_jobs(claimed)
+
+    def dismissed(self, error: TopicsError) -> None:
+        self.stream.finish(error_event(error.status, error.message))
+
+    def paced(self) -> None:
+        self.stream.paced()
+
+
+class WorkStream(Outlet):
+    """One open stream."""
+
+    __slots__ = ("_name", "_sent_at", "_stream", "_streams", "_worker", "key")
+
+    def __init__(self, streams: WorkStreams, name: str, key: Key, stream: Stream) -> None:
+        super().__init__(streams.wheel)
+        self.key = key
+        self._name = name
+        self._streams = streams
+        self._stream = stream
+        self._sent_at = 0
+
+    def begin(self, name: str, worker: Worker) -> None:
+        self._worker = worker
+        self._stream.on_writable = self._writable
+        self._stream.on_close = self._close
+        self._write(RETRY + heartbeat(self._streams.clock.now_ms()))
+        self.wheel.add(self, self._sent_at + HEARTBEAT_MS)
+        self._streams.workers.join(name, worker)
+
+    # --- what the transport says
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._stream.is_blocked
+
+    @property
+    def buffered(self) -> int:
+        return self._stream.buffered
+
+    def _writable(self) -> None:
+        self.unblocked()
+        self._streams.workers.resume(self._worker)
+
+    # --- frames
+
+    def send_jobs(self, claimed: Claimed) -> None:
+        if self.is_over:
+            return
+        topic = self._name.encode()
+        frames = [
+            b'id: %d\nevent: job\ndata: {"topic":"%b",%b\n\n' % (seq, topic, text[1:])
+            for (seq, _), text in zip(claimed.leases, claimed.texts, strict=True)
+        ]
+        self._write(b"".join(frames))
+
+    def paced(self) -> None:
+        advice = error_event(429, "paced under pressure", retry_after_ms=RETRY_AFTER_MS, topics=[self._name])
+        self._write(advice)
+
+    def _write(self, data: bytes) -> None:
+        self._stream.write(data)
+        self._sent_at = self.wheel.now
+        self.is_stuck()
+
+    def beat(self, now: int) -> int:
+        if now >= self._sent_at + HEARTBEAT_MS:
+            self._write(heartbeat(self._streams.clock.now_ms()))
+        return self._sent_at + HEARTBEAT_MS
+
+    # --- the end
+
+    def too_slow(self) -> None:
+        self.finish(error_event(408, "nothing was read for too long"), closes=True)
+
+    def finish(self, last: bytes, *, closes: bool = False) -> None:
+        """Send a last frame and end."""
+        if not self.is_over:
+            stream = self._stream
+            self._close()
+            stream.on_close = stream.on_writable = None
+            stream.write(last)
+            stream.end(closes=closes)
+
+    def _close(self) -> None:
+        """The stream is over, or is about to be."""
+        if not self.is_over:
+            self.is_over = True
+            self.wheel.discard(self)
+            self._streams.workers.leave(self._worker)
+            self._streams.ended(self)

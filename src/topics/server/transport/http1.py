@@ -1,0 +1,513 @@
+"""HTTP/1.1 and 1.0 on a socket: one protocol object per connection.
+
+Owns: the order of pipelined answers, answers as bytes, back-pressure, deadlines and the end of a connection.
+Must not know: how input is parsed (`http1_reader`), routes, JSON, HTTP/2.
+
+Invariants
+- At most one exchange runs (`_current`). While it runs, or while the peer does not take its answers, input is
+  held unparsed (`_ahead`), and above a bound not read. Only requests in the same slice of input as the running
+  one are parsed early; they wait in `_queue`.
+- A request is handled in a turn of the connection's own: when its input comes, when the peer takes answers again, or
+  in a turn asked for (`_is_advance_due`). Whoever answers the one before it may be in the middle of a change (ST17).
+- `stage` only grows. From DEAF on no input is interpreted; from CLOSING on nothing is written.
+- Where the peer may still be sending, a close lingers, or the last answer could be lost to a reset.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Final, cast
+
+from topics.server.transport.exchange import (
+    BODYLESS,
+    JSON,
+    KIB,
+    NEVER,
+    TOO_SLOW,
+    Answer,
+    Connections,
+    Exchange,
+    Headers,
+    Request,
+    Stream,
+    call,
+    check_headers,
+)
+from topics.server.transport.http1_reader import Reader
+
+SLICE_BYTES: Final = 16 * KIB  # parsed at a time: bounds how many small requests are parsed early
+COPY_BYTES_MAX: Final = 64 * KIB  # up to here head and body are joined into one write
+REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+NO_REQUEST: Final = Request("GET", b"", b"", b"", {}, (), 0, False, ("", 0))
+
+OPEN, DEAF, CLOSING, LOST = range(4)
+
+
+class Http1Exchange(Exchange):
+    __slots__ = ("_connection", "is_http10", "keeps_alive")
+
+    def __init__(self, connection: "Http1", request: Request, keeps_alive: bool, is_http10: bool) -> None:
+        self.request = request  # the fields of Exchange are set here: one call less for every request
+        self.is_answered = self.is_disconnected = False
+        self.stream = self.on_disconnect = None
+        self._connection = connection
+        self.keeps_alive = keeps_alive
+        self.is_http10 = is_http10
+
+    def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
+        if self.is_answered:
+            self.must_be_unanswered()
+        connection = self._connection
+        shared = connection.shared
+        head = shared.heads.get((status, content_type)) or _head(shared, status, content_type)
+        if headers or not self.keeps_alive or self.is_http10 or shared.is_draining:
+            head += self._extra(headers)
+        if not body and status in BODYLESS:
+            data = head + b"\r\n"
+        elif self.request.method == "HEAD" or len(body) > COPY_BYTES_MAX:
+            data = b"%bcontent-length: %d\r\n\r\n" % (head, len(body))
+        else:
+            data = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
+        self.is_answered = True
+        if connection.stage >= CLOSING:
+            return
+        connection.transport.write(data)
+        if len(body) > COPY_BYTES_MAX and self.request.method != "HEAD":
+            connection.transport.write(body)
+        connection.finished(self)
+
+    def start_stream(
+        self, status: int, headers: Headers = (), content_type: bytes = JSON, *, survives_eof: bool = False
+    ) -> Stream:
+        self.must_be_unanswered()
+        connection = self._connection
+        self.keeps_alive = self.keeps_alive and not self.is_http10
+        head = _head(connection.shared, status, content_type) + self._extra(headers)
+        if not self.is_http10:
+            head += b"transfer-encoding: chunked\r\n"
+        if self.keeps_alive:
+            head += b"connection: keep-alive\r\n"
+        self.is_answered = True
+        self.stream = stream = Http1Stream(self, connection, survives_eof)
+        connection.rest()
+        if connection.stage < CLOSING:
+            connection.transport.write(head + b"\r\n")
+        else:
+            connection.shared.soon(stream.closed)
+        return stream
+
+    def upgrade(self, protocol: asyncio.Protocol) -> None:
+        self.must_be_unanswered()
+        if not self.request.wants_upgrade:  # what follows it was read as HTTP
+            raise RuntimeError("the request does not ask for an upgrade")
+        self.is_answered = True
+        if self._connection.stage < CLOSING:
+            try:
+                self._connection.hand_over(protocol)
+            except Exception:
+                self._connection.transport.abort()
+                raise
+
+    def _extra(self, headers: Headers) -> bytes:
+        """Header lines beyond the cached ones; settles whether the connection stays open."""
+        check_headers(headers)
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        if self._connection.shared.is_draining:
+            self.keeps_alive = False
+        if not self.keeps_alive:
+            return lines + b"connection: close\r\n"
+        return lines + b"connection: keep-alive\r\n" if self.is_http10 else lines
+
+
+class Http1Stream(Stream):
+    __slots__ = ("_connection", "_exchange", "_is_chunked", "_is_mute", "survives_eof")
+
+    def __init__(self, exchange: Http1Exchange, connection: "Http1", survives_eof: bool) -> None:
+        super().__init__()
+        self._exchange = exchange
+        self._connection = connection
+        self._is_chunked = not exchange.is_http10  # else the end of the connection is the end of the answer
+        self._is_mute = exchange.request.method == "HEAD"
+        self.survives_eof = survives_eof
+
+    @property
+    def buffered(self) -> int:
+        return 0 if self._connection.stage == LOST else self._connection.transport.get_write_buffer_size()
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._connection.is_write_blocked
+
+    def write(self, data: bytes) -> None:
+        if self.is_closed or self._is_mute or not data or self._connection.stage >= CLOSING:
+            return
+        transport = self._connection.transport
+        if not self._is_chunked:
+            transport.write(data)
+        elif len(data) <= COPY_BYTES_MAX:
+            transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
+
+    def end(self, *, closes: bool = False) -> None:
+        if self.is_closed or self._connection.stage >= CLOSING:
+            return
+        self._exchange.keeps_alive = self._exchange.keeps_alive and not closes
+        if self._is_chunked and not self._is_mute:
+            self._connection.transport.write(b"0\r\n\r\n")
+        self.closed()
+        self._exchange.stream = None
+        self._connection.finished(self._exchange)
+
+    def abort(self) -> None:
+        if not self.is_closed:
+            self._connection.abort()
+
+
+class Http1(asyncio.Protocol):
+    __slots__ = (
+        "_ahead",
+        "_current",
+        "_has_eof",
+        "_is_advance_due",
+        "_is_advancing",
+        "_is_read_paused",
+        "_lingers",
+        "_queue",
+        "_reader",
+        "_stalled_bytes",
+        "deadline",
+        "is_write_blocked",
+        "shared",
+        "stage",
+        "transport",
+    )
+
+    def __init__(self, shared: Connections) -> None:
+        self.shared = shared
+        self.deadline = NEVER
+        self.is_write_blocked = False
+        self._current: Http1Exchange | None = None
+        self._queue: list[tuple[Http1Exchange, Answer | None]] = []  # not a deque: that is 600 bytes when empty
+        self._ahead = bytearray()
+        self.stage = OPEN
+        self._lingers = False
+        self._has_eof = False
+        self._is_advance_due = False
+        self._is_advancing = False
+        self._is_read_paused = False
+        self._stalled_bytes = 0  # waiting to be sent when the peer was last seen to take some
+
+    # --- what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._reader = Reader(self, self.shared, (transport.get_extra_info("peername") or ("", 0))[:2])
+        self.deadline = self.shared.now + self.shared.limits.idle_s
+        self.shared.open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.stage != OPEN:
+            return
+        if self._current is not None or self._ahead or self.is_write_blocked or self._is_advance_due:
+            self._hold(data)
+            return
+        if len(data) <= SLICE_BYTES:
+            self._reader.feed(data)
+        else:
+            self._feed_sliced(memoryview(data))
+        if self._ahead:
+            self._advance()
+        elif self._reader.request is not None or self._reader.target:
+            self._await_rest()
+
+    def eof_received(self) -> bool:
+        """True keeps the sending side open: what was asked before EOF is still answered."""
+        self._has_eof = True
+        if self.stage >= CLOSING or self._is_idle():
+            return False
+        if self._current is not None:
+            self._tell_eof(self._current)
+        return True
+
+    def pause_writing(self) -> None:
+        self.is_write_blocked = True
+        self._stalled_bytes = self.transport.get_write_buffer_size()
+        self.deadline = self.shared.now + self.shared.limits.stall_s
+
+    def resume_writing(self) -> None:
+        self.is_write_blocked = False
+        if self.stage >= CLOSING:
+            return
+        if self._current is not None:
+            self.deadline = NEVER
+            if self._current.stream is not None:
+                call(self._current.stream.on_writable)
+        self._advance()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.stage = LOST
+        self.shared.forget(self)
+        self._queue.clear()
+        self._ahead.clear()
+        self._reader.close()
+        current, self._current = self._current, None
+        if current is not None:
+            current.disconnected()
+            if current.stream is not None:
+                current.stream.closed()
+                current.stream = None
+
+    # --- what the listener calls
+
+    def expire(self, now: float) -> None:
+        waiting_bytes = self.transport.get_write_buffer_size()
+        if 0 < waiting_bytes < self._stalled_bytes:  # the peer is slow, but it reads
+            self._stalled_bytes = waiting_bytes
+            self.deadline = now + self.shared.limits.stall_s
+            return
+        self.shared.expired_total += 1
+        if self.is_write_blocked or self.stage >= CLOSING:
+            self.abort()
+        elif self._reader.is_midway:
+            self._reader.break_off(TOO_SLOW)
+        else:
+            self._close()
+
+    def drain(self) -> None:
+        if self.stage < CLOSING and self._is_idle():
+            self._close()
+
+    def abort(self) -> None:
+        if self.stage < LOST:
+            self.stage = CLOSING
+            self.transport.abort()
+
+    # --- input
+
+    def _hold(self, data: bytes | memoryview) -> None:
+        self._ahead += data
+        if len(self._ahead) > self.shared.limits.ahead_bytes_max and not self._is_read_paused:
+            self._is_read_paused = True
+            self.transport.pause_reading()
+
+    def _feed_sliced(self, data: memoryview) -> None:
+        for start in range(0, len(data), SLICE_BYTES):
+            if self.stage != OPEN:
+                return
+            if self._current is not None or self._ahead or self.is_write_blocked or self._reader.has_stopped:
+                self._hold(data[start:])
+                return
+            self._reader.feed(data[start : start + SLICE_BYTES])
+
+    def _await_rest(self) -> None:
+        """A message is under way. If it is the only thing that is, see that it goes on."""
+        if self._current is not None or self.stage != OPEN:
+            return
+        if self._reader.has_stopped:
+            self._advance()
+            return
+        if self._reader.is_continue_due:
+            self._reader.is_continue_due = False
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not self.is_write_blocked:
+            self.deadline = self._reader.deadline
+
+    # --- what the reader calls
+
+    def received(self, request: Request, keeps_alive: bool, is_http10: bool, answer: Answer | None) -> None:
+        if self.stage != OPEN:
+            return
+        if not keeps_alive:
+            self.stage = DEAF
+            self._lingers = answer is not None
+        exchange = Http1Exchange(self, request, keeps_alive, is_http10)
+        if self._current is None and not self._queue and not self.is_write_blocked:
+            self._run(exchange, answer)
+        else:
+            self._queue.append((exchange, answer))
+
+    def broken(self, answer: Answer | None) -> None:
+        if self.stage != OPEN:
+            return
+        self.shared.broken_total += 1
+        if answer is not None:
+            self.received(self._reader.request or NO_REQUEST, False, False, answer)
+            return
+        self.stage = DEAF
+        self._lingers = True
+        if self._current is None and not self._queue:
+            self._close()
+
+    def rest(self) -> None:
+        """No input is expected for long."""
+        self._reader.rests = True
+
+    def push_back(self, data: bytes) -> None:
+        self._ahead[:0] = data
+
+    # --- exchanges, in order
+
+    def _run(self, exchange: Http1Exchange, answer: Answer | None) -> None:
+        self._current = exchange
+        try:
+            if answer is None:
+                self.shared.app.handle(exchange.request, exchange)
+            else:
+                exchange.respond(answer.status, answer.body, answer.headers, answer.content_type)
+        except Exception as error:
+            exchange.fail(error)
+        if self._current is exchange:
+            if not self.is_write_blocked:
+                self.deadline = NEVER
+            if self._has_eof:
+                self._tell_eof(exchange)
+
+    def finished(self, exchange: Http1Exchange) -> None:
+        """The answer of `exchange` is written."""
+        self._current = exchange.on_disconnect = None
+        if not exchange.keeps_alive:
+            self._close()
+        elif self._queue or self._ahead or self._reader.has_stopped:
+            self._advance_soon()
+        elif self._has_eof or self.is_write_blocked or self.deadline == NEVER:
+            self._advance()
+        else:
+            self.deadline = self.shared.now + self.shared.limits.idle_s
+
+    def _advance_soon(self) -> None:
+        """Go on with what waits, in a turn of the loop that nobody else is in, unless this is one."""
+        if not self._is_advancing and not self._is_advance_due:
+            self._is_advance_due = True
+            self.shared.soon(self._advance_later)
+
+    def _advance_later(self) -> None:
+        self._is_advance_due = False
+        self._advance()
+
+    def _advance(self) -> None:
+        """Go on with what waits. Not reentrant: a handler that answers at once comes back here."""
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        try:
+            while self._current is None and not self.is_write_blocked and self.stage < CLOSING:
+                if self._queue:
+                    self._run(*self._queue.pop(0))
+                elif self._reader.has_stopped:
+                    self._reader.go_on()
+                elif self._ahead and self.stage == OPEN:
+                    data = memoryview(bytes(self._ahead))
+                    self._ahead.clear()
+                    self._feed_sliced(data)
+                else:
+                    self._settle()
+                    break
+        finally:
+            self._is_advancing = False
+
+    def _settle(self) -> None:
+        """Nothing runs and nothing waits: read on, or close."""
+        if self._is_idle() and (self._has_eof or self.stage == DEAF):
+            self._close()
+            return
+        if self._is_read_paused and not self._has_eof:
+            self._is_read_paused = False
+            self.transport.resume_reading()
+        if self._reader.is_midway:
+            self._reader.restart_clock()
+            self._await_rest()
+        else:
+            self.deadline = self.shared.now + self.shared.limits.idle_s
+
+    def _is_idle(self) -> bool:
+        """Nothing runs or waits, and nothing can come of what was received."""
+        if self._current is not None or self._queue or self._reader.has_stopped:
+            return False
+        if self._ahead and self.stage == OPEN:
+            return False
+        return self._has_eof or self.stage >= DEAF or not self._reader.is_midway
+
+    def _tell_eof(self, exchange: Http1Exchange) -> None:
+        exchange.disconnected()
+        if isinstance(exchange.stream, Http1Stream) and not exchange.stream.survives_eof:
+            exchange.stream.abort()
+
+    # --- the end
+
+    def _close(self) -> None:
+        """All is written, though perhaps not sent."""
+        limits = self.shared.limits
+        self.stage = CLOSING
+        self._stalled_bytes = self.transport.get_write_buffer_size()
+        self.deadline = self.shared.now + (limits.stall_s if self._stalled_bytes else limits.linger_s)
+        if (self._lingers or self._reader.is_midway) and not self._has_eof:
+            if self._is_read_paused:
+                self.transport.resume_reading()
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        """Another protocol takes the connection; the listener hears of its end through `Upgraded`."""
+        rest = bytes(self._ahead)
+        self.stage = LOST
+        self._current = None
+        self._ahead.clear()
+        self._reader.close()
+        self.shared.forget(self)
+        self.transport.set_protocol(Upgraded(self.shared, self.transport, protocol))
+        protocol.connection_made(self.transport)
+        if self._is_read_paused:
+            self.transport.resume_reading()
+        if self.is_write_blocked:
+            protocol.pause_writing()
+        if rest:
+            protocol.data_received(rest)
+        if self._has_eof and not protocol.eof_received():
+            self.transport.close()
+
+
+class Upgraded(asyncio.Protocol):
+    """Passes all on to the protocol that took a connection over, and keeps it among the open ones."""
+
+    __slots__ = ("_protocol", "_shared", "_transport", "deadline")
+
+    def __init__(self, shared: Connections, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
+        self._shared = shared
+        self._transport = transport
+        self._protocol = protocol
+        self.deadline = NEVER  # it watches its own time
+        shared.open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._shared.forget(self)
+        self._protocol.connection_lost(error)
+
+    def expire(self, now: float) -> None:
+        raise AssertionError("no deadline was set")
+
+    def drain(self) -> None:
+        """The application ends what it took over."""
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+def _head(shared: Connections, status: int, content_type: bytes) -> bytes:
+    """Status line and the headers common to all answers of this status and type; cached until the date changes."""
+    reason = REASONS.get(status, b"")
+    head = b"HTTP/1.1 %d %b\r\ndate: %b\r\ncontent-type: %b\r\n" % (status, reason, shared.date, content_type)
+    shared.heads[status, content_type] = head
+    return head

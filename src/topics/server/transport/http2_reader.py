@@ -1,0 +1,117 @@
+"""HTTP/2 input ahead of and behind h2: frame headers before it sees them, header blocks after it read them.
+
+Owns: the set-up of h2, what floods of frames h2 lets through, what a header block says. Must not know: sockets,
+answers, routes.
+"""
+
+import re
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.settings import SettingCodes, Settings
+
+from topics.server.transport.exchange import HEAD_TOO_LARGE, KIB, SINGLE_HEADERS, Answer, Limits, Request, malformed
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+WINDOW_BYTES: Final = 256 * KIB  # of one stream
+FRAME_BYTES_MAX: Final = 16 * KIB  # the default, so not announced
+GOAWAY: Final = 7
+TARGET: Final = re.compile(rb'/[!"$-~]*')  # printable ASCII without `#`
+
+# DATA and HEADERS weigh nothing, RST_STREAM and SETTINGS more than others, any other frame 1.
+WEIGHTS: Final = {0: 0, 1: 0, 3: 10, 4: 5}
+
+
+class Flood(Exception):
+    """More frames than work, or a frame larger than announced."""
+
+
+class FrameWatch:
+    """Walks over frame headers. h2 buffers frames of any size and answers any number of pings.
+
+    +---------------------+----------+-----------+----------------+---------
+    | payload length (24) | type (8) | flags (8) | stream id (32) | payload
+    +---------------------+----------+-----------+----------------+---------
+    """
+
+    HEADER: Final = struct.Struct(">BHBBL")
+
+    def __init__(self) -> None:
+        self._partial = b""  # of a frame header
+        self._skip_bytes = len(PREFACE)  # still to come of a payload
+
+    def weigh(self, data: bytes) -> int:
+        """The weight of the frames whose headers end in `data`."""
+        weight, at = 0, self._skip_bytes
+        data = self._partial + data
+        while at + self.HEADER.size <= len(data):
+            high, low, kind, _, _ = self.HEADER.unpack_from(data, at)
+            size = high << 16 | low
+            if size > FRAME_BYTES_MAX:
+                raise Flood("a frame is larger than announced")
+            weight += WEIGHTS.get(kind, 1) if size or kind else 1  # an empty DATA frame is noise, too
+            at += self.HEADER.size + size
+        self._partial = data[at:]
+        self._skip_bytes = max(0, at - len(data))
+        return weight
+
+
+def goaway(last_stream_id: int) -> bytes:
+    """The frame that ends a connection gracefully. h2 would take it for the end of all running streams."""
+    return FrameWatch.HEADER.pack(0, 8, GOAWAY, 0, 0) + struct.pack(">LL", last_stream_id, 0)
+
+
+def new_state_machine(limits: Limits) -> H2Connection:
+    connection = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+    connection.local_settings = Settings(
+        client=False,
+        initial_values={
+            SettingCodes.MAX_CONCURRENT_STREAMS: limits.streams_max,
+            SettingCodes.MAX_HEADER_LIST_SIZE: limits.head_bytes_max,
+            SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
+        },
+    )
+    connection.decoder.max_header_list_size = limits.head_bytes_max
+    return connection
+
+
+def read_head(lines: Iterable[tuple[bytes, bytes]], is_end: bool, peer: tuple[str, int]) -> Request:
+    headers: dict[bytes, bytes] = {}
+    repeated: list[tuple[bytes, bytes]] = []
+    for name, value in lines:
+        if name in headers:
+            repeated.append((name, value))
+        else:
+            headers[name] = value
+    method = headers.pop(b":method").decode("latin-1")
+    target = headers.pop(b":path", b"")
+    headers.pop(b":scheme", None)
+    authority = headers.pop(b":authority", None)
+    if authority is not None:
+        headers.setdefault(b"host", authority)
+    path, _, query = target.partition(b"?")
+    length = 0 if is_end else int(headers.get(b"content-length", -1))
+    return Request(method, target, path, query, headers, repeated, length, True, peer)
+
+
+def judge_head(request: Request, limits: Limits) -> Answer | None:
+    """What is wrong with a head that h2 found well-formed."""
+    headers, target = request.headers, request.target
+    if len(target) > limits.target_bytes_max or len(headers) + len(request.repeated) > limits.headers_max:
+        return HEAD_TOO_LARGE
+    if not TARGET.fullmatch(target) and (target, request.method) != (b"*", "OPTIONS"):
+        return malformed("the request target is not a path")
+    if b"host" not in headers:
+        return malformed("the authority is missing")
+    length = headers.get(b"content-length", b"0")
+    if not length.isdigit() or (request.content_length == 0 and int(length) != 0):
+        return malformed("the content-length is not that of the body")
+    for name, _ in request.repeated:
+        if name in SINGLE_HEADERS:
+            return malformed(f"more than one {name.decode('latin-1')} header")
+    if headers.get(b"expect", b"100-continue").lower() != b"100-continue":
+        return malformed("the only expectation is 100-continue")
+    return None

@@ -1,0 +1,143 @@
+"""The listening socket: accepts, finds out what a connection speaks, sweeps, drains.
+
+Owns: the server socket and the periodic sweep that stands in for timers of single connections.
+Must not know: routes, requests, framing beyond the first bytes of a connection.
+
+Invariants: every accepted connection is in `Connections.open` until it is gone; after `drain` returns, none is.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, cast
+
+from topics.clock import Clock, SystemClock
+from topics.server.transport.exchange import App, Connections, Limits
+from topics.server.transport.http1 import Http1
+from topics.server.transport.http2 import Http2
+from topics.server.transport.http2_reader import PREFACE
+
+SWEEP_S: Final = 1.0
+BACKLOG: Final = 1024
+ACCEPTS_PER_TURN: Final = 8  # libuv accepts one connection per turn of the loop and listening descriptor
+
+
+class Sniffer(asyncio.Protocol):
+    """A connection that has not said yet whether it speaks HTTP/1 or HTTP/2."""
+
+    __slots__ = ("_seen", "_shared", "_transport", "deadline")
+
+    def __init__(self, shared: Connections) -> None:
+        self._shared = shared
+        self._seen = b""
+        self.deadline = shared.now + shared.limits.idle_s
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._shared.accepted_total += 1
+        self._shared.open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += data
+        if len(self._seen) < len(PREFACE) and PREFACE.startswith(self._seen):
+            self.deadline = min(self.deadline, self._shared.now + self._shared.limits.head_s)
+        elif self._seen.startswith(PREFACE):
+            self._shared.http2_total += 1
+            self._become(Http2(self._shared))
+        else:
+            self._become(Http1(self._shared))
+
+    def _become(self, protocol: Http1 | Http2) -> None:
+        self._shared.forget(self)
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        protocol.data_received(self._seen)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._shared.forget(self)
+
+    def expire(self, now: float) -> None:
+        self._shared.expired_total += 1
+        self._transport.close()
+
+    def drain(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+class Listener:
+    """Call `sweep` by hand, or let `start` call it every second."""
+
+    def __init__(self, app: App, limits: Limits | None = None, clock: Clock | None = None) -> None:
+        self.connections = Connections(app, limits or Limits(), clock or SystemClock())
+        self._servers: list[asyncio.Server] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self.address = ("", 0)  # where it is bound; the first one, if its host name stands for several
+
+    @property
+    def open_count(self) -> int:
+        return len(self.connections.open)
+
+    async def start(self, host: str, port: int, *, sweeps: bool = True) -> None:
+        """Bind and accept. Port 0 is any free one."""
+        loop = asyncio.get_running_loop()
+        first = await loop.create_server(lambda: Sniffer(self.connections), host, port, backlog=BACKLOG)
+        self._servers.append(first)
+        self.address = first.sockets[0].getsockname()[:2]
+        for listening in list(first.sockets) * (ACCEPTS_PER_TURN - 1):
+            again = socket.fromfd(listening.fileno(), listening.family, listening.type)
+            self._servers.append(
+                await loop.create_server(lambda: Sniffer(self.connections), sock=again, backlog=BACKLOG)
+            )
+        if sweeps:
+            self._sweep_again()
+
+    def sweep(self) -> None:
+        self.connections.sweep()
+
+    def _sweep_again(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep_again)
+        self.sweep()
+
+    def stop_accepting(self) -> None:
+        for server in self._servers:
+            server.close()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept no more, close what is idle, wait for what runs, cut off what is left after the timeout."""
+        self.stop_accepting()
+        self.connections.is_draining = True
+        for connection in list(self.connections.open):
+            connection.drain()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.connections.wait_until_empty()
+        except TimeoutError:
+            await self.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def close(self) -> None:
+        """Cut everything off."""
+        self.stop_accepting()
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self.connections.open):
+            connection.abort()
+        await self.connections.wait_until_empty()
+
+
+@asynccontextmanager
+async def serve(
+    app: App, host: str = "127.0.0.1", port: int = 0, *, limits: Limits | None = None, clock: Clock | None = None
+) -> AsyncIterator[Listener]:
+    """For tests: a listener that lives as long as the block. With a `clock` of the caller's it sweeps on call only."""
+    listener = Listener(app, limits, clock)
+    await listener.start(host, port, sweeps=clock is None)
+    try:
+        yield listener
+    finally:
+        await listener.close()

@@ -1,0 +1,411 @@
+"""WebSocket on a connection that an HTTP/1.1 request handed over: handshake, frames, the end (RFC 6455).
+
+Owns: the frames of both directions, the order of what is written, the close handshake. Must not know: commands,
+JSON, topics, time. What a client says goes to a `Peer`, one whole message at a time.
+
+    frame   FIN 1 │ RSV 3 │ opcode 4 │ masked 1 │ length 7 (126: 2 more bytes follow, 127: 8) │ mask 4 │ payload
+
+The server's frames have no mask, so that the bytes of one frame may go to any number of sockets. There are no
+extensions: nothing is compressed.
+
+Invariants: `stage` only grows. A message is never larger than `message_bytes_max`, and not more than that is held.
+`Peer.lost` is called exactly once, last of all. From the first Close frame in either direction on, input is
+discarded; nothing is written behind the server's own.
+"""
+
+import asyncio
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from hashlib import sha1
+from struct import unpack_from
+from typing import Final, Protocol, cast
+
+from websockets.exceptions import ProtocolError
+from websockets.frames import Close, CloseCode
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # no compiled one for this machine
+    from websockets.utils import apply_mask
+
+from topics.errors import InvalidRequest
+from topics.server.transport.exchange import Request
+
+GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+VERSION: Final = b"13"
+CONTROL_BYTES_MAX: Final = 125
+CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10  # opcodes; from CLOSE on those of control frames
+OPCODES: Final = frozenset((CONT, TEXT, BINARY, CLOSE, PING, PONG))
+OPEN, LEAVING, CLOSING, LOST = range(4)  # LEAVING: the client has sent Close
+
+
+class UnknownVersion(InvalidRequest):
+    """The handshake is for another version of the protocol; the answer names the one spoken here."""
+
+
+class BrokenOff(Exception):
+    """What the client sent cannot be followed; `code` and `reason` go into the Close frame."""
+
+    def __init__(self, code: CloseCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+# --- the handshake
+
+
+def accept(request: Request) -> bytes:
+    """The answer to a valid handshake, whole."""
+    upgrades = b",".join(request.header_values(b"upgrade")).lower().split(b",")
+    if not request.wants_upgrade or b"websocket" not in [one.strip() for one in upgrades]:
+        raise InvalidRequest("this path is a WebSocket: Connection: Upgrade and Upgrade: websocket are needed")
+    versions = request.header_values(b"sec-websocket-version")
+    if versions != [VERSION]:
+        given = b", ".join(versions).decode("latin-1") or "missing"
+        raise UnknownVersion(f"Sec-WebSocket-Version is {given}; version 13 is spoken here")
+    keys = request.header_values(b"sec-websocket-key")
+    if len(keys) != 1 or not _is_key(keys[0]):
+        raise InvalidRequest("Sec-WebSocket-Key must be given once, 16 bytes in base64")
+    token = b64encode(sha1(keys[0] + GUID).digest())
+    return (
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+        b"sec-websocket-accept: %b\r\n\r\n" % token
+    )
+
+
+def _is_key(key: bytes) -> bool:
+    try:
+        return len(b64decode(key, validate=True)) == 16
+    except NotBase64:
+        return False
+
+
+# --- frames
+
+
+def text_frame(*parts: bytes | memoryview) -> bytes:
+    """A whole message, put together; the same bytes serve every socket."""
+    return b"".join((_head(TEXT, sum(map(len, parts))), *parts))
+
+
+def control_frame(opcode: int, payload: bytes) -> bytes:
+    return _head(opcode, len(payload)) + payload
+
+
+def _head(opcode: int, size: int) -> bytes:
+    if size < 126:
+        return bytes((0x80 | opcode, size))
+    if size < 0x10000:
+        return bytes((0x80 | opcode, 126)) + size.to_bytes(2, "big")
+    return bytes((0x80 | opcode, 127)) + size.to_bytes(8, "big")
+
+
+class FrameReader:
+    """Bytes in, whole messages and control frames out. After BrokenOff it must not be used."""
+
+    __slots__ = ("_at", "_held", "_message", "_message_opcode", "_need_bytes", "message_bytes_max")
+
+    def __init__(self, message_bytes_max: int) -> None:
+        self.message_bytes_max = message_bytes_max
+        self._held: bytes | bytearray = b""
+        self._at = 0  # how far it is read
+        self._need_bytes = 2  # no frame is complete before there are as many behind `_at`
+        self._message: bytearray | None = None  # the fragments so far
+        self._message_opcode = 0
+
+    def feed(self, data: bytes) -> None:
+        if self._at == len(self._held):
+            self._held, self._at = data, 0
+            return
+        if self._at or not isinstance(self._held, bytearray):
+            self._held, self._at = bytearray(memoryview(self._held)[self._at :]), 0
+        self._held += data
+
+    def next(self) -> tuple[int, bytes] | None:
+        """The opcode and payload of the next message or control frame; None: it is not complete yet."""
+        while (got_bytes := len(self._held) - self._at) >= self._need_bytes:
+            found = self._next_frame(got_bytes)
+            if found is not None:
+                return found
+        return None
+
+    def _next_frame(self, got_bytes: int) -> tuple[int, bytes] | None:
+        held, at = self._held, self._at
+        first, second = held[at], held[at + 1]
+        head_bytes = _head_bytes(first, second)
+        if got_bytes < head_bytes:
+            self._need_bytes = head_bytes
+            return None
+        length = second & 0x7F
+        if length == 126:
+            (length,) = unpack_from(">H", held, at + 2)
+        elif length == 127:
+            (length,) = unpack_from(">Q", held, at + 2)
+        opcode = first & 0x0F
+        if opcode < CLOSE:
+            self._check_size(opcode, length)
+        if got_bytes < head_bytes + length:
+            self._need_bytes = head_bytes + length
+            return None
+        start = at + head_bytes
+        payload = apply_mask(held[start : start + length], held[start - 4 : start]) if length else b""
+        self._at = start + length
+        if self._at == len(held):
+            self._held, self._at = b"", 0
+        self._need_bytes = 2
+        if opcode >= CLOSE:
+            return opcode, payload
+        return self._joined(opcode, payload, is_last=first >= 0x80)
+
+    def _check_size(self, opcode: int, length: int) -> None:
+        """A message is refused as soon as a frame's head says that it will be too large."""
+        message = self._message
+        if (opcode == CONT) != (message is not None):
+            what = "a message begins within another" if message is not None else "nothing is there to be continued"
+            raise BrokenOff(CloseCode.PROTOCOL_ERROR, what)
+        if length + (0 if message is None else len(message)) > self.message_bytes_max:
+            raise BrokenOff(CloseCode.MESSAGE_TOO_BIG, f"a message may have {self.message_bytes_max} bytes")
+
+    def _joined(self, opcode: int, payload: bytes, *, is_last: bool) -> tuple[int, bytes] | None:
+        if self._message is not None:
+            self._message += payload
+        elif not is_last:
+            self._message, self._message_opcode = bytearray(payload), opcode
+        if not is_last:
+            return None
+        if self._message is not None:
+            opcode, payload = self._message_opcode, bytes(self._message)
+            self._message = None
+        if opcode == TEXT and not payload.isascii():
+            try:
+                payload.decode()
+            except UnicodeDecodeError as error:
+                raise BrokenOff(CloseCode.INVALID_DATA, f"the text is not UTF-8 at byte {error.start}") from None
+        return opcode, payload
+
+
+def _head_bytes(first: int, second: int) -> int:
+    """The length of a frame's head, by its first two bytes."""
+    opcode = first & 0x0F
+    if first & 0x70:
+        raise BrokenOff(CloseCode.PROTOCOL_ERROR, "a reserved bit is set")
+    if opcode not in OPCODES:
+        raise BrokenOff(CloseCode.PROTOCOL_ERROR, f"opcode {opcode} is not known")
+    if second < 0x80:
+        raise BrokenOff(CloseCode.PROTOCOL_ERROR, "a client's frame must be masked")
+    if opcode >= CLOSE and (first < 0x80 or second & 0x7F > CONTROL_BYTES_MAX):
+        raise BrokenOff(CloseCode.PROTOCOL_ERROR, "a control frame is fragmented or too long")
+    return 6 if second < 0xFE else 8 if second == 0xFE else 14
+
+
+# --- the connection
+
+
+class Peer(Protocol):
+    """Who talks over a socket."""
+
+    def text_received(self, text: bytes) -> None: ...
+
+    def binary_received(self) -> None: ...
+
+    def left(self) -> None:
+        """The client has sent Close, and nothing more will come: finish, and `close` the socket."""
+        ...
+
+    def blocked(self) -> None:
+        """The client does not take what is written: stop writing until `writable`."""
+        ...
+
+    def writable(self) -> None: ...
+
+    def closing(self) -> None:
+        """The server's side has ended; `abort` the socket if the client's does not."""
+        ...
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        ...
+
+
+class WebSocket(asyncio.Protocol):
+    __slots__ = (
+        "_close_code",
+        "_has_eof",
+        "_head",
+        "_is_parsing",
+        "_pong",
+        "_reader",
+        "is_blocked",
+        "is_paused",
+        "peer",
+        "pings",
+        "stage",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, head: bytes, message_bytes_max: int) -> None:
+        self.peer: Peer | None = None
+        self.stage = OPEN
+        self.is_blocked = False  # the client does not take what is written
+        self.is_paused = False  # nothing is read
+        self.pings = 0  # sent since something was last heard of the client
+        self._head = head  # the answer to the handshake, until it is sent
+        self._reader = FrameReader(message_bytes_max)
+        self._pong: bytes | None = None  # owed to the client
+        self._close_code: int = CloseCode.NORMAL_CLOSURE  # of the client's Close
+        self._has_eof = False
+        self._is_parsing = False
+
+    # --- what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(self._head)
+        self._head = b""
+
+    def data_received(self, data: bytes) -> None:
+        if self.stage == OPEN:
+            self.pings = 0
+            self._reader.feed(data)
+            self._parse()
+
+    def eof_received(self) -> bool:
+        """A client that ends without Close gets nothing more. True keeps the sending side open."""
+        self._has_eof = True
+        if self.stage == LEAVING:
+            return True
+        if self.buffered:
+            self.transport.abort()
+        return False
+
+    def pause_writing(self) -> None:
+        self.is_blocked = True
+        if self.peer is not None and self.stage < CLOSING:
+            self.peer.blocked()
+
+    def resume_writing(self) -> None:
+        self.is_blocked = False
+        self.pings = 0
+        self._answer_ping()
+        if self.peer is not None and self.stage < CLOSING:
+            self.peer.writable()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.stage = LOST
+        peer, self.peer = self.peer, None
+        if peer is not None:
+            peer.lost()
+
+    # --- what the peer calls
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection was handed over."""
+        return not self._head
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that the kernel has not taken yet."""
+        return 0 if self.stage == LOST else self.transport.get_write_buffer_size()
+
+    def write(self, frames: bytes) -> None:
+        """Send whole frames. Ignored when the socket is closing."""
+        if self.stage < CLOSING:
+            self.transport.write(frames)
+
+    def ping(self) -> None:
+        self.pings += 1
+        self.write(control_frame(PING, b""))
+
+    def pause(self) -> None:
+        """Read no more; what was read and not yet parsed is kept."""
+        if not self.is_paused and self.stage == OPEN:
+            self.is_paused = True
+            if not self.transport.is_closing():
+                self.transport.pause_reading()
+
+    def resume(self) -> None:
+        if not self.is_paused or self.stage == LOST:
+            return
+        self.is_paused = False
+        if self.stage == OPEN:
+            self._parse()
+        if not self.is_paused:
+            self._read_on()
+
+    def close(self, code: int | None = None, reason: str = "") -> None:
+        """Say goodbye and end the server's side; None: with the code of the client's Close.
+
+        The connection is gone when the client ends its side, too, or at `abort`.
+        """
+        if self.stage < CLOSING:
+            payload = (code or self._close_code).to_bytes(2, "big") + reason.encode()[: CONTROL_BYTES_MAX - 2]
+            self.write(control_frame(CLOSE, payload))
+            self.stage = CLOSING
+            if self.is_paused:
+                self.is_paused = False
+                self._read_on()
+            if self._has_eof:
+                self.transport.close()
+            elif not self.transport.is_closing():
+                self.transport.write_eof()
+            if self.peer is not None:
+                self.peer.closing()
+
+    def abort(self) -> None:
+        if self.stage < LOST:
+            self.stage = CLOSING
+            self.transport.abort()
+
+    def _read_on(self) -> None:
+        if not self._has_eof and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    # --- input
+
+    def _parse(self) -> None:
+        """Take what is complete. Not reentrant: a peer may pause and resume while it is given something."""
+        if self._is_parsing:
+            return
+        self._is_parsing = True
+        try:
+            while self.stage == OPEN and not self.is_paused and (found := self._reader.next()) is not None:
+                self._received(*found)
+        except BrokenOff as error:
+            self.close(error.code, error.reason)
+        finally:
+            self._is_parsing = False
+        self._answer_ping()
+
+    def _answer_ping(self) -> None:
+        """Of several pings the last one is answered, when the client takes it."""
+        if self._pong is not None and not self.is_blocked:
+            pong, self._pong = self._pong, None
+            self.write(control_frame(PONG, pong))
+
+    def _received(self, opcode: int, payload: bytes) -> None:
+        assert self.peer is not None
+        if opcode == TEXT:
+            self.peer.text_received(payload)
+        elif opcode == BINARY:
+            self.peer.binary_received()
+        elif opcode == PING:
+            self._pong = payload
+        elif opcode == CLOSE:
+            self._closed_by_client(payload)
+
+    def _closed_by_client(self, payload: bytes) -> None:
+        try:
+            code = Close.parse(payload).code
+        except ProtocolError as error:
+            raise BrokenOff(CloseCode.PROTOCOL_ERROR, str(error)) from None
+        except UnicodeDecodeError:
+            raise BrokenOff(CloseCode.INVALID_DATA, "the reason of the Close frame is not UTF-8") from None
+        if code != CloseCode.NO_STATUS_RCVD:
+            self._close_code = code
+        self.stage = LEAVING
+        assert self.peer is not None
+        self.peer.left()

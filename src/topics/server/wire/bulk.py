@@ -1,0 +1,118 @@
+"""Bulk bodies: records as NDJSON or as an Arrow stream (additive).
+
+Both give the same RecordIn as JSON does, so all limits, positions in errors and atomicity are those of any write.
+An Arrow stream comes from outside: it is validated in full, and compressed buffers are refused, since nothing bounds
+what they inflate to.
+"""
+
+import struct
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from topics.core.topic.records import NO_META, RecordIn, decode_json
+from topics.errors import BatchTooLarge, InvalidRequest
+
+_decode_lines = msgspec.json.Decoder(RecordIn).decode_lines
+_decode_raw = msgspec.json.Decoder(Raw).decode
+
+COLUMNS: Final = ("data", "tag", "node", "meta")
+
+
+def ndjson_in(body: bytes) -> list[RecordIn]:
+    """One record object per line; blank lines are skipped."""
+    try:
+        records: list[RecordIn] = decode_json(_decode_lines, body)
+    except InvalidRequest as error:
+        message = error.message
+        raise InvalidRequest(f"records{message}" if message.startswith("[") else message) from None
+    if len(records) != sum(1 for line in body.splitlines() if line.strip()):
+        raise InvalidRequest("the body is not one record per line")
+    return records
+
+
+def arrow_in(body: bytes, records_max: int) -> list[RecordIn]:
+    """The rows of an Arrow IPC stream: `data` (JSON text), and optionally `tag`, `node`, `meta` (JSON text)."""
+    import pyarrow as pa
+
+    try:
+        _refuse_compressed(pa, body)
+        columns = _columns(pa, body, records_max)
+    except (pa.ArrowException, struct.error, OSError, ValueError) as error:
+        raise InvalidRequest(f"the body is not a valid Arrow stream: {error}") from None
+    return [
+        RecordIn(_json(data, n, "data"), tag, node, NO_META if meta is None else _json(meta, n, "meta"))
+        for n, (data, tag, node, meta) in enumerate(zip(*columns, strict=True))
+    ]
+
+
+def _columns(pa: Any, body: bytes, records_max: int) -> list[list[str | None]]:
+    """The four columns as texts; a column that is not there is all None."""
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        schema = reader.schema
+    places = {name: schema.get_all_field_indices(name) for name in COLUMNS if name in schema.names}
+    if "data" not in places:
+        raise InvalidRequest("the Arrow stream has no column data")
+    for name, indices in places.items():
+        kind = schema.field(indices[0]).type
+        if len(indices) > 1:
+            raise InvalidRequest(f"column {name} comes twice")
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise InvalidRequest(f"column {name} is of type {kind}; it must be a string")
+    included = [indices[0] for indices in places.values()]
+    columns: list[list[str | None]] = [[] for _ in COLUMNS]
+    count = 0
+    options = pa.ipc.IpcReadOptions(included_fields=included, ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
+    with pa.ipc.open_stream(pa.py_buffer(body), options=options) as reader:
+        for batch in reader:
+            count += batch.num_rows
+            if count > records_max:
+                raise BatchTooLarge(f"records has more than {records_max} records")
+            batch.validate(full=True)
+            for column, name in zip(columns, COLUMNS, strict=True):
+                column += batch.column(name).to_pylist() if name in places else [None] * batch.num_rows
+    return columns
+
+
+def _json(text: str | None, n: int, field: str) -> Raw:
+    if text is None:
+        raise InvalidRequest(f"records[{n}].{field} is missing; a JSON null is the text null")
+    try:
+        return Raw(bytes(_decode_raw(text.encode())))
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise InvalidRequest(f"records[{n}].{field} is not JSON: {error}") from None
+
+
+# --- Arrow messages. Layout: 0xFFFFFFFF, metadata length (i32), metadata (a flatbuffer `Message`), body. Of the tables
+# only what leads to RecordBatch.compression is read; every offset is checked by struct, pyarrow has verified the rest.
+
+HEADER = 2  # field of Message
+COMPRESSION = 3  # field of RecordBatch
+
+
+def _refuse_compressed(pa: Any, body: bytes) -> None:
+    messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
+    for message in messages:
+        if message.type == "dictionary":
+            raise InvalidRequest("the Arrow stream has dictionaries; send plain strings")
+        if message.type == "record batch" and _is_compressed(message.metadata.to_pybytes()):
+            raise InvalidRequest("the Arrow stream is compressed; send it plain, or with Content-Encoding: gzip")
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    message = struct.unpack_from("<I", metadata, 0)[0]
+    header = _field(metadata, message, HEADER)
+    if header is None:
+        return False
+    batch = header + struct.unpack_from("<I", metadata, header)[0]
+    return _field(metadata, batch, COMPRESSION) is not None
+
+
+def _field(data: bytes, table: int, number: int) -> int | None:
+    """Where field `number` of the flatbuffer table at `table` lies; None if it is not set."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    size = struct.unpack_from("<H", data, vtable)[0]
+    slot = 4 + 2 * number
+    offset = struct.unpack_from("<H", data, vtable + slot)[0] if slot < size else 0
+    return table + offset if offset else None

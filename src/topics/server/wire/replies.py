@@ -1,0 +1,419 @@
+"""What answers say: one struct per answer of the API, in the order of its fields.
+
+The OpenAPI document is made of these types. The two hottest answers, write and diff, are put together from bytes
+instead; `write_answer` and `diff_answer` give what their structs describe. Rules: CV5, CV9, CV11, Appendix A.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from topics.engine.answers import (
+    Claimed,
+    Job,
+    LeaseView,
+    QueueCounts,
+    ReadResult,
+    RouterState,
+    Settled,
+    TopicState,
+    WriteResult,
+)
+from topics.errors import Throttled, TopicsError
+from topics.model import Guarantee, Record, Tombstone, TopicConfig, TopicType
+from topics.server.transport.exchange import Answer
+
+encode = msgspec.json.Encoder().encode
+
+
+class Performance(Struct):
+    """Times in milliseconds."""
+
+    server_total_ms: float
+
+
+class SyncPerformance(Struct):
+    """Of a delete: `fsync_ms` is 0.0 for every class but fsync."""
+
+    server_total_ms: float
+    fsync_ms: float
+
+
+class WritePerformance(Struct):
+    server_total_ms: float
+    wal_append_ms: float
+    fsync_ms: float
+    throttle_wait_ms: float
+
+
+class DiffPerformance(Struct):
+    server_total_ms: float
+    records_scanned: int
+    throttle_wait_ms: float
+
+
+class TopicPut(Struct):
+    topic: str
+    created: bool
+    config: TopicConfig
+    performance: Performance
+
+
+class TopicShown(Struct, kw_only=True):
+    topic: str
+    epoch: int
+    type: TopicType
+    head_seq: int
+    earliest_seq: int
+    next_seq: int
+    count: int
+    bytes: int
+    config: TopicConfig
+    effective_priority: int
+    last_write_ts: int | None
+    last_read_ts: int | None
+    queue: QueueCounts | UnsetType = UNSET
+    performance: Performance
+
+
+class TopicListed(Struct):
+    topic: str
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    durable: bool
+    effective_priority: int
+
+
+class TopicList(Struct, kw_only=True):
+    topics: list[TopicListed]
+    next_cursor: str | UnsetType = UNSET
+    performance: Performance
+
+
+class TopicGone(Struct):
+    topic: str
+    deleted: bool
+    routers_removed: list[str]
+    performance: Performance
+
+
+class Written(Struct, kw_only=True):
+    topic: str
+    first_seq: int
+    last_seq: int
+    seqs: list[int] | UnsetType = UNSET
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    performance: WritePerformance
+
+
+class Diff(Struct):
+    topic: str
+    epoch: int
+    records: list[Record]
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    tombstone: Tombstone | None
+    lag: int
+    performance: DiffPerformance
+
+
+class RecordsDeleted(Struct):
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    bytes: int
+    performance: SyncPerformance
+
+
+class WatchedTopic(Struct):
+    """Where a session starts in a topic."""
+
+    epoch: int
+    from_seq: int
+    head_seq: int
+    earliest_seq: int
+
+
+class Watching(Struct):
+    wid: str
+    stream_url: str
+    session_ttl_ms: int
+    topics: dict[str, WatchedTopic]
+    performance: Performance
+
+
+class ClaimPerformance(Struct):
+    server_total_ms: float
+    throttle_wait_ms: float
+
+
+class JobsClaimed(Struct):
+    topic: str
+    claimed: list[Job]
+    count: int
+    ready: int
+    performance: ClaimPerformance
+
+
+class JobsAcked(Struct):
+    topic: str
+    acked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    performance: SyncPerformance
+
+
+class JobsNacked(Struct):
+    topic: str
+    nacked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    performance: Performance
+
+
+class LeasesExtended(Struct):
+    topic: str
+    extended: int
+    skipped: list[int]
+    deadlines: dict[str, int]
+    performance: Performance
+
+
+class LettersRedriven(Struct):
+    topic: str
+    dead_letter: str
+    redriven: int
+    remaining: int
+    performance: Performance
+
+
+class LeaseList(Struct, kw_only=True):
+    topic: str
+    leases: list[LeaseView]
+    next_cursor: str | UnsetType = UNSET
+    performance: Performance
+
+
+class RouterShown(Struct, kw_only=True):
+    """`created` is in the answer to a PUT; total, lag, state and what it is blocked by are in that to a GET."""
+
+    router: str
+    created: bool | UnsetType = UNSET
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: list[str] | None
+    allow_cycle: bool
+    guarantee: Guarantee
+    forwarded_total: int | UnsetType = UNSET
+    lag: int | UnsetType = UNSET
+    state: Literal["running", "blocked"] | UnsetType = UNSET
+    blocked_by: str | UnsetType = UNSET
+    performance: Performance
+
+
+class RouterListed(Struct):
+    router: str
+    source: str
+    dest: str
+    guarantee: Guarantee
+    forwarded_total: int
+
+
+class RouterList(Struct, kw_only=True):
+    routers: list[RouterListed]
+    next_cursor: str | UnsetType = UNSET
+    performance: Performance
+
+
+class RouterGone(Struct):
+    router: str
+    deleted: bool
+    performance: Performance
+
+
+class Health(Struct):
+    status: Literal["ok"]
+    version: str
+    uptime_ms: int
+
+
+class Ready(Struct):
+    status: Literal["ready"]
+    wal_replay_complete: Literal[True]
+    topics: int
+
+
+class ErrorBody(Struct):
+    code: str
+    message: str
+    detail: dict[str, Any] | UnsetType = UNSET
+
+
+class Error(Struct):
+    error: ErrorBody
+
+
+def topic_shown(state: TopicState, performance: Performance) -> TopicShown:
+    return TopicShown(
+        topic=state.topic,
+        epoch=state.epoch,
+        type=state.config.type,
+        head_seq=state.head_seq,
+        earliest_seq=state.earliest_seq,
+        next_seq=state.head_seq + 1,
+        count=state.count,
+        bytes=state.bytes,
+        config=state.config,
+        effective_priority=state.effective_priority,
+        last_write_ts=state.last_write_ts,
+        last_read_ts=state.last_read_ts,
+        queue=UNSET if state.queue is None else state.queue,
+        performance=performance,
+    )
+
+
+def router_put(state: RouterState, created: bool, performance: Performance) -> RouterShown:
+    return _router(state, performance, created=created)
+
+
+def router_shown(state: RouterState, performance: Performance) -> RouterShown:
+    return _router(
+        state,
+        performance,
+        forwarded_total=state.forwarded_total,
+        lag=state.lag,
+        state=state.state,
+        blocked_by=UNSET if state.blocked_by is None else state.blocked_by,
+    )
+
+
+def _router(shown: RouterState, performance: Performance, **more: Any) -> RouterShown:
+    definition = shown.definition
+    return RouterShown(
+        router=shown.router,
+        source=shown.source,
+        dest=shown.dest,
+        preserve_node=definition.preserve_node,
+        preserve_tag=definition.preserve_tag,
+        filter=None if definition.match is None else list(definition.match.as_tuple()),
+        allow_cycle=definition.allow_cycle,
+        guarantee=definition.guarantee,
+        performance=performance,
+        **more,
+    )
+
+
+def topic_listed(state: TopicState) -> TopicListed:
+    return TopicListed(
+        state.topic,
+        state.head_seq,
+        state.earliest_seq,
+        state.count,
+        state.bytes,
+        state.config.durable,
+        state.effective_priority,
+    )
+
+
+def write_answer(
+    result: WriteResult, with_seqs: bool, total_ms: float, append_ms: float, fsync_ms: float, throttle_ms: float
+) -> bytes:
+    """The answer to a write. A topic's name needs no escaping."""
+    first, last = result.first_seq, result.last_seq
+    if not with_seqs:
+        seqs = b""
+    elif first == last:
+        seqs = b'"seqs":[%d],' % first
+    else:
+        seqs = b'"seqs":[%b],' % ",".join(map(str, range(first, last + 1))).encode()
+    return (
+        b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
+        b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f,"throttle_wait_ms":%.3f}}'
+        % (
+            result.topic.encode(),
+            first,
+            last,
+            seqs,
+            result.head_seq,
+            result.count,
+            b"true" if result.created else b"false",
+            b"true" if result.deduped else b"false",
+            total_ms,
+            append_ms,
+            fsync_ms,
+            throttle_ms,
+        )
+    )
+
+
+def diff_answer(result: ReadResult, total_ms: float, throttle_ms: float) -> bytes:
+    """The answer to a diff; the records are ready texts."""
+    tail = (
+        b'],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,"tombstone":%b,"lag":%d,'
+        b'"performance":{"server_total_ms":%.3f,"records_scanned":%d,"throttle_wait_ms":%.3f}}'
+        % (
+            result.next_from_seq,
+            result.head_seq,
+            result.earliest_seq,
+            b"true" if result.caught_up else b"false",
+            b"null" if result.tombstone is None else encode(result.tombstone),
+            result.lag,
+            total_ms,
+            result.scanned,
+            throttle_ms,
+        )
+    )
+    head = b'{"topic":"%b","epoch":%d,"records":[' % (result.topic.encode(), result.epoch)
+    return b"".join((head, b",".join(result.texts), tail))
+
+
+def claim_answer(claimed: Claimed, total_ms: float, throttle_ms: float) -> bytes:
+    """The answer to a claim; the jobs are ready texts."""
+    return (
+        b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,'
+        b'"performance":{"server_total_ms":%.3f,"throttle_wait_ms":%.3f}}'
+        % (claimed.topic.encode(), b",".join(claimed.texts), len(claimed.texts), claimed.ready, total_ms, throttle_ms)
+    )
+
+
+def ack_answer(settled: Settled, total_ms: float, fsync_ms: float) -> bytes:
+    """The answer to an ack."""
+    return (
+        b'{"topic":"%b","acked":%d,"skipped":[%b],"ready":%d,"in_flight":%d,'
+        b'"performance":{"server_total_ms":%.3f,"fsync_ms":%.3f}}'
+        % (
+            settled.topic.encode(),
+            len(settled.done),
+            ",".join(map(str, settled.skipped)).encode(),
+            settled.ready,
+            settled.in_flight,
+            total_ms,
+            fsync_ms,
+        )
+    )
+
+
+def refusal(error: TopicsError) -> Answer:
+    """The answer that an error stands for."""
+    body = ErrorBody(error.code, error.message or error.code, error.detail or UNSET)
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    if error.status in (429, 503):
+        wait_ms = error.detail.get("retry_after_ms", 0) if isinstance(error, Throttled) else 0
+        headers = ((b"retry-after", b"%d" % max(1, -(-wait_ms // 1000))),)
+    elif error.status == 401:
+        headers = ((b"www-authenticate", b"Bearer"),)
+    return Answer(error.status, encode(Error(body)), headers)

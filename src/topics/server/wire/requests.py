@@ -1,0 +1,410 @@
+"""What requests say: JSON bodies, query strings and list cursors, decoded and checked.
+
+The structs here are the request bodies of the API; the OpenAPI document is made of the same types. Fields that are
+unknown are ignored (CV4); a null where a rule does not allow it is a type error (CV19). Must not know: the engine's
+state, who is calling. Rules: CV3, CV15, CV18-CV24.
+"""
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from topics.core.queue.jobs import lease_number
+from topics.core.topic.config import LEASE_MS_MAX, LEASE_MS_MIN, ConfigIn
+from topics.core.topic.parts import Projection
+from topics.core.topic.records import DELAY_MS_MAX, WriteIn, decode_json
+from topics.core.topic.walk import Query
+from topics.errors import BatchTooLarge, InvalidRequest
+from topics.model import (
+    BATCH_BYTES_DEFAULT,
+    BATCH_BYTES_MAX,
+    LIMIT_DEFAULT,
+    SEQ_MAX,
+    Guarantee,
+    TagMatch,
+    is_topic_name,
+)
+from topics.settings import Settings
+
+T = TypeVar("T")
+
+WATCH_BATCH_BYTES_DEFAULT: Final = 256 * 1024
+HEARTBEAT_MS_DEFAULT: Final = 15_000
+HEARTBEAT_MS_MAX: Final = 60_000
+PAGE_SIZE_DEFAULT: Final = 100
+PAGE_SIZE_MAX: Final = 1000
+DIGITS_MAX: Final = 40  # read of a number in a query; one of as many is above every range
+
+Natural = Annotated[int, Meta(ge=0)]
+Match = str | list[str]
+
+
+class DiffIn(Struct, frozen=True):
+    """The body of a diff."""
+
+    from_seq: Natural = 0
+    limit: Natural = 0
+    node: str | list[str] | None = None
+    include_tags: bool = False
+    include_meta: bool = True
+    wait_ms: Natural = 0
+    max_batch_bytes: Natural = 0
+    epoch: Natural | None = None
+    from_ts: Natural | None = None
+    filter: Match | None = None
+
+
+class ClaimIn(Struct, frozen=True):
+    """The body of a claim."""
+
+    node: str
+    max: Natural = 0
+    lease_ms: Natural | None = None
+
+
+class AckIn(Struct, frozen=True):
+    """The body of an ack."""
+
+    node: str
+    seqs: list[Natural]
+    lease_ids: list[str] | UnsetType = UNSET
+
+
+class NackIn(Struct, frozen=True):
+    """The body of a nack."""
+
+    node: str
+    seqs: list[Natural]
+    lease_ids: list[str] | UnsetType = UNSET
+    delay_ms: Natural = 0
+
+
+class ExtendIn(Struct, frozen=True, kw_only=True):
+    """The body of an extend."""
+
+    node: str
+    seqs: list[Natural]
+    lease_ids: list[str] | UnsetType = UNSET
+    lease_ms: Natural
+
+
+class RedriveIn(Struct, frozen=True):
+    """The body of a redrive."""
+
+    match: Match | None = None
+    max: Natural | UnsetType = UNSET
+
+
+class RouterIn(Struct, frozen=True):
+    """The body of PUT router."""
+
+    source: str
+    dest: str
+    preserve_node: bool = True
+    preserve_tag: bool = True
+    create_dest: bool = True
+    filter: Match | None = None
+    allow_cycle: bool = False
+    guarantee: Guarantee = "at_least_once"
+
+
+class DeleteIn(Struct, frozen=True):
+    """The body of a delete."""
+
+    before_seq: Natural | None = None
+    match: Match | None = None
+    epoch: Natural | None = None
+
+
+class WatchTopicIn(Struct, frozen=True):
+    """Where to start in a topic."""
+
+    from_seq: Natural = 0
+    tail: bool = False
+
+
+class WatchIn(Struct, frozen=True):
+    """The body of POST /v0/watch."""
+
+    topics: dict[str, WatchTopicIn]
+    node: str | list[str] | None = None
+    limit: Natural = 0
+    max_batch_bytes: Natural = WATCH_BATCH_BYTES_DEFAULT
+    heartbeat_ms: Natural = HEARTBEAT_MS_DEFAULT
+    include_meta: bool = True
+    include_tags: bool = False
+    include_data: bool = True
+    consistency: Literal["eventual", "strong"] = "eventual"
+    cursor: str | None = None
+    filter: Match | None = None
+
+
+_decode_config = msgspec.json.Decoder(ConfigIn).decode
+_decode_diff = msgspec.json.Decoder(DiffIn).decode
+_decode_delete = msgspec.json.Decoder(DeleteIn).decode
+_decode_router = msgspec.json.Decoder(RouterIn).decode
+_decode_watch = msgspec.json.Decoder(WatchIn).decode
+_decode_positions = msgspec.json.Decoder(dict[str, Annotated[int, Meta(ge=0)]]).decode
+_decode_claim = msgspec.json.Decoder(ClaimIn).decode
+_decode_ack = msgspec.json.Decoder(AckIn).decode
+_decode_nack = msgspec.json.Decoder(NackIn).decode
+_decode_extend = msgspec.json.Decoder(ExtendIn).decode
+_decode_redrive = msgspec.json.Decoder(RedriveIn).decode
+_decode_write = msgspec.json.Decoder(WriteIn).decode
+_decode_texts = msgspec.json.Decoder(list[str]).decode
+_decode_cursor = msgspec.json.Decoder(dict[str, Any]).decode
+
+EMPTY_DIFF: Final = DiffIn()
+EMPTY_CONFIG: Final = ConfigIn()
+
+
+def config_in(body: bytes) -> ConfigIn:
+    """The body of PUT topic; an empty one stands for {}."""
+    return decode_json(_decode_config, body) if body else EMPTY_CONFIG
+
+
+def write_in(body: bytes) -> WriteIn:
+    return decode_json(_decode_write, body)  # type: ignore[no-any-return]
+
+
+def diff_in(body: bytes) -> DiffIn:
+    """The body of a diff; an empty one stands for {}."""
+    return decode_json(_decode_diff, body) if body else EMPTY_DIFF
+
+
+def delete_in(body: bytes) -> tuple[int | None, TagMatch | None, int | None]:
+    """A delete: its selector, at least one of the two, and the epoch that it is for."""
+    given: DeleteIn = decode_json(_decode_delete, body)
+    if given.before_seq is None and given.match is None:
+        raise InvalidRequest("a delete needs before_seq or match")
+    before = None if given.before_seq is None else seq("before_seq", given.before_seq)
+    epoch = None if given.epoch is None else seq("epoch", given.epoch)
+    return before, None if given.match is None else TagMatch.parse(given.match), epoch
+
+
+class Held(Struct, frozen=True):
+    """Which jobs an ack, nack or extend is about."""
+
+    node: str
+    seqs: list[int]
+    numbers: list[int | None] | None  # of their leases
+
+
+def claim_in(body: bytes, settings: Settings) -> tuple[str, int, int | None]:
+    """A claim: node, most jobs, length of the leases (QU2)."""
+    given: ClaimIn = decode_json(_decode_claim, body)
+    lease_ms = None if given.lease_ms is None else lease_length(given.lease_ms)
+    return worker_node(given.node, settings), min(given.max or 1, settings.max_claim), lease_ms
+
+
+def ack_in(body: bytes, settings: Settings) -> Held:
+    return _held(decode_json(_decode_ack, body), settings)
+
+
+def nack_in(body: bytes, settings: Settings) -> tuple[Held, int]:
+    """A nack, and for how long its jobs stay hidden."""
+    given: NackIn = decode_json(_decode_nack, body)
+    return _held(given, settings), min(given.delay_ms, DELAY_MS_MAX)
+
+
+def extend_in(body: bytes, settings: Settings) -> tuple[Held, int]:
+    """An extend, and the new length."""
+    given: ExtendIn = decode_json(_decode_extend, body)
+    return _held(given, settings), lease_length(given.lease_ms)
+
+
+def redrive_in(body: bytes) -> tuple[TagMatch | None, int | None]:
+    """A redrive: which dead letters, and how many at most."""
+    given: RedriveIn = decode_json(_decode_redrive, body)
+    most = None if isinstance(given.max, UnsetType) else given.max
+    return None if given.match is None else TagMatch.parse(given.match), most
+
+
+def worker_node(node: str, settings: Settings) -> str:
+    size = len(node.encode())
+    if not 0 < size <= settings.max_node_bytes:
+        raise InvalidRequest(f"node is {size} bytes; it must be 1 to {settings.max_node_bytes}")
+    return node
+
+
+def lease_length(lease_ms: int) -> int:
+    return max(LEASE_MS_MIN, min(LEASE_MS_MAX, lease_ms))
+
+
+def _held(given: AckIn | NackIn | ExtendIn, settings: Settings) -> Held:
+    """Check what selects jobs (QU21)."""
+    seqs, lease_ids = given.seqs, given.lease_ids
+    if not seqs:
+        raise InvalidRequest("seqs is empty; at least one job is needed")
+    if len(seqs) > settings.max_claim:
+        raise BatchTooLarge(f"seqs has {len(seqs)} jobs, at most {settings.max_claim}")
+    if max(seqs) > SEQ_MAX:
+        raise InvalidRequest(f"seqs holds {max(seqs)}; a seq is at most 2^64-1")
+    node = worker_node(given.node, settings)
+    if isinstance(lease_ids, UnsetType):
+        return Held(node, seqs, None)
+    if len(lease_ids) != len(seqs):
+        raise InvalidRequest(f"lease_ids has {len(lease_ids)} entries, seqs {len(seqs)}; each job has one")
+    return Held(node, seqs, [lease_number(text, f"lease_ids[{at}]") for at, text in enumerate(lease_ids)])
+
+
+def router_in(body: bytes) -> tuple[RouterIn, TagMatch | None]:
+    """What a router is to do: between two topics that can exist, with a filter of the language of deletes."""
+    given: RouterIn = decode_json(_decode_router, body)
+    for field, name in (("source", given.source), ("dest", given.dest)):
+        if not is_topic_name(name):
+            raise InvalidRequest(f'{field} "{name[:40]}" is not a valid topic name')
+    if given.source == given.dest:
+        raise InvalidRequest(f'source and dest are both "{given.dest}"; they must differ')
+    return given, None if given.filter is None else TagMatch.parse(given.filter, "filter")
+
+
+def query_of(diff: DiffIn, settings: Settings) -> Query:
+    """The read that a diff asks for; ranges are clamped (DF1)."""
+    if diff.from_ts is not None:
+        seq("from_ts", diff.from_ts)
+    return Query(
+        seq("from_seq", diff.from_seq),
+        min(diff.limit or LIMIT_DEFAULT, settings.max_limit),
+        min(diff.max_batch_bytes or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX),
+        nodes_of(diff.node),
+        None if diff.filter is None else TagMatch.parse(diff.filter, "filter"),
+        None if diff.epoch is None else seq("epoch", diff.epoch),
+        Projection(diff.include_tags, diff.include_meta, True),
+    )
+
+
+def nodes_of(node: str | list[str] | None) -> frozenset[str]:
+    """The ids that a reader goes by (ND1)."""
+    return frozenset() if node is None else frozenset((node,)) if isinstance(node, str) else frozenset(node)
+
+
+def watch_in(body: bytes, settings: Settings) -> WatchIn:
+    """The body of POST /v0/watch, with as many topics as there may be and cursors that can be held exactly."""
+    watch: WatchIn = decode_json(_decode_watch, body)
+    check_starts(watch.topics, settings)
+    return watch
+
+
+def check_starts(topics: dict[str, WatchTopicIn], settings: Settings) -> None:
+    """What a session or a socket is to follow (SS3)."""
+    if not topics:
+        raise InvalidRequest("topics is empty; at least one topic is needed")
+    if len(topics) > settings.max_watch_topics:
+        raise InvalidRequest(f"topics has {len(topics)} topics, at most {settings.max_watch_topics}")
+    for name, topic in topics.items():
+        seq(f"topics.{name[:40]}.from_seq", topic.from_seq)
+
+
+def seq(field: str, number: int) -> int:
+    """A number that is taken exactly, not clamped (CV18)."""
+    if number > SEQ_MAX:
+        raise InvalidRequest(f"{field} is {number}; it must be at most 2^64-1")
+    return number
+
+
+class Parameters:
+    """A query string. Of a name that comes twice the first one counts."""
+
+    def __init__(self, query: bytes) -> None:
+        self._values: dict[str, str] = {}
+        for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="replace"):
+            self._values.setdefault(name, value)
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A boolean; what is neither true nor false means the default (CV24)."""
+        return {"true": True, "1": True, "false": False, "0": False}.get(self._values.get(name, ""), default)
+
+    def natural(self, name: str) -> int | None:
+        """A whole number, or None if it is left out. One of many digits stands for any above every range."""
+        text = self._values.get(name)
+        if text is None:
+            return None
+        if not text.isascii() or not text.isdigit():
+            raise InvalidRequest(f"{name} is {text[:40]!r}; it must be a whole number")
+        return int(text) if len(text) <= DIGITS_MAX else int(text.lstrip("0")[:DIGITS_MAX] or "0")
+
+    def page_size(self) -> int:
+        """How many entries a list page has; what cannot be read means the default."""
+        text = self._values.get("page_size", "")
+        if not text.isascii() or not text.isdigit():
+            return PAGE_SIZE_DEFAULT
+        return max(1, min(PAGE_SIZE_MAX, int(text[-4:]) if len(text.lstrip("0")) <= 4 else PAGE_SIZE_MAX))
+
+    def cursor(self) -> str:
+        """The name after which a list page starts; empty = at the beginning."""
+        text = self._values.get("cursor")
+        return decode_cursor(text) if text else ""
+
+
+@lru_cache(maxsize=1024)
+def parameters_of(query: bytes) -> Parameters:
+    """The parameters of a query string; clients repeat the same ones."""
+    return Parameters(query)
+
+
+def diff_of(parameters: Parameters) -> DiffIn:
+    """The same as a diff's body, as a query string."""
+    given = {name: parameters.natural(name) for name in ("from_seq", "limit", "wait_ms", "max_batch_bytes")}
+    return DiffIn(
+        **{name: value for name, value in given.items() if value is not None},
+        node=parameters.text("node"),
+        include_tags=parameters.flag("include_tags", False),
+        include_meta=parameters.flag("include_meta", True),
+        epoch=parameters.natural("epoch"),
+        from_ts=parameters.natural("from_ts"),
+        filter=_match_text(parameters.text("filter")),
+    )
+
+
+def _match_text(text: str | None) -> Match | None:
+    """A match in a query string: a tuple as JSON; anything else is a bare tag."""
+    try:
+        return _decode_texts(text or "")
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        return text
+
+
+CURSOR_TEXT: Final = re.compile(r"[A-Za-z0-9_+/ -]+={0,2}", re.ASCII)
+
+
+def encode_cursor(after: str) -> str:
+    """The cursor of a list page that starts behind `after`."""
+    return urlsafe_b64encode(msgspec.json.encode({"after": after})).rstrip(b"=").decode()
+
+
+def decode_cursor(text: str) -> str:
+    """Both base64 alphabets are taken, with or without padding, a space standing for a plus (CV15)."""
+    try:
+        after = _decode_cursor(_unpack(text)).get("after")
+        if not isinstance(after, str):
+            raise ValueError("it does not say where to go on")
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidRequest(f"cursor is not one that a list gave: {error}") from None
+    return after
+
+
+def decode_positions(text: str) -> dict[str, int]:
+    """The cursors in an id of a watch stream (SS14), in any of the spellings of CV15."""
+    try:
+        positions = _decode_positions(_unpack(text))
+        if any(position > SEQ_MAX for position in positions.values()):
+            raise ValueError("a seq in it is above 2^64-1")
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidRequest(f"cursor is not an id that a stream gave: {error}") from None
+    return positions
+
+
+def _unpack(text: str) -> bytes:
+    if not CURSOR_TEXT.fullmatch(text):
+        raise ValueError("it is not base64")
+    bare = text.rstrip("=").replace(" ", "-").replace("+", "-").replace("/", "_")
+    return urlsafe_b64decode(bare + "=" * (-len(bare) % 4))

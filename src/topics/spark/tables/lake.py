@@ -1,0 +1,298 @@
+"""The lake: what `topics archive` has written, and how a reader finds its way in it.
+
+    LAKE/records/…/*.parquet      topic, epoch, seq, ts, node, tag, meta, data of one topic each, ascending by seq
+    LAKE/gaps/…                   a table of what was lost before it could be archived, for people
+    LAKE/manifest/N.json          one commit each, N = 1, 2, 3 … in twenty digits; format of `Commit`
+
+A commit says of ranges of seqs, per topic and epoch, that they are covered: each seq of a range is in its files, in
+its gaps, or had been deleted when it was archived. Files count only once a commit names them, so what a killed job
+left behind is not seen. A commit that is a base holds everything before it, too.
+
+Owned here: the manifest's format, and which seqs a lake has. The job that fills a lake decides what to write. A
+lake has one writer at a time; readers need not know of it. Paths are local, or URIs that pyarrow.fs knows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Struct
+
+from topics.errors import Damaged, InvalidRequest
+from topics.model import SEQ_MAX
+from topics.ranges import Range, intersect, subtract, union
+from topics.reader import Lost
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.fs as fs
+
+FORMAT: Final = 1
+MANIFEST: Final = "manifest"
+DELTAS_MAX: Final = 64  # a base is written when as many commits lie behind the last one
+BATCH_ROWS: Final = 32_768
+CHUNK_BYTES: Final = 4 * 1024 * 1024  # of a file, read at once for its checksum
+
+Instance = tuple[str, int]  # topic, epoch
+
+
+class LakeFile(Struct, frozen=True):
+    """A Parquet file; `path` is relative to the lake, `first` and `last` are seqs of rows in it."""
+
+    path: str
+    first: int
+    last: int
+    rows: int
+    size_bytes: int = 0
+    xxh3: str = ""  # of the bytes of the file, 64 bits in hex; "" = not known
+
+
+class Covered(Struct, frozen=True, omit_defaults=True):
+    """Seqs `first`..`last` of a topic instance: in `files`, in `gaps`, or deleted before they were archived."""
+
+    topic: str
+    epoch: int
+    first: int
+    last: int
+    files: list[LakeFile] = []
+    gaps: list[Lost] = []
+
+
+class Trimmed(Struct, frozen=True):
+    """Noted before `topics archive --trim` deletes the records up to `through` from the topic."""
+
+    topic: str
+    epoch: int
+    through: int
+
+
+class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One file of the manifest. `run` and `batch` name what wrote it; the same batch is committed once."""
+
+    format: int = FORMAT
+    is_base: bool = False
+    run: str = ""
+    batch: int = 0
+    runs: dict[str, int] = {}  # of a base: the last batch of each run
+    covered: list[Covered] = []
+    trimmed: list[Trimmed] = []
+
+
+@dataclass
+class Lake:
+    """A lake as of its last commit."""
+
+    root: str
+    number: int = 0  # of the last commit
+    base: int = 0  # number of the base in force
+    runs: dict[str, int] = field(default_factory=dict)
+    entries: dict[Instance, list[Covered]] = field(default_factory=dict)
+    trims: dict[Instance, int] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, root: str, *, must_exist: bool = True) -> "Lake":
+        """Read the manifest. Without any, it is a lake still to be written."""
+        lake = cls(root)
+        system, path = open_root(root)
+        names = _manifests(system, path)
+        if not names and must_exist:
+            raise InvalidRequest(f"{root} is not a lake: it has no {MANIFEST} directory with commits")
+        commits = [(number, _read_commit(system, f"{path}/{MANIFEST}/{name}")) for number, name in names]
+        starts = [index for index, (_, commit) in enumerate(commits) if commit.is_base]
+        for number, commit in commits[starts[-1] if starts else 0 :]:
+            lake._apply(number, commit)
+        return lake
+
+    def _apply(self, number: int, commit: Commit) -> None:
+        self.number = number
+        if commit.is_base:
+            self.base = number
+            self.runs = dict(commit.runs)
+        elif commit.run:
+            self.runs[commit.run] = commit.batch
+        for covered in commit.covered:
+            self.entries.setdefault((covered.topic, covered.epoch), []).append(covered)
+        for trim in commit.trimmed:
+            instance = (trim.topic, trim.epoch)
+            self.trims[instance] = max(trim.through, self.trims.get(instance, 0))
+
+    def covered(self, topic: str, epoch: int) -> list[Range]:
+        """The seqs that need no other source: archived, or deleted before that."""
+        entries = self.entries.get((topic, epoch), [])
+        whole = union((entry.first, entry.last) for entry in entries)
+        return subtract(whole, union((gap.first, gap.last) for entry in entries for gap in entry.gaps))
+
+    def files(self, topic: str, epoch: int, first: int, last: int) -> list[LakeFile]:
+        """The files with rows in `first`..`last`, ascending."""
+        entries = self.entries.get((topic, epoch), [])
+        found = [file for entry in entries for file in entry.files if file.first <= last and file.last >= first]
+        return sorted(found, key=lambda file: file.first)
+
+    def cursor_before(self, topic: str, epoch: int, ts: int) -> int | None:
+        """The cursor before the first archived record that is not older than `ts` (epoch-ms); None = all are."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        files = self.files(topic, epoch, 1, SEQ_MAX)
+        low, high = 0, len(files)
+        while low < high:  # as in a topic, times never fall as seqs rise
+            middle = (low + high) // 2
+            file = files[middle]
+            rows = pa.Table.from_batches(read_rows(self.root, [file], [(file.first, file.last)], ["ts"]))
+            fresh = rows.filter(
+                pc.greater_equal(rows["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), ts * 1000)
+            )
+            if fresh.num_rows == rows.num_rows:
+                high = middle
+            elif fresh.num_rows:
+                return int(fresh["seq"][0].as_py()) - 1
+            else:
+                low = middle + 1
+        return None if low == len(files) else files[low].first - 1
+
+    def trimmed_through(self, topic: str, epoch: int) -> int:
+        """Up to here the topic's records were deleted because the lake has them; 0 = none."""
+        return self.trims.get((topic, epoch), 0)
+
+    def commit(self, commit: Commit) -> bool:
+        """Append a commit, durably. False: this batch of this run is in the manifest already."""
+        if commit.run and self.runs.get(commit.run, -1) >= commit.batch:
+            return False
+        number = self.number + 1
+        self._write(number, commit)
+        self._apply(number, commit)
+        if number - self.base > DELTAS_MAX:
+            self._write(number + 1, self._whole())
+            self.number = self.base = number + 1
+        return True
+
+    def _whole(self) -> Commit:
+        return Commit(
+            is_base=True,
+            runs=self.runs,
+            covered=[covered for entries in self.entries.values() for covered in entries],
+            trimmed=[Trimmed(*instance, through) for instance, through in self.trims.items()],
+        )
+
+    def _write(self, number: int, commit: Commit) -> None:
+        system, path = open_root(self.root)
+        system.create_dir(f"{path}/{MANIFEST}", recursive=True)
+        name = f"{path}/{MANIFEST}/{number:020d}.json"
+        _write_durably(system, name, msgspec.json.format(msgspec.json.encode(commit), indent=1) + b"\n")
+
+
+def read_rows(
+    root: str, files: Sequence[LakeFile], wanted: Sequence[Range], columns: Sequence[str]
+) -> "Iterator[pa.RecordBatch]":
+    """The rows of `files` whose seqs lie in `wanted`, ascending; `columns` and seq."""
+    import pyarrow.parquet as pq
+
+    system, path = open_root(root)
+    for file in files:
+        ranges = intersect([(file.first, file.last)], wanted)
+        if not ranges:
+            continue
+        try:
+            with pq.ParquetFile(f"{path}/{file.path}", filesystem=system) as parquet:
+                groups = [n for n in range(parquet.num_row_groups) if _may_hold(parquet.metadata.row_group(n), ranges)]
+                names = list(dict.fromkeys(("seq", *columns)))
+                for batch in parquet.iter_batches(BATCH_ROWS, row_groups=groups, columns=names):
+                    chosen = _chosen(batch, ranges)
+                    if chosen.num_rows:
+                        yield chosen
+        except FileNotFoundError:
+            raise Damaged(f"{root}/{file.path}", 0, "the manifest names this file, and it is missing") from None
+
+
+def _may_hold(group: "pa.parquet.RowGroupMetaData", ranges: Sequence[Range]) -> bool:
+    for n in range(group.num_columns):
+        column = group.column(n)
+        if column.path_in_schema == "seq" and column.statistics is not None and column.statistics.has_min_max:
+            return bool(intersect([(column.statistics.min, column.statistics.max)], ranges))
+    return True
+
+
+def _chosen(batch: "pa.RecordBatch", ranges: Sequence[Range]) -> "pa.RecordBatch":
+    import pyarrow.compute as pc
+
+    seqs = batch.column("seq")
+    inside = None
+    for first, last in ranges:
+        within = pc.and_(pc.greater_equal(seqs, first), pc.less_equal(seqs, last))
+        inside = within if inside is None else pc.or_(inside, within)
+    return batch.filter(inside)
+
+
+# --- files
+
+
+def checksum_of(system: "fs.FileSystem", path: str) -> str:
+    """The xxh3 of a file, as the manifest has it."""
+    from xxhash import xxh3_64
+
+    digest = xxh3_64()
+    with system.open_input_stream(path) as stream:
+        while part := stream.read(CHUNK_BYTES):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def open_root(root: str) -> "tuple[fs.FileSystem, str]":
+    """The file system of a lake and its path there."""
+    import os.path
+
+    import pyarrow.fs as fs
+
+    if "://" not in root:
+        return fs.LocalFileSystem(), os.path.abspath(root)
+    system, path = fs.FileSystem.from_uri(root)
+    return system, path
+
+
+def _manifests(system: "fs.FileSystem", path: str) -> list[tuple[int, str]]:
+    import pyarrow.fs as fs
+
+    found = system.get_file_info(fs.FileSelector(f"{path}/{MANIFEST}", allow_not_found=True))
+    names = sorted(info.base_name for info in found if info.base_name.endswith(".json"))
+    return [(int(name.removesuffix(".json")), name) for name in names if name.removesuffix(".json").isdigit()]
+
+
+def _read_commit(system: "fs.FileSystem", name: str) -> Commit:
+    with system.open_input_stream(name) as stream:
+        text = stream.read()
+    try:
+        commit = msgspec.json.decode(text, type=Commit)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Damaged(name, 0, f"it is not a commit of a lake: {error}") from None
+    if commit.format > FORMAT:
+        raise Damaged(name, 0, f"it is of format {commit.format}; this program reads up to {FORMAT}")
+    return commit
+
+
+def _write_durably(system: "fs.FileSystem", name: str, text: bytes) -> None:
+    """Whole or not at all, and not over another commit: two writers would lose each other's."""
+    import os
+
+    import pyarrow.fs as fs
+
+    if not isinstance(system, fs.LocalFileSystem):
+        with system.open_output_stream(name) as stream:
+            stream.write(text)
+        return
+    temporary = f"{name}.{os.getpid()}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(temporary, name)
+    except FileExistsError:
+        raise InvalidRequest(f"{name} exists: another job writes to this lake") from None
+    finally:
+        os.unlink(temporary)
+    directory = os.open(os.path.dirname(name), os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,114 @@
+"""Files of jobs beside those that Spark writes: put whole or not at all, and made durable. Local, or URIs.
+
+On a local disk a file is durable once it and the directories that name it are synced; object stores keep what they
+have acknowledged.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from topics.errors import InvalidRequest
+from topics.spark.tables.lake import open_root
+
+if TYPE_CHECKING:
+    import pyarrow.fs as fs
+
+
+class Place:
+    """A directory that a job writes to."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.system, self.path = open_root(root)
+
+    @property
+    def is_local(self) -> bool:
+        import pyarrow.fs as fs
+
+        return isinstance(self.system, fs.LocalFileSystem)
+
+    def uri(self, name: str) -> str:
+        """As Spark and Iceberg are told of it; a scheme keeps Hadoop from taking its default file system."""
+        return f"file://{self.path}/{name}" if self.is_local else f"{self.root.rstrip('/')}/{name}"
+
+    def names(self) -> list[str]:
+        """What lies directly in it."""
+        return [info.base_name for info in self.listing()]
+
+    def listing(self, below: str = "") -> "list[fs.FileInfo]":
+        import pyarrow.fs as fs
+
+        place = f"{self.path}/{below}" if below else self.path
+        found = self.system.get_file_info(fs.FileSelector(place, allow_not_found=True))
+        return sorted(found, key=lambda info: str(info.path))
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            with self.system.open_input_stream(f"{self.path}/{name}") as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write or replace a file."""
+        path = f"{self.path}/{name}"
+        self.system.create_dir(os.path.dirname(path), recursive=True)
+        if not self.is_local:
+            with self.system.open_output_stream(path) as stream:
+                stream.write(content)
+            return
+        temporary = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{os.getpid()}"
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync(os.path.dirname(path))
+
+    def remove(self, name: str) -> None:
+        """A file or a directory with all in it."""
+        import pyarrow.fs as fs
+
+        info = self.system.get_file_info(f"{self.path}/{name}")
+        if info.type == fs.FileType.Directory:
+            self.system.delete_dir(info.path)
+        elif info.type == fs.FileType.File:
+            self.system.delete_file(info.path)
+
+    def make_durable(self, names: list[str]) -> None:
+        """Files that others have written, and every directory from them up to this one."""
+        if not self.is_local:
+            return
+        directories = {self.path}
+        for name in names:
+            sync(f"{self.path}/{name}")
+            while name := os.path.dirname(name):
+                directories.add(f"{self.path}/{name}")
+        for directory in directories:
+            sync(directory)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only writer, on a local disk; elsewhere nobody watches over it."""
+        if not self.is_local:
+            yield
+            return
+        os.makedirs(self.path, exist_ok=True)
+        with open(f"{self.path}/_writer.lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InvalidRequest(f"another job writes to {self.root}") from None
+            yield
+
+
+def sync(path: str) -> None:
+    """Bring a file or directory to the disk, whoever wrote it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

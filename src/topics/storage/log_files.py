@@ -1,0 +1,155 @@
+"""Reading the log back: every frame that counts, in order, and nothing else.
+
+A log file is *started* once its first frame is valid; before that moment it
+is not in force and may be removed. When a file was started, all earlier ones
+were complete and synced, and its first frame says where they end. So in an
+earlier file anything but valid frames followed by zeros is damage (ST12).
+
+In the newest file a bad frame is a torn tail, to be cut off (ST8), or damage.
+Under the boot that wrote the file nothing that was written is lost: a torn tail
+is the first part of a write, and whatever else is found is damage. After a
+power loss each sector may be old or new: there it is damage only if a later
+frame proves that the place had been synced before.
+"""
+
+from collections.abc import Iterator
+
+from topics.errors import Damaged, UnusableDirectory
+from topics.storage import frames
+from topics.storage.disk import Disk
+
+PREFIX = "log-"
+
+
+class Replay:
+    """The frames of the log from `start` on. After the last one, `torn` and `boot_id` are known."""
+
+    def __init__(self, disk: Disk, start: int, skipped: frozenset[int] = frozenset()) -> None:
+        self._disk = disk
+        self._start = start
+        self._skipped = skipped  # positions of frames whose commit failed
+        self.files: list[str] = []  # of files in force
+        self.orphans: list[str] = []  # files that are not in force
+        self.boot_id: str | None = None  # under which the last frames were written; None = there are none
+        self.next_number = frames.number_of(start)
+        self.torn: tuple[str, int] | None = None  # file and offset at which the newest one must be cut
+        self.end = 0  # of the frames in the last file; 0 = there is none
+        self.bytes_total = 0
+        self.bytes_done = 0
+
+    def read(self) -> Iterator[frames.Frame]:
+        names = [name for name in self._disk.names() if name.startswith(PREFIX)]
+        old = [name for name in names if number_in(name) < frames.number_of(self._start)]
+        self.orphans.extend(old)
+        current = [name for name in names if name not in old]
+        started: list[tuple[str, frames.FileHeader, int]] = []
+        for name in reversed(current):
+            opened = self._open(name, is_newest=not started)
+            if opened is None:
+                self.orphans.append(name)
+                continue
+            started.insert(0, opened)
+        self._check_complete(started)
+        if started:
+            self.next_number = started[-1][1].number + 1
+        self.bytes_total = sum(self._disk.open(name, writable=False).size() for name, _, _ in started)
+        for index, (name, header, offset) in enumerate(started):
+            cut = min((later.cut for _, later, _ in started[index + 1 :] if later.cut), default=0)
+            yield from self._read(name, header, offset, cut, is_newest=index == len(started) - 1)
+            self.files.append(name)
+            self.boot_id = header.boot_id
+
+    def _open(self, name: str, is_newest: bool) -> tuple[str, frames.FileHeader, int] | None:
+        """A started file, or None for one that was never in force."""
+        data = self._data(name)
+        try:
+            header, offset = frames.decode_header(bytes(data[:4096]))
+        except frames.NewerVersion as error:
+            raise UnusableDirectory(f"{self._disk.path}/{name}: {error}") from None
+        except frames.BadHeader as error:
+            if not is_newest or frames.has_frame(data):
+                raise Damaged(f"{self._disk.path}/{name}", 0, str(error)) from None
+            return None
+        first = next(iter(frames.scan(data, header.number, offset)))
+        if isinstance(first, frames.Frame):
+            return name, header, offset
+        if not is_newest or self._is_damage(data, header, first.offset):
+            raise Damaged(f"{self._disk.path}/{name}", first.offset, "the first frame is not valid")
+        return None
+
+    def _check_complete(self, started: list[tuple[str, frames.FileHeader, int]]) -> None:
+        expected = frames.number_of(self._start)
+        for name, header, _ in started:
+            if header.number != expected or number_in(name) != expected:
+                raise Damaged(f"{self._disk.path}/{name_of(expected)}", 0, "this log file is missing")
+            expected += 1
+
+    def _read(
+        self, name: str, header: frames.FileHeader, offset: int, cut: int, is_newest: bool
+    ) -> Iterator[frames.Frame]:
+        data = self._data(name)
+        done = self.bytes_done
+        self._check_end(next(iter(frames.scan(data, header.number, offset))))
+        for found in frames.scan(data, header.number, offset):
+            if isinstance(found, frames.Frame):
+                if cut and found.position >= cut:
+                    self.end = found.position
+                    break
+                self.bytes_done = done + frames.offset_of(found.position)
+                if found.position not in self._skipped:
+                    yield found
+                continue
+            self.end = frames.position_of(header.number, found.offset)
+            if not found.is_clean and not (cut and self.end >= cut):
+                if not is_newest or self._is_damage(data, header, found.offset):
+                    raise Damaged(f"{self._disk.path}/{name}", found.offset, "a frame is not valid")
+                self.torn = (name, found.offset)
+        self.bytes_done = done + len(data)
+
+    def _check_end(self, first: frames.Frame | frames.End) -> None:
+        """Check that the file before the one that starts with `first` has all its frames."""
+        if isinstance(first, frames.Frame) and self.end and first.synced > self.end:
+            name = name_of(frames.number_of(self.end))
+            raise Damaged(
+                f"{self._disk.path}/{name}", frames.offset_of(self.end), "the frames from here on are missing"
+            )
+
+    def _is_damage(self, data: memoryview, header: frames.FileHeader, offset: int) -> bool:
+        """Whether the bad frame at `offset` of the newest file cannot be a torn tail."""
+        bad = frames.position_of(header.number, offset)
+        is_same_boot = bool(header.boot_id) and header.boot_id == self._disk.boot_id
+        if is_same_boot and not frames.may_be_cut_off(data, offset):
+            return True
+        return any(is_same_boot or frame.synced > bad for frame in frames.frames_beyond(data, header.number, offset))
+
+    def _data(self, name: str) -> memoryview:
+        file = self._disk.open(name, writable=False)
+        try:
+            return memoryview(file.read(0, file.size()))
+        finally:
+            file.close()
+
+    def repair(self) -> None:
+        """Cut the torn tail off and make what is left durable; remove what is not in force."""
+        if self.files:
+            file = self._disk.open(self.files[-1])
+            if self.torn is not None:
+                file.truncate(self.torn[1])
+            file.sync()
+            file.close()
+        self._disk.sync_directory()  # the snapshot that makes files superfluous may have come without a sync
+        for name in self.orphans:
+            self._disk.remove(name)
+        if self.orphans:
+            self._disk.sync_directory()
+
+
+def name_of(number: int) -> str:
+    return f"{PREFIX}{number:010d}"
+
+
+def number_in(name: str) -> int:
+    text = name.removeprefix(PREFIX)
+    if not text.isdigit():
+        raise UnusableDirectory(f"{name} is not a log file of topics; move it out of the data directory")
+    return int(text)
