@@ -19,7 +19,7 @@ import pytest
 
 from topics import model
 from topics.core import state as core_state
-from topics.core.topic import parts
+from topics.core.topic import parts, reservation
 from topics.core.topic.blocks import BLOCK
 from topics.engine import upkeep
 from topics.engine.durability import store
@@ -152,7 +152,7 @@ def test_every_message_that_operations_explains_is_one_that_is_given() -> None:
 
 # What the pages say in numbers, and where the numbers come from.
 QUOTED = [
-    ("guarantees operations decisions/004-reservations", "65,536", core_state.RESERVE),
+    ("guarantees operations decisions/004-reservations", "65,536", reservation.RESERVE),
     ("guarantees", "1,000,000", core_state.KEYS_MAX),
     ("architecture operations decisions/005-dead-marks-and-tags", "1,024", BLOCK),
     ("architecture", "1,024 records", parts.PAGE_ROWS),

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from topics.core import decide
-from topics.core import state as core_state
+from topics.core.topic import reservation
 from topics.engine.durability import store
 from topics.storage import snapshots, wal
 
@@ -14,8 +13,7 @@ SMALL = [
     (snapshots, "DELTAS_MAX", 2),  # every third checkpoint folds the deltas into a new base
     (snapshots, "DELTA_BYTES_MIN", 100_000),
     (store, "SMALL_PIECES_MAX", 2),  # small pieces are merged early
-    (core_state, "RESERVE", 8),  # reservations run out every few records
-    (decide, "RESERVE", 8),
+    (reservation, "RESERVE", 8),  # reservations run out every few records
 ]
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from tests.engine.running import begun, data, open_engine, running, seqs, texts, turns
-from topics.core import decide
-from topics.core import state as core_state
 from topics.core.routing import steps
+from topics.core.topic import reservation
 from topics.core.topic.parts import Chunk
 from topics.engine import Engine
 from topics.engine.routers.forwarder import SHARED_MIN
@@ -537,8 +536,7 @@ async def test_a_deleted_router_stops_at_once_and_leaves_its_copies() -> None:
 
 async def test_copies_pass_reservations_like_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """DU10, RT17: no acked seq of a dest is handed out again after a loss of power."""
-    monkeypatch.setattr(core_state, "RESERVE", 8)
-    monkeypatch.setattr(decide, "RESERVE", 8)
+    monkeypatch.setattr(reservation, "RESERVE", 8)
     disk = MemoryDisk()
     engine = open_engine(disk)
     await engine.start()

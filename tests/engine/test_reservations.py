@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from tests.engine.running import begun, data, running, seqs, turns
-from topics.core import decide
-from topics.core import state as core_state
+from topics.core.topic import reservation
 from topics.engine import Engine
 from topics.errors import CommitFailed
 from topics.testing.disk import Faulty, MemoryDisk
@@ -16,8 +15,7 @@ RESERVE = 8
 
 @pytest.fixture(autouse=True)
 def small_reservations(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (core_state, decide):
-        monkeypatch.setattr(module, "RESERVE", RESERVE)
+    monkeypatch.setattr(reservation, "RESERVE", RESERVE)
 
 
 async def beyond(engine: Engine, disk: MemoryDisk) -> "asyncio.Task[object]":

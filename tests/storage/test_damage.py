@@ -15,8 +15,7 @@ from tests.crash.history import observe
 from tests.crash.run import Run
 from tests.crash.script import Append, Checkpoint, Delete, Drop, Put, Restart, Script, records
 from tests.crash.scripts import DISK, FSYNC, eq
-from topics.core import decide
-from topics.core import state as core_state
+from topics.core.topic import reservation
 from topics.errors import Damaged, StorageError, UnusableDirectory
 from topics.storage import wal
 from topics.testing.disk import MemoryDisk
@@ -51,8 +50,7 @@ QUICK_STEP = 41  # one place in so many is tried in the quick sweep
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal, "AHEAD_BYTES", 700)
-    for module in (core_state, decide):
-        monkeypatch.setattr(module, "RESERVE", 8)
+    monkeypatch.setattr(reservation, "RESERVE", 8)
 
 
 @cache

@@ -192,7 +192,7 @@ def _keep_head(log: Log, entry: HeadKept) -> None:
 
 def _reserved(state: State, entry: Reserved) -> None:
     topic = state.by_id[entry.topic]
-    topic.reserved = entry.last
+    topic.reservation.set(entry.last)
     state.dirty[entry.topic] = topic
 
 

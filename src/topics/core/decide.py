@@ -19,17 +19,17 @@ from topics.core.entries import (
     HeadKept,
     Leased,
     Released,
-    Reserved,
     RouterRemoved,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
 )
 from topics.core.routing.table import PutRouter, check_router, holes, router_entries
-from topics.core.state import RESERVE, State, Topic
+from topics.core.state import State, Topic
 from topics.core.topic.blocks import BLOCK, Blocks
 from topics.core.topic.config import ConfigIn, resolve
 from topics.core.topic.records import Batch
+from topics.core.topic.reservation import Reservation
 from topics.errors import InvalidRequest, NotAQueue, RecordTooLarge, Throttled, TopicFull, TopicNotEmpty, TopicNotFound
 from topics.model import TopicConfig, is_topic_name
 
@@ -152,8 +152,8 @@ def append(state: State, command: Append, now: int, caps: Caps) -> tuple[list[An
             entries.append(Evicted(topic.id, evicted))
     if caps.max_total_bytes:
         check_total(state, topic, batch, evicted, caps)
-    if last > topic.reserved - RESERVE // 2 and topic.reserves:
-        entries.append(Reserved(topic.id, last + RESERVE))
+    if last > topic.reservation.ample_through:
+        entries += topic.reservation.renewal(topic.id, config, last)
     if evicted and topic.id in state.routers.outgoing:
         entries = [*holes(state, topic, evicted, first, ts), *entries]
     return entries, Appending(first, last, last, False, False)
@@ -208,8 +208,7 @@ def _append_creating(state: State, command: Append, now: int, caps: Caps) -> tup
         entries.append(Evicted(created.topic, evicted))
     if caps.max_total_bytes:
         check_total(state, None, batch, evicted, caps)
-    if count > RESERVE // 2 and config.durability in ("disk", "memory"):
-        entries.append(Reserved(created.topic, count + RESERVE))
+    entries += Reservation().renewal(created.topic, config, count)
     return entries, Appending(1, count, count, True, False)
 
 
@@ -238,8 +237,7 @@ def _reconfiguration(state: State, topic: Topic, config: TopicConfig, now: int) 
     log = topic.log
     if not topic.is_logged and config.durability != "ephemeral":
         entries.append(head_kept(topic))
-    if config.durability in ("disk", "memory") and topic.reserved < log.head + RESERVE:
-        entries.append(Reserved(topic.id, log.head + RESERVE))
+    entries += topic.reservation.renewal_for_class(topic.id, config, log.head)
     if config.leases_durable and not topic.config.leases_durable and topic.is_logged:
         entries += _leases_to_keep(topic)
     return entries + retention(state, topic, config, now)

@@ -100,7 +100,7 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
         log.gaps,
         log.last_ts,
         log.last_write_ts if topic.is_logged else 0,
-        topic.reserved,
+        topic.reservation.last,
         0 if topic.is_logged else log.highest_live(log.head),
         queue.dead_lettered,
         queue.deliveries if topic.is_logged else {},
@@ -174,7 +174,7 @@ def _load_topic(state: State, item: TopicItem) -> None:
     state.topics[item.name] = state.by_id[item.id] = topic
     state.index_expiry(topic)
     topic.position = item.position
-    topic.reserved = topic.reserved_durable = item.reserved
+    topic.reservation.restore(item.reserved)
     log = topic.log
     log.head, log.cap_hi, log.ttl_hi, log.last_ts = item.head, item.cap_hi, item.ttl_hi, item.last_ts
     log.last_write_ts = item.last_write_ts

@@ -7,14 +7,13 @@ The state is that of the end of the log. What of it may be shown to anyone is th
 
 from typing import NamedTuple
 
-from topics.core.entries import AnyEntry, Reserved
 from topics.core.queue.jobs import Queue
 from topics.core.routing.copies import Ghosts, HopRun, Stamps
 from topics.core.routing.table import Routers
 from topics.core.topic.log import Log
+from topics.core.topic.reservation import Reservation, is_reserving
 from topics.model import TopicConfig
 
-RESERVE = 65_536  # seqs that a disk or memory topic may hand out ahead of a sync
 KEYS_MAX = 1_000_000  # idempotency keys remembered per topic
 
 
@@ -81,9 +80,7 @@ class Topic:
         "position",
         "queue",
         "referable_after",
-        "reserved",
-        "reserved_at",
-        "reserved_durable",
+        "reservation",
         "sealed_dirty",
         "stamps",
         "synced_at",
@@ -99,13 +96,11 @@ class Topic:
         self.keys = Keys()
         self.key_blocks: list[tuple[int, int]] = []  # snapshot items that hold keys: number, newest ts
         self.queue = Queue(config)
-        self.reserved = RESERVE  # seqs up to here may be handed out before they are synced
+        self.reservation = Reservation()
         self.last_read_ms: int | None = None
         # Of the engine's gate: log positions that must be written, or synced, before this state may be seen.
         self.written_at = 0
         self.synced_at = 0
-        self.reserved_at = 0  # position of the entry that set `reserved`
-        self.reserved_durable = RESERVE  # the reservation known to be synced
         # Of routers: copies that not all routers out of this topic have passed; what exactly_once has copied here.
         self.hops: list[HopRun] = []
         self.stamps = Stamps()
@@ -130,17 +125,11 @@ class Topic:
     @property
     def reserves(self) -> bool:
         """Whether seqs are handed out ahead of a sync."""
-        return self.config.durability in ("disk", "memory")
+        return is_reserving(self.config)
 
     @property
     def last_write_ts(self) -> int | None:
         return self.log.last_write_ts or None
-
-    def reservation(self, last: int) -> list[AnyEntry]:
-        """The entry that reserves further seqs, if those up to `last` come close to the bound (DU10)."""
-        if last > self.reserved - RESERVE // 2 and self.reserves:
-            return [Reserved(self.id, last + RESERVE)]
-        return []
 
 
 class State:

@@ -40,7 +40,8 @@ from topics.engine.answers import (
 )
 from topics.engine.durability.store import SLICE_SECONDS, Store
 from topics.engine.export import Export
-from topics.engine.ledger import Gate, Ledger
+from topics.engine.gate import Gate, Gates
+from topics.engine.ledger import Ledger
 from topics.engine.queues.claims import Claimer, Queues
 from topics.engine.queues.crews import Workers
 from topics.engine.queues.dead_letters import Moves
@@ -52,7 +53,6 @@ from topics.errors import (
     CommitFailed,
     EpochMismatch,
     InvalidRequest,
-    Refusal,
     TopicNotFound,
     UnusableDirectory,
 )
@@ -81,23 +81,26 @@ class Engine:
         self._disk = disk
         self._ledger = Ledger(Store(disk, clock, settings), clock)
         self._ledger.on_rebuilt = self._rebuilt
+        self._gates = Gates(self._ledger)
         self._cache = Cache(settings.cache_bytes // 2)
         self._upkeep = Upkeep(self._ledger, self._cache, clock, settings)
         self._caps = Caps(settings.max_topics, settings.max_total_bytes, settings.max_routers)
-        self.forwarder = Forwarder(self._ledger, clock, self._caps, disk.run)
-        self._routing = Routing(self._ledger, self.forwarder, self._caps)
-        self._reading = Reading(self._ledger, self.forwarder, clock, disk, self._cache)
-        moves = Moves(self._ledger, clock, self._caps)
-        self.queues = Queues(self._ledger, clock, moves, self._cache, self._reading.load, self.forwarder.carry)
+        self.forwarder = Forwarder(self._ledger, self._gates, clock, self._caps, disk.run)
+        self._routing = Routing(self._ledger, self._gates, self.forwarder, self._caps)
+        self._reading = Reading(self._ledger, self._gates, self.forwarder, clock, disk, self._cache)
+        moves = Moves(self._ledger, self._gates, clock, self._caps)
+        self.queues = Queues(
+            self._ledger, self._gates, clock, moves, self._cache, self._reading.load, self.forwarder.carry
+        )
         self.workers = Workers(self._ledger, clock, self.queues)
         self._has_background = background
         self._is_open = False
         self.wal: Wal = self._ledger.wal
         self.listen = self._ledger.listen
         self.unlisten = self._ledger.unlisten
-        self.gate = self._ledger.gate
-        self.is_open = self._ledger.is_open
-        self.when_open = self._ledger.when_open
+        self.gate = self._gates.of
+        self.is_open = self._gates.is_open
+        self.when_open = self._gates.when_open
         self.read_query = self._reading.read_query
         self.read_now = self._reading.read_now
         self.load = self._reading.load
@@ -195,16 +198,13 @@ class Engine:
     ) -> tuple[bool, TopicConfig]:
         """Create a topic or replace its config. Gives whether it was created, and its config."""
         command = PutTopic(name, _config_in(config))
-        topic = await self._ledger.settled(name)
+        topic = await self._ledger.when_unchanging(name)
         is_new = topic is None
-        try:
+        async with self._gates.refusing(name):
             decided, resolved = decide.put_topic(self.state, command, self.clock.now_ms(), self._caps)
-        except Refusal:
-            await self._ledger.wait_to_refuse(name)
-            raise
         if decided:
-            await self._ledger.commit_change(topic, decided)
-        await self._ledger.wait_open(self._ledger.gate(self.state.topics.get(name)))
+            await self._ledger.change(topic, decided)
+        await self._gates.wait_open(self._gates.of_name(name))
         return is_new, resolved
 
     async def delete_topic(self, name: str, *, if_empty: bool = False) -> bool:
@@ -213,16 +213,13 @@ class Engine:
 
     async def remove_topic(self, name: str, *, if_empty: bool = False) -> list[tuple[str, str, str]] | None:
         """The same, giving the routers that went with it: name, source, dest. None: there was no topic."""
-        topic = await self._ledger.settled(name)
+        topic = await self._ledger.when_unchanging(name)
         routers = self.routers_of(name)
-        try:
+        async with self._gates.refusing(name):
             decided = decide.delete_topic(self.state, DeleteTopic(name, if_empty))
-        except Refusal:
-            await self._ledger.wait_to_refuse(name)
-            raise
         if decided:
-            await self._ledger.commit_change(topic, decided)
-        await self._ledger.wait_open(self._ledger.gate(None))
+            await self._ledger.change(topic, decided)
+        await self._gates.wait_open(self._gates.of(None))
         return routers if decided else None
 
     async def append(
@@ -244,13 +241,7 @@ class Engine:
         """Append a batch that was checked already. Returns when it is as durable as the topic's class asks."""
         if self._upkeep.is_full:
             await self._upkeep.wait_for_room()
-        try:
-            result, gate = self.submit(command)
-        except Refusal:
-            await self._ledger.wait_to_refuse(command.topic)
-            raise
-        await self._ledger.wait_open(gate)
-        return result
+        return await self._gates.done(command.topic, lambda: self.submit(command))
 
     def submit(self, command: Append) -> tuple[WriteResult, Gate]:
         """Append a batch. The result holds, and may be shown, once the gate is open (see `when_open`)."""
@@ -258,19 +249,17 @@ class Engine:
         state = ledger.state
         topic = state.topics.get(command.topic)
         if topic is not None and topic.config.ttl_ms:
-            ledger.expire(command.topic)
+            ledger.current(command.topic)
         bytes_max = self._caps.max_total_bytes
         if bytes_max and state.bytes + sum(command.batch.sizes) > bytes_max:
             for expiring in list(state.expiring.values()):
-                ledger.expire(expiring.name)
+                ledger.current(expiring.name)
         decided, done = decide.append(state, command, self.clock.now_ms(), self._caps)
-        if topic is None:
-            ledger.commit_created(decided)
-            topic = state.topics[command.topic]
-        elif decided:
-            ledger.commit(topic, decided)
+        if decided:
+            ledger.commit(decided)
+            topic = topic or state.topics[command.topic]
         result = WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
-        return result, ledger.gate(topic)
+        return result, self._gates.of(topic)
 
     async def delete(
         self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None, epoch: int | None = None
@@ -281,24 +270,23 @@ class Engine:
         """
         if before_seq is None and match is None:
             raise InvalidRequest("a delete needs before_seq or match")
-        topic = self._ledger.expire(name)
+        topic = self._ledger.current(name)
         generation = self.wal.generation
         blocks = await self._select(topic, match, before_seq) if match is not None and topic is not None else None
         if generation != self.wal.generation:
             raise CommitFailed("the disk failed meanwhile")
-        if topic is None or self.state.topics.get(name) is not topic:
-            await self._ledger.wait_to_refuse(name)
-            raise TopicNotFound(name)
-        if epoch is not None and epoch != topic.epoch:
-            await self._ledger.wait_to_refuse(name)
-            raise EpochMismatch(name, topic.epoch, epoch)
+        async with self._gates.refusing(name):
+            if topic is None or self.state.topics.get(name) is not topic:
+                raise TopicNotFound(name)
+            if epoch is not None and epoch != topic.epoch:
+                raise EpochMismatch(name, topic.epoch, epoch)
         before = topic.log.count
         decided = decide.delete(self.state, Delete(name, before_seq, blocks))
         if decided:
-            self._ledger.commit(topic, decided)
+            self._ledger.commit(decided)
         log = topic.log
         result = DeleteResult(name, before - log.count, log.earliest, log.head, log.count, log.bytes)
-        await self._ledger.wait_open(self._ledger.gate(topic))
+        await self._gates.wait_open(self._gates.of(topic))
         return result
 
     async def _select(self, topic: Topic, match: TagMatch, before_seq: int | None) -> Blocks:
@@ -381,11 +369,8 @@ class Engine:
 
     async def redrive(self, name: str, match: TagMatch | None = None, most: int | None = None) -> Redriven:
         """Make jobs again of the dead letters of a queue, those with a matching tag, at most so many."""
-        try:
+        async with self._gates.refusing(name):
             return await self.queues.redrive(name, match, most)
-        except Refusal:
-            await self._ledger.wait_to_refuse(name)
-            raise
 
     async def _settle(
         self,
@@ -394,13 +379,7 @@ class Engine:
         lease_ids: Sequence[str] | None,
     ) -> Settled:
         numbers = None if lease_ids is None else [lease_number(text, "lease_ids") for text in lease_ids]
-        try:
-            settled, gate = change(numbers)
-        except Refusal:
-            await self._ledger.wait_to_refuse(name)
-            raise
-        await self._ledger.wait_open(gate)
-        return settled
+        return await self._gates.done(name, lambda: change(numbers))
 
     # --- reading
 

@@ -1,14 +1,10 @@
-"""The ledger: the state joined with its log. Commits, the gate, and who is told.
+"""The ledger: the state joined with its log. Commits, and who is told of them.
 
-A commit is decide → log → apply without an await, so the order of the log is
-the order of the state. Deciding is the caller's; this is the rest.
+A commit is decide → log → apply without an await, so the order of the log is the order of the state. Deciding is the
+caller's; which frames the entries form is the core's (core/framing.py); the ledger logs the frames, applies them and
+notes from which log position on each topic may be shown. When that is, is said by gate.py.
 
-The gate. The state is that of the end of the log, which may be ahead of what
-is as durable as its class asks. So an answer is made from the state at once
-and held until the log positions it depends on are written (disk, memory) or
-synced (fsync, and topics that come, change or go). If the log fails meanwhile,
-the state is rebuilt from the disk without what failed; held writes fail, held
-reads are made anew.
+If the log fails, the state is rebuilt from the disk without what failed.
 """
 
 import asyncio
@@ -16,31 +12,21 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
-
-from msgspec import Struct
 
 from topics.clock import Clock
 from topics.core import decide, dump, entries
 from topics.core.apply import apply
-from topics.core.entries import AnyEntry, Appended, Forwarding
+from topics.core.entries import AnyEntry, HeadKept, Reserved, TopicConfigured, TopicDeleted
+from topics.core.framing import Frame, concerned, frames_of, sync_needed
 from topics.core.state import State, Topic
 from topics.engine.durability.store import Store
 from topics.errors import CommitFailed, StorageError, UnusableDirectory
-from topics.storage.wal import Callback, Wal, settle
+from topics.storage.wal import Wal, settle
 
 logger = logging.getLogger("topics.engine.ledger")
 
 Listener = Callable[[], None]
-CONTROL = (entries.TopicConfigured, entries.TopicDeleted, entries.HeadKept, entries.Reserved)
-
-
-class Gate(Struct, frozen=True, gc=False):
-    """What must be true of the log before an answer made of its state may leave."""
-
-    synced_at: int  # everything below this position is synced
-    written_at: int  # everything below this one is written
-    generation: int  # the log has not failed since
+LASTING = (TopicConfigured, TopicDeleted, HeadKept, Reserved)  # what the log has of a change of an ephemeral topic
 
 
 class Ledger:
@@ -74,201 +60,109 @@ class Ledger:
         self.wal.on_progress = self._publish
         self.wal.on_failure = self._rebuild
 
-    def expire(self, name: str) -> Topic | None:
-        """Take away what has expired, before anyone looks at the topic."""
+    def current(self, name: str) -> Topic | None:
+        """A topic without what has expired by now."""
         topic = self.state.topics.get(name)
         if topic is not None and topic.config.ttl_ms:
             decided = decide.expiry(self.state, topic, self._clock.now_ms())
             if decided:
                 with suppress(CommitFailed):  # a loss is shown only once it is logged; until then the records stay
-                    self.commit(topic, decided)
+                    self.commit(decided)
         return topic
 
-    def commit(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
-        """Log and apply entries of one topic. CommitFailed: nothing has changed."""
-        if type(decided[0]) is Forwarding:
-            self._commit_losing(topic, decided)
-            return
-        if topic.is_logged:
-            is_synced = topic.config.durability == "fsync"
-            end = self.wal.append(entries.encode(decided), is_synced, self.depends_on(topic, decided))
-            for entry in decided:
-                apply(self.state, entry)
-            if is_synced:
+    # --- commits
+
+    def commit(self, decided: Sequence[AnyEntry]) -> None:
+        """Log and apply entries that were decided together. CommitFailed: the rest of them has not changed anything."""
+        wal = self.wal
+        for frame in frames_of(self.state, decided, wal.synced):
+            if frame.logged:
+                depends_on = frame.depends_on(wal.synced, wal.end)
+                end = wal.append(entries.encode(frame.logged), frame.needs_sync, depends_on)
+                for entry in frame.entries:
+                    apply(self.state, entry)
+                if frame.is_control:
+                    self._note_control(frame, end)
+                else:
+                    self._note_logged(frame, end, depends_on)
+                self.on_commit()
+            else:
+                for entry in frame.entries:
+                    apply(self.state, entry)
+                for topic in frame.topics:
+                    self._tell(topic.id)
+                    self._changed(topic)
+
+    def apply_only(self, decided: Sequence[AnyEntry]) -> None:
+        """Apply entries that the log does not take: leases that end although the log has failed."""
+        for entry in decided:
+            apply(self.state, entry)
+
+    def _note_logged(self, frame: Frame, end: int, depends_on: int) -> None:
+        """Note from where on the topics of a frame may be shown."""
+        renewed = {entry.topic for entry in frame.logged if type(entry) is Reserved} if len(frame.logged) > 1 else ()
+        for topic in frame.topics:
+            if frame.needs_sync:
                 topic.synced_at = end
-                queue = self._unsynced
+                waiting = self._unsynced
+            elif topic.config.durability == "fsync":
+                topic.synced_at = end
+                self.wal.want_synced(end)
+                waiting = self._unsynced
             else:
                 topic.written_at = end
-                queue = self._unwritten
-                if type(decided[-1]) is entries.Reserved:
-                    topic.reserved_at = end
-                    self.wal.start_sync_soon()
+                if depends_on > topic.synced_at:
+                    topic.synced_at = depends_on
+                waiting = self._unwritten
+            if topic.id in renewed:
+                topic.reservation.position = end
+                self.wal.want_synced(end)
             if topic.id in self._listeners:
-                queue.append((end, topic.id))
-            self.on_commit()
-        else:
-            for entry in decided:
-                apply(self.state, entry)
-            self._tell(topic.id)
-        if topic.id in self._sources or topic.id in self.watched:
-            self.on_change(topic)
+                waiting.append((end, topic.id))
+            self._changed(topic)
 
-    def _commit_losing(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
-        """Commit what takes records from routers that have not forwarded them, with the holes in their dests (RT12).
-
-        Both are one frame, of the topic's class, unless it would have to wait for a dest that waits for a sync; then
-        the holes come first. What is only in memory changes last: it cannot be undone.
-        """
-        holes: dict[int, list[AnyEntry]] = {}
-        for entry in decided:
-            holes.setdefault(entry.topic, []).append(entry)  # type: ignore[union-attr]
-        own = holes.pop(topic.id)
-        dests = [self.state.by_id[topic_id] for topic_id in holes]
-        waits = topic.config.durability == "fsync"
-        settled = [d for d in dests if d.is_logged and (waits or d.reserves or d.synced_at <= self.wal.synced)]
-        together = settled if topic.is_logged else []
-        apart = [d for d in dests if d.is_logged and d not in together]
-        for group in ([d for d in apart if not d.reserves], [d for d in apart if d.reserves]):
-            if group:
-                self.commit_across(group, [entry for dest in group for entry in holes[dest.id]])
-        if topic.is_logged:
-            frame = [*(entry for dest in together for entry in holes[dest.id]), *own]
-            self.commit_across([topic, *together], frame, is_synced=waits)
-        else:
-            self.commit_unlogged(topic, own)
-        for dest in dests:
-            if not dest.is_logged:
-                self.commit_unlogged(dest, holes[dest.id])
-
-    def commit_unlogged(self, topic: Topic, decided: Sequence[AnyEntry]) -> None:
-        """Apply entries of a topic that is in memory only."""
-        self.apply_unlogged(decided)
-        self._tell(topic.id)
-        self._changed(topic)
+    def _note_control(self, frame: Frame, end: int) -> None:
+        self.state.names_at = end
+        for topic_id, topic in concerned(self.state, frame.entries).items():
+            if topic is not None:
+                topic.synced_at = topic.reservation.position = end
+                self._changed(topic)
+            self._unsynced.append((end, topic_id))
 
     def _changed(self, topic: Topic) -> None:
         if topic.id in self._sources or topic.id in self.watched:
             self.on_change(topic)
 
-    def commit_across(
-        self,
-        topics: Sequence[Topic],
-        decided: Sequence[AnyEntry],
-        depends_on: int = 0,
-        *,
-        is_synced: bool | None = None,
-    ) -> None:
-        """Log and apply entries of several logged topics as one frame. CommitFailed: nothing has changed.
-
-        The frame is synced if one of the topics asks for that, or `is_synced`, and then all of them are shown only
-        when it is; so they are if it must not be shown before all below `depends_on` is synced.
-        """
-        heads = {entry.topic: entry.last for entry in decided if isinstance(entry, Appended | Forwarding)}
-        reserving = {entry.topic for entry in decided if type(entry) is entries.Reserved}
-        dests = [self.state.by_id[topic_id] for topic_id in heads]  # also of holes that the entries leave
-        topics = list(dict.fromkeys([*topics, *(topic for topic in dests if topic.is_logged)]))
-        waiting = [topic for topic in topics if topic.config.durability == "fsync"]
-        is_synced = bool(waiting) if is_synced is None else is_synced
-        needed = [self._needed(one, heads.get(one.id, one.log.head), one.id in reserving) for one in topics]
-        depends_on = max(depends_on, *needed)
-        logged = [entry for entry in decided if not self._is_unlogged_hole(entry)]
-        end = self.wal.append(entries.encode(logged), is_synced, depends_on)
-        for entry in decided:
-            apply(self.state, entry)
-        if is_synced or waiting:
-            self.wal.start_sync_soon()
-        for topic in topics:
-            waits = is_synced or topic in waiting
-            if waits:
-                topic.synced_at = end
-            else:
-                topic.synced_at, topic.written_at = max(topic.synced_at, depends_on), end
-            if topic.id in reserving:
-                topic.reserved_at = end
-                self.wal.start_sync_soon()
-            if topic.id in self._listeners:
-                (self._unsynced if waits else self._unwritten).append((end, topic.id))
-            self._changed(topic)
-        self.on_commit()
-
-    def apply_unlogged(self, decided: Sequence[AnyEntry]) -> None:
-        """Apply entries that are not kept across a restart: leases of a queue that does not keep them."""
-        for entry in decided:
-            apply(self.state, entry)
-
-    def depends_on(self, topic: Topic, decided: Sequence[AnyEntry]) -> int:
-        """What must be synced before a commit that need not be synced itself may be acked: as its gate says then.
-
-        If the log fails before, the frame is void. The two must agree, or what was refused would be there.
-        """
-        first = decided[0]
-        head = first.last if type(first) is entries.Appended else topic.log.head
-        if head <= topic.reserved_durable or not topic.reserves:
-            return topic.synced_at
-        return self._needed(topic, head, type(decided[-1]) is entries.Reserved)
-
-    def _needed(self, topic: Topic, head: int, is_reserving: bool = False) -> int:
-        """What must be synced before a topic may be shown with this head (DU10).
-
-        A head beyond the reservation that is known to be synced waits for the newest one, which, with `is_reserving`,
-        is in the frame that is about to be appended.
-        """
-        if head <= topic.reserved_durable or not topic.reserves:
-            return topic.synced_at
-        if self.wal.synced >= topic.reserved_at:
-            topic.reserved_durable = topic.reserved
-            if head <= topic.reserved:
-                return topic.synced_at
-        is_reserving = is_reserving or head > topic.reserved
-        return max(topic.synced_at, self.wal.end + 1 if is_reserving else topic.reserved_at)
-
-    def sure_at(self, topic: Topic) -> int:
-        """The position that must be synced before all records of a topic are there for good; 0 if they are."""
-        needed = self._needed(topic, topic.log.head)
+    def durable_at(self, topic: Topic) -> int:
+        """The position below which the log must be synced before all records of a topic are there for good; 0: none."""
+        needed = sync_needed(topic, topic.log.head, self.wal.synced, self.wal.end)
         return needed if needed > self.wal.synced else 0
 
-    def commit_created(self, decided: Sequence[AnyEntry]) -> None:
-        """Commit a write that creates its topic; the log has no records of an ephemeral one."""
-        created = decided[0]
-        assert isinstance(created, entries.TopicCreated)
-        self._commit_config(decided, decided[:1] if created.config.durability == "ephemeral" else decided)
+    # --- changes of topics in memory
 
-    def _commit_config(self, decided: Sequence[AnyEntry], logged: Sequence[AnyEntry]) -> None:
-        """Log and apply entries by which a topic comes, changes or goes: synced, whatever its class."""
-        end = self.wal.append(entries.encode(logged), True)
-        for entry in decided:
-            apply(self.state, entry)
-        self.state.names_at = end
-        for topic_id in {topic_id for entry in decided for topic_id in _concerned(entry)}:
-            topic = self.state.by_id.get(topic_id)
-            if topic is not None:
-                topic.synced_at = topic.reserved_at = end
-                self._changed(topic)
-            self._unsynced.append((end, topic_id))
-
-    async def settled(self, name: str) -> Topic | None:
-        """The topic, when no change of it is under way that is not carried out yet."""
+    async def when_unchanging(self, name: str) -> Topic | None:
+        """The topic, once no change of it is under way."""
         while name in self._changing:
             await asyncio.wait([self._changing[name]])
-        return self.expire(name)
+        return self.current(name)
 
-    async def commit_change(self, topic: Topic | None, decided: Sequence[AnyEntry]) -> None:
-        """Commit entries by which a topic comes, changes or goes."""
+    async def change(self, topic: Topic | None, decided: Sequence[AnyEntry]) -> None:
+        """Commit entries by which a topic comes, changes or goes, or a router (no topic)."""
         if topic is None or topic.is_logged:
-            self._commit_config(decided, [entry for entry in decided if not self._is_unlogged_hole(entry)])
+            self.commit(decided)
             return
-        change = self._changing[topic.name] = self._change_ephemeral(topic, decided)
+        change = self._changing[topic.name] = self._change_in_memory(topic, decided)
         change.add_done_callback(lambda _: self._changing.pop(topic.name))
         await asyncio.shield(change)
 
-    def _change_ephemeral(self, topic: Topic, decided: Sequence[AnyEntry]) -> "asyncio.Future[None]":
+    def _change_in_memory(self, topic: Topic, decided: Sequence[AnyEntry]) -> "asyncio.Future[None]":
         """Change an ephemeral topic once the change is synced: if that fails, its records could not be restored.
 
-        It is logged in the turn in which it was decided, and carried out in the one in which the log says that it is
-        synced. In any later one the log may have failed, and the state been read back.
+        The change is logged in the turn in which it was decided, and applied in the one in which the log says that it
+        is synced. In any later one the log may have failed, and the state been read back.
         """
-        control = [entry for entry in decided if isinstance(entry, CONTROL) and entry.topic == topic.id]
-        end = self.wal.append(entries.encode(control), True)
+        lasting = [entry for entry in decided if isinstance(entry, LASTING) and entry.topic == topic.id]
+        end = self.wal.append(entries.encode(lasting), True)
         changing = self.state.changing
         changing.add(topic.id)
         done = asyncio.get_running_loop().create_future()
@@ -277,7 +171,7 @@ class Ledger:
             changing.discard(topic.id)
             try:
                 if failure is None:
-                    self._carry_out(topic, control, end)
+                    self._apply_change(topic, lasting, end)
                 settle(done, failure)
             except Exception as error:
                 done.set_exception(error)
@@ -285,75 +179,19 @@ class Ledger:
         self.wal.when_synced(end, synced)
         return done
 
-    def _carry_out(self, topic: Topic, control: Sequence[AnyEntry], end: int) -> None:
-        """Apply the logged change of an ephemeral topic, and what follows from it for its records."""
-        for entry in control:
+    def _apply_change(self, topic: Topic, lasting: Sequence[AnyEntry], end: int) -> None:
+        """Apply the synced change of an ephemeral topic, and commit what follows from it for the records."""
+        for entry in lasting:
             apply(self.state, entry)
-        self.state.names_at = topic.synced_at = topic.reserved_at = end
+        self.state.names_at = topic.synced_at = topic.reservation.position = end
         self._tell(topic.id)
         if topic.id in self.state.by_id:
             lost = decide.retention(self.state, topic, topic.config, self._clock.now_ms())
             if topic.is_logged:
-                kept = decide.head_kept(topic)
                 holes = [entry for entry in lost if entry.topic != topic.id]  # type: ignore[union-attr]
-                self.commit(topic, [*holes, kept, *lost[len(holes) :]])
-            elif lost:
-                self.commit(topic, lost)
-
-    def gate(self, topic: Topic | None) -> Gate:
-        """The gate for what was just read of a topic, or of there being none."""
-        if topic is None:
-            return Gate(self.state.names_at, 0, self.wal.generation)
-        synced_at = topic.synced_at if topic.log.head <= topic.reserved_durable else self._needed(topic, topic.log.head)
-        return Gate(synced_at, topic.written_at, self.wal.generation)
-
-    def is_open(self, gate: Gate) -> bool:
-        """Whether what depends on the gate may be shown; writes what is buffered if only that is missing."""
-        wal = self.wal
-        if gate.synced_at > wal.synced:
-            return False
-        if gate.written_at > wal.written:
-            wal.flush()
-        return gate.written_at <= wal.written and gate.generation == wal.generation
-
-    def when_open(self, gate: Gate, callback: Callback) -> None:
-        """Call back when the gate is open, or with what keeps it from opening."""
-        wal = self.wal
-        if gate.synced_at <= wal.synced and gate.written_at > wal.written and gate.generation == wal.generation:
-            wal.when_written(callback)
-            return
-
-        def synced(failure: CommitFailed | None) -> None:
-            if failure is None and gate.written_at > wal.written:
-                wal.when_written(written)
-            else:
-                written(failure)
-
-        def written(failure: CommitFailed | None) -> None:
-            if failure is None and gate.generation != wal.generation:
-                failure = CommitFailed("the disk failed meanwhile")
-            callback(failure)
-
-        if gate.synced_at > wal.synced:
-            wal.when_synced(gate.synced_at, synced)
-        else:
-            synced(None)
-
-    async def wait_open(self, gate: Gate, *, at_once: bool = False) -> None:
-        """Wait for a gate. `at_once`: write what is buffered rather than wait for the end of the turn."""
-        if self.broken is not None:
-            raise self.broken
-        wal = self.wal
-        if at_once and gate.written_at > wal.written and gate.synced_at <= wal.synced:
-            wal.flush()
-        if gate.synced_at > wal.synced or gate.written_at > wal.written or gate.generation != wal.generation:
-            opened = asyncio.get_running_loop().create_future()
-            self.when_open(gate, partial(settle, opened))
-            await opened
-
-    async def wait_to_refuse(self, name: str) -> None:
-        """Wait until the state for which something was refused may be shown."""
-        await self.wait_open(self.gate(self.state.topics.get(name)))
+                lost = [*holes, decide.head_kept(topic), *lost[len(holes) :]]
+            if lost:
+                self.commit(lost)
 
     def _publish(self) -> None:
         """The log has been written or synced further: tell those who wait."""
@@ -415,14 +253,3 @@ class Ledger:
             if before is not None and not self.state.by_id[router.dest].is_logged:
                 router.cursor = min(before.cursor, self.state.by_id[router.source].log.head)
                 router.total = before.total
-
-    def _is_unlogged_hole(self, entry: AnyEntry) -> bool:
-        """Whether an entry is a hole in a topic that is in memory only."""
-        return isinstance(entry, Forwarding) and not self.state.by_id[entry.topic].is_logged
-
-
-def _concerned(entry: AnyEntry) -> tuple[int, ...]:
-    """The topics whose readers an entry concerns."""
-    if isinstance(entry, entries.RouterRemoved):
-        return ()
-    return (entry.dest,) if isinstance(entry, entries.RouterSet) else (entry.topic,)  # type: ignore[union-attr]

@@ -16,7 +16,8 @@ from topics.core.topic.parts import Cache, ColdPage
 from topics.core.topic.walk import Query
 from topics.engine.answers import ReadResult, TopicState, read_result, topic_state
 from topics.engine.export import Export, capture
-from topics.engine.ledger import Gate, Ledger
+from topics.engine.gate import Gate, Gates
+from topics.engine.ledger import Ledger
 from topics.engine.routers.forwarder import Behind, Forwarder
 from topics.errors import CommitFailed, Damaged, TopicNotFound
 from topics.model import WAIT_MS_MAX
@@ -26,8 +27,11 @@ from topics.storage.disk import Disk
 class Reading:
     """What callers read of an instance."""
 
-    def __init__(self, ledger: Ledger, forwarder: Forwarder, clock: Clock, disk: Disk, cache: Cache) -> None:
+    def __init__(
+        self, ledger: Ledger, gates: Gates, forwarder: Forwarder, clock: Clock, disk: Disk, cache: Cache
+    ) -> None:
         self._ledger = ledger
+        self._gates = gates
         self._forwarder = forwarder
         self._clock = clock
         self._run = disk.run
@@ -83,7 +87,7 @@ class Reading:
         while True:
             try:
                 result, gate = self.read_now(name, query)
-                await self._ledger.wait_open(gate, at_once=True)
+                await self._gates.wait_open(gate, at_once=True)
                 return result
             except ColdPage as cold:
                 await self.load(cold)
@@ -93,14 +97,14 @@ class Reading:
             except CommitFailed:
                 continue
             except TopicNotFound:
-                await self._ledger.wait_open(self._ledger.gate(None), at_once=True)
+                await self._gates.wait_open(self._gates.of(None), at_once=True)
                 raise
 
     def read_now(self, name: str, query: Query) -> tuple[ReadResult, Gate]:
         """One read. The result may be shown once the gate is open. ColdPage: `load` it and read again."""
         if self._ledger.broken is not None:
             raise self._ledger.broken
-        topic = self._ledger.expire(name)
+        topic = self._ledger.current(name)
         if topic is None:
             raise TopicNotFound(name)
         self._forwarder.carry(topic)
@@ -108,7 +112,7 @@ class Reading:
             query = msgspec.structs.replace(query, nodes=frozenset())
         plan = walk.read(topic.log, query, topic.epoch, self._cache)
         topic.last_read_ms = self._clock.now_ms()
-        return read_result(topic, plan), self._ledger.gate(topic)
+        return read_result(topic, plan), self._gates.of(topic)
 
     async def load(self, cold: ColdPage) -> None:
         """Bring a page of a segment into the cache, off the loop, or copies into the topic that is read."""
@@ -145,12 +149,12 @@ class Reading:
         """The topic as it is now. `touch` counts as a read."""
         while True:
             await self.carry(name)
-            topic = self._ledger.expire(name)
+            topic = self._ledger.current(name)
             if topic is not None and touch:
                 topic.last_read_ms = self._clock.now_ms()
             state = None if topic is None else topic_state(topic, self._clock.now_ms())
             try:
-                await self._ledger.wait_open(self._ledger.gate(topic), at_once=True)
+                await self._gates.wait_open(self._gates.of(topic), at_once=True)
             except CommitFailed:
                 continue
             if state is None:
@@ -161,33 +165,26 @@ class Reading:
         self, after: str, count: int, wanted: Callable[[str], bool], *, touch: bool = False
     ) -> tuple[list[TopicState], bool]:
         """Up to `count` topics whose names are above `after` and wanted, sorted; and whether there are more."""
-        while True:
-            states, gate, has_more = self._list(after, count, wanted, touch)
-            try:
-                await self._ledger.wait_open(gate, at_once=True)
-                return states, has_more
-            except CommitFailed:
-                continue
+        return await self._gates.shown(None, lambda: self._list(after, count, wanted, touch))
 
     def _list(
         self, after: str, count: int, wanted: Callable[[str], bool], touch: bool
-    ) -> tuple[list[TopicState], Gate, bool]:
+    ) -> tuple[tuple[list[TopicState], bool], Gate]:
         now = self._clock.now_ms()
         states: list[TopicState] = []
-        synced_at, written_at = self._ledger.state.names_at, 0
+        gate = self._gates.of(None)
         for name in self._sorted_names(after):
             if not wanted(name):
                 continue
             if len(states) == count:
-                return states, Gate(synced_at, written_at, self._ledger.wal.generation), True
-            topic = self._ledger.expire(name)
+                return (states, True), gate
+            topic = self._ledger.current(name)
             assert topic is not None
             if touch:
                 topic.last_read_ms = now
-            gate = self._ledger.gate(topic)
-            synced_at, written_at = max(synced_at, gate.synced_at), max(written_at, gate.written_at)
+            gate = gate.join(self._gates.of(topic))
             states.append(topic_state(topic, now))
-        return states, Gate(synced_at, written_at, self._ledger.wal.generation), False
+        return (states, False), gate
 
     def _sorted_names(self, after: str) -> Iterator[str]:
         """The names of topics above `after`, sorted; the order is kept until a topic comes or goes."""
@@ -199,20 +196,14 @@ class Reading:
 
     def cursor_before(self, name: str, ts: int) -> int:
         """The cursor from which a reader gets the records that are not older than `ts`."""
-        topic = self._ledger.expire(name)
+        topic = self._ledger.current(name)
         if topic is None:
             raise TopicNotFound(name)
         return topic.log.cursor_before(ts)
 
     async def topic_names(self) -> list[str]:
         """All topics, sorted."""
-        while True:
-            names = sorted(self._ledger.state.topics)
-            try:
-                await self._ledger.wait_open(self._ledger.gate(None), at_once=True)
-                return names
-            except CommitFailed:
-                continue
+        return await self._gates.shown(None, lambda: (sorted(self._ledger.state.topics), self._gates.of(None)))
 
     async def export(
         self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None
@@ -220,16 +211,16 @@ class Reading:
         """The live records above `after` and up to `last`, as of now, and their Arrow stream in parts."""
         while True:
             try:
-                topic = self._ledger.expire(name)
+                topic = self._ledger.current(name)
                 if topic is None:
                     raise TopicNotFound(name)
                 topic.last_read_ms = self._clock.now_ms()
                 export = capture(topic, after, last, epoch)
-                await self._ledger.wait_open(self._ledger.gate(topic), at_once=True)
+                await self._gates.wait_open(self._gates.of(topic), at_once=True)
                 await self._run(export.pin)
                 return export, export.stream(self._run)
             except CommitFailed:
                 continue
             except TopicNotFound:
-                await self._ledger.wait_open(self._ledger.gate(None), at_once=True)
+                await self._gates.wait_open(self._gates.of(None), at_once=True)
                 raise

@@ -126,7 +126,7 @@ class Upkeep:
         for _ in range(len(expiring)):
             topic_id = next(iter(expiring))
             topic = expiring[topic_id] = expiring.pop(topic_id)
-            self._ledger.expire(topic.name)
+            self._ledger.current(topic.name)
             if self._clock.monotonic() > slice_end:
                 return
 

@@ -100,6 +100,7 @@ class Wal:
         self._written_waiters: list[Callback] = []
         self._synced_waiters: list[tuple[int, int, Callback]] = []  # a heap by position, in the order of coming
         self._waits = count()
+        self._sync_wanted = 0  # what lies below this position is to be synced as soon as it is written
         self._due: list[Callback] = []  # what they waited for is true; they are told at the end of a turn
         self._failure: OSError | None = None  # dealt with at the end of a turn
         self._is_flush_scheduled = False
@@ -252,7 +253,10 @@ class Wal:
             self._fill_ahead(frames.offset_of(end))
         self._buffer.append(frame)
         self._buffered_bytes += len(frame)
-        self._unsynced.append((position, end, end if needs_sync else depends_on))
+        if needs_sync:
+            self._sync_wanted = end
+            depends_on = end
+        self._unsynced.append((position, end, depends_on))
         self.end = end
         self.bytes_since_roll += len(frame)
         self.bytes_appended += len(frame)
@@ -303,7 +307,7 @@ class Wal:
         self._written_to(self.written + len(data))
         self.counters.batches += 1
         self.counters.bytes_written += len(data)
-        if self._synced_waiters or self.written - self.synced > UNSYNCED_BYTES_MAX:
+        if self._needs_sync or self.written - self.synced > UNSYNCED_BYTES_MAX:
             self.start_sync()
 
     def _written_to(self, position: int) -> None:
@@ -364,9 +368,13 @@ class Wal:
         self.when_synced(position, partial(settle, waiter))
         await waiter
 
-    def start_sync_soon(self) -> None:
-        """Sync what is appended as soon as it is written."""
-        asyncio.get_running_loop().call_soon(self.start_sync)
+    def want_synced(self, position: int) -> None:
+        """Sync everything below `position`, which is about to be written, without anyone waiting for it."""
+        self._sync_wanted = max(self._sync_wanted, position)
+
+    @property
+    def _needs_sync(self) -> bool:
+        return self._sync_wanted > self.synced or bool(self._synced_waiters)
 
     def start_sync(self) -> None:
         """Sync what is written, now or as soon as the sync that runs is over."""
@@ -389,7 +397,7 @@ class Wal:
             if generation == self.generation:
                 self.counters.add_fsync(round((self._clock.monotonic() - started) * 1e6))
                 self._synced_to(target)
-        if self._synced_waiters:
+        if self._needs_sync:
             self.start_sync()
         self._end_turn()
 
@@ -431,7 +439,7 @@ class Wal:
         kept = [(position, end) for position, end, _ in self._unsynced if position not in void]
         waiters = [*self._written_waiters, *(waiter for _, _, waiter in sorted(self._synced_waiters))]
         self._written_waiters, self._synced_waiters = [], []
-        self._buffer, self._buffered_bytes = [], 0
+        self._buffer, self._buffered_bytes, self._sync_wanted = [], 0, 0
         self._unsynced.clear()
         failed = self._file
         try:

@@ -265,7 +265,7 @@ def place(
         lost = holes(state, dest, evicted, own.first + own.lost, ts)
         losers = [state.by_id[entry.topic] for entry in lost if isinstance(entry, Forwarding)]
         entries = [*lost, *entries, Evicted(dest.id, evicted)]
-    return Step(router, entries + dest.reservation(own.last), source, dest, losers)
+    return Step(router, entries + dest.reservation.renewal(dest.id, config, own.last), source, dest, losers)
 
 
 def _entries(

@@ -302,7 +302,7 @@ def holes(state: "State", topic: "Topic", last: int, first_new: int, ts: int) ->
         heads[dest.id] = first + count - 1
         hole = Forwarded(router.id, topic.id, dest.id, first, ts, count, 1, [], last, router.total + count)
         entries.append(Forwarding(hole, ()))
-        entries += dest.reservation(heads[dest.id])
+        entries += dest.reservation.renewal(dest.id, dest.config, heads[dest.id])
     return entries
 
 

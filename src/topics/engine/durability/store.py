@@ -497,8 +497,8 @@ def _losses(state: State, is_clean: bool, has_lost_power: bool) -> Iterator[AnyE
         if not topic.is_logged and not is_clean:
             yield Reincarnated(topic.id, next_id)
             next_id += 1
-        elif topic.reserves and has_lost_power and topic.reserved > topic.log.head:
-            yield GapOpened(topic.id, topic.reserved, "cap")  # the next write reserves anew
+        elif topic.reserves and has_lost_power and topic.reservation.last > topic.log.head:
+            yield GapOpened(topic.id, topic.reservation.last, "cap")  # the next write reserves anew
 
 
 def _gone(topic: Topic) -> Capture:

@@ -16,7 +16,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from heapq import nsmallest
 from secrets import randbits
 
@@ -28,11 +27,12 @@ from topics.core.topic.log import Log
 from topics.core.topic.parts import JOB, PAGE_ROWS, Cache, Chunk, ColdPage, Page, Part, Projection
 from topics.core.topic.records import RecordIn
 from topics.engine.answers import Claimed, LeaseView, Redriven, Settled
-from topics.engine.ledger import Gate, Ledger
-from topics.engine.queues.dead_letters import Moves, both, deletion
+from topics.engine.gate import Gate, Gates
+from topics.engine.ledger import Ledger
+from topics.engine.queues.dead_letters import Moves, deletion
 from topics.errors import CommitFailed, Damaged, NoDeadLetter, NotAQueue, Refusal, StorageError, TopicNotFound
 from topics.model import TagMatch
-from topics.storage.wal import Callback, Wal
+from topics.storage.wal import Callback
 
 HAND_BYTES_MAX = 8 * 1024 * 1024  # texts of the jobs that one claimer gets in a pass; the first job always fits
 COLD_TRIES_MAX = 16  # pages loaded for one pass before it takes what is at hand
@@ -68,6 +68,7 @@ class Queues:
     def __init__(
         self,
         ledger: Ledger,
+        gates: Gates,
         clock: Clock,
         moves: Moves,
         cache: Cache,
@@ -76,6 +77,7 @@ class Queues:
     ) -> None:
         self.on_change: Callable[[int], None] = lambda topic_id: None  # jobs of a topic may have become claimable
         self._ledger = ledger
+        self._gates = gates
         self._clock = clock
         self._moves = moves
         self._cache = cache
@@ -86,7 +88,7 @@ class Queues:
 
     def queue(self, name: str) -> Topic:
         """A queue by its name, as it is now."""
-        topic = self._ledger.expire(name)
+        topic = self._ledger.current(name)
         if topic is None:
             raise TopicNotFound(name)
         if topic.config.type != "queue":
@@ -130,14 +132,11 @@ class Queues:
             ready -= len(claimed.texts)
             answers.append(claimed)
         if decided:
-            if topic.keeps_leases:
-                self._ledger.commit(topic, decided)
-            else:
-                self._ledger.apply_unlogged(decided)
+            self._ledger.commit(decided)
         for claimed in answers:
             claimed.ready = ready
-        own = self._ledger.gate(topic)
-        return answers, own if gate is None else both(own, gate)
+        own = self._gates.of(topic)
+        return answers, own if gate is None else own.join(gate)
 
     def _lease(
         self,
@@ -194,7 +193,7 @@ class Queues:
                 self._free_untold(claimed)
             callback(failure)
 
-        self._ledger.when_open(gate, settled)
+        self._gates.when_open(gate, settled)
 
     async def claim(self, name: str, claimer: Claimer) -> Claimed:
         """Hand jobs out to one claimer, at once."""
@@ -205,7 +204,7 @@ class Queues:
             except ColdPage as cold:
                 tries = await self.load(cold, tries)
             except Refusal:
-                await self._ledger.wait_to_refuse(name)
+                await self._gates.wait_open(self._gates.of_name(name))
                 raise
             else:
                 await self.shown(claimed, gate)
@@ -223,7 +222,7 @@ class Queues:
 
     async def shown(self, claimed: Claimed, gate: Gate) -> None:
         try:
-            await self._ledger.wait_open(gate)
+            await self._gates.wait_open(gate)
         except CommitFailed:
             self._free_untold(claimed)
             raise
@@ -240,11 +239,11 @@ class Queues:
         if held:
             doomed = [(seq, queue.leases[seq][0], queue.deliveries[seq]) for seq in held]
             try:
-                self._ledger.commit(topic, [deletion(topic, held)])
+                self._ledger.commit([deletion(topic, held)])
             except CommitFailed:
                 self._free(topic.id, doomed)
                 raise
-            self._note_doomed(topic, self._ledger.gate(topic), doomed)
+            self._note_doomed(topic, self._gates.of(topic), doomed)
             self.on_change(topic.id)
         return self._settled(topic, held, skipped)
 
@@ -257,7 +256,7 @@ class Queues:
         held, skipped = topic.queue.held(node, seqs, numbers)
         if held:
             start = self._clock.now_ms() + delay_ms if delay_ms else 0
-            self._change_leases(topic, Released(topic.id, [(seq, leases[seq][0], start) for seq in held]))
+            self._ledger.commit([Released(topic.id, [(seq, leases[seq][0], start) for seq in held])])
             self.on_change(topic.id)
         return self._settled(topic, held, skipped)
 
@@ -271,7 +270,7 @@ class Queues:
         deadline = self._clock.now_ms() + lease_ms
         if held:
             leases = [(seq, queue.leases[seq][0], deadline, queue.deliveries[seq]) for seq in held]
-            self._change_leases(topic, Leased(topic.id, node, leases))
+            self._ledger.commit([Leased(topic.id, node, leases)])
             self.on_change(topic.id)
         return self._settled(topic, held, skipped, deadline)
 
@@ -281,30 +280,24 @@ class Queues:
         held = topic.queue.leases if topic is not None else {}
         own = [(seq, number, 0) for seq, number in leases if seq in held and held[seq][0] == number]
         if topic is not None and own:
-            released = Released(topic.id, own)
+            released = [Released(topic.id, own)]
             try:
-                self._change_leases(topic, released)
+                self._ledger.commit(released)
             except CommitFailed:
-                self._ledger.apply_unlogged([released])
+                self._ledger.apply_only(released)
             self.on_change(topic.id)
-
-    def _change_leases(self, topic: Topic, decided: Leased | Released) -> None:
-        if topic.keeps_leases:
-            self._ledger.commit(topic, [decided])
-        else:
-            self._ledger.apply_unlogged([decided])
 
     def _settled(self, topic: Topic, done: list[int], skipped: list[int], deadline: int = 0) -> tuple[Settled, Gate]:
         queue = topic.queue
         ready, in_flight = queue.ready(topic.log.count), len(queue.leases)
-        return Settled(topic.name, done, skipped, ready, in_flight, deadline), self._ledger.gate(topic)
+        return Settled(topic.name, done, skipped, ready, in_flight, deadline), self._gates.of(topic)
 
     # --- what failed
 
     def _note_doomed(self, topic: Topic, gate: Gate, jobs: list[Doomed]) -> None:
         """Keep what is known of jobs that are about to go until it is sure that they do."""
         doomed = self._doomed
-        while doomed and _is_passed(doomed[0][0], self._ledger.wal):
+        while doomed and self._gates.is_passed(doomed[0][0]):
             doomed.popleft()
         if topic.is_logged:
             doomed.append((gate, topic.id, jobs))
@@ -360,10 +353,10 @@ class Queues:
         dead_letter = topic.config.dead_letter
         if dead_letter is None:
             raise NoDeadLetter(name)
-        source = self._ledger.expire(dead_letter)
+        source = self._ledger.current(dead_letter)
         moved = remaining = cursor = 0
         head = 0 if source is None else source.log.head
-        room, refusal, gate = REDRIVE_RECORDS_MAX, None, self._ledger.gate(topic)
+        room, refusal, gate = REDRIVE_RECORDS_MAX, None, self._gates.of(topic)
         while source is not None and self._ledger.state.by_id.get(source.id) is source and cursor < head:
             is_over = refusal is not None or moved == most
             count = room if most is None or is_over else min(room, most - moved)
@@ -382,7 +375,7 @@ class Queues:
                 cursor = end
                 moved, remaining = (moved, remaining + len(seqs)) if is_over else (moved + len(seqs), remaining)
                 await asyncio.sleep(0)
-        await self._ledger.wait_open(gate)
+        await self._gates.wait_open(gate)
         if refusal is not None and not moved:
             raise refusal
         return Redriven(name, dead_letter, moved, remaining)
@@ -412,26 +405,15 @@ class Queues:
 
     async def leases(self, name: str, after: int, count: int) -> tuple[list[LeaseView], bool]:
         """Up to `count` leases of jobs above `after`, ascending; and whether there are more."""
-        while True:
-            try:
-                topic = self.queue(name)
-                queue = topic.queue
-                seqs = nsmallest(count + 1, (seq for seq in queue.leases if seq > after))
-                views = [
-                    LeaseView(seq, queue.leases[seq][1], queue.leases[seq][2], queue.deliveries[seq]) for seq in seqs
-                ]
-                await self._ledger.wait_open(self._ledger.gate(topic), at_once=True)
-            except CommitFailed:
-                continue
-            except Refusal:
-                with suppress(CommitFailed):
-                    await self._ledger.wait_to_refuse(name)
-                raise
-            return views[:count], len(views) > count
 
+        def look() -> tuple[list[LeaseView], Gate]:
+            topic = self.queue(name)
+            leases, deliveries = topic.queue.leases, topic.queue.deliveries
+            seqs = nsmallest(count + 1, (seq for seq in leases if seq > after))
+            return [LeaseView(seq, *leases[seq][1:], deliveries[seq]) for seq in seqs], self._gates.of(topic)
 
-def _is_passed(gate: Gate, wal: Wal) -> bool:
-    return gate.synced_at <= wal.synced and gate.written_at <= wal.written
+        views = await self._gates.shown(name, look)
+        return views[:count], len(views) > count
 
 
 def _fitting(seqs: list[int], texts: Texts) -> list[int]:

@@ -21,7 +21,8 @@ from topics.core.queue.jobs import Queue
 from topics.core.state import Topic
 from topics.core.topic.parts import ColdPage
 from topics.engine.answers import Claimed
-from topics.engine.ledger import Gate, Ledger
+from topics.engine.gate import Gate
+from topics.engine.ledger import Ledger
 from topics.engine.queues.claims import COLD_TRIES_MAX, Claimer, Queues
 from topics.errors import CommitFailed, NotAQueue, Refusal, StorageError, TopicNotFound, TopicsError
 
@@ -284,7 +285,7 @@ class Workers:
 
     def _present(self, crew: _Crew) -> Topic | None:
         """The queue as it is now. If it is gone, its workers are told."""
-        topic = self._ledger.expire(crew.name)
+        topic = self._ledger.current(crew.name)
         if topic is None or topic.id != crew.id:
             is_log = topic is not None and not topic.is_queue
             error = NotAQueue(crew.name) if is_log else TopicNotFound(crew.name)

@@ -24,7 +24,8 @@ from topics.core.queue.letters import batch_of_copies
 from topics.core.state import Topic
 from topics.core.topic.blocks import BLOCK
 from topics.core.topic.records import RecordIn
-from topics.engine.ledger import Gate, Ledger
+from topics.engine.gate import Gate, Gates
+from topics.engine.ledger import Ledger
 from topics.errors import CommitFailed
 
 NOTHING: frozenset[int] = frozenset()
@@ -34,8 +35,9 @@ Copies = tuple[str, int, Appending]  # dest, its epoch, and what was appended
 class Moves:
     """Moves records within one instance."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, caps: Caps) -> None:
+    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock, caps: Caps) -> None:
         self._ledger = ledger
+        self._gates = gates
         self._clock = clock
         self._caps = caps
         self._moving: dict[int, set[int]] = {}  # topic id → seqs
@@ -52,34 +54,20 @@ class Moves:
         A Refusal of the dest or a CommitFailed: nothing has changed. The move may be shown once the gate is open.
         """
         ledger = self._ledger
-        target = ledger.expire(dest)
+        target = ledger.current(dest)
         command = Append(dest, batch_of_copies(records), create=True)
         added, done = decide.append(ledger.state, command, self._clock.now_ms(), self._caps)
         taken = [deletion(source, seqs), *also]
-        if target is None:
-            self._move_into_new(source, seqs, added, taken)
-            target = ledger.state.topics[dest]
-        elif target.is_logged and source.is_logged:
-            ledger.commit_across((target, source), [*added, *taken], ledger.depends_on(target, added))
-        elif target.is_logged:
-            ledger.commit(target, added)
-            self._take_later(source, seqs, taken, target)
+        if source.is_logged or (target is not None and not target.is_logged):
+            ledger.commit([*added, *taken])
         else:
-            ledger.commit(source, taken)
-            ledger.commit(target, added)
-            if source.is_logged:
-                gate = ledger.gate(source)
-                ledger.when_open(gate, partial(self._take_back_if, (dest, target.epoch, done)))
-        return both(ledger.gate(source), ledger.gate(target))
-
-    def _move_into_new(self, source: Topic, seqs: Sequence[int], added: list[AnyEntry], taken: list[AnyEntry]) -> None:
-        ledger = self._ledger
-        if source.is_logged:
-            ledger.commit_created([*added, *taken])
-        else:
-            ledger.commit_created(added)
-            created = added[0]
-            self._take_later(source, seqs, taken, ledger.state.by_id[created.topic])  # type: ignore[union-attr]
+            ledger.commit(added)
+            self._take_later(source, seqs, taken, ledger.state.topics[dest])
+        target = ledger.state.topics[dest]
+        own = self._gates.of(source)
+        if source.is_logged and not target.is_logged:
+            self._gates.when_open(own, partial(self._take_back_if, (dest, target.epoch, done)))
+        return own.join(self._gates.of(target))
 
     def _take_later(self, source: Topic, seqs: Sequence[int], taken: list[AnyEntry], dest: Topic) -> None:
         """Let the source lose its records when the dest has them for sure."""
@@ -92,21 +80,16 @@ class Moves:
                 self._moving.pop(source.id, None)
             if failure is None and self._ledger.state.by_id.get(source.id) is source:
                 with suppress(CommitFailed):  # the record is in both topics then, and moves again
-                    self._ledger.commit(source, taken)
+                    self._ledger.commit(taken)
 
-        self._ledger.when_open(self._ledger.gate(dest), settled)
+        self._gates.when_open(self._gates.of(dest), settled)
 
     def _take_back_if(self, copies: Copies, failure: CommitFailed | None) -> None:
         """If the move failed, the source still has what was copied: delete the copies."""
         dest, epoch, done = copies
         topic = self._ledger.state.topics.get(dest)
         if failure is not None and topic is not None and topic.epoch == epoch and not topic.is_logged:
-            self._ledger.commit(topic, [deletion(topic, range(done.first, done.last + 1))])
-
-
-def both(one: Gate, other: Gate) -> Gate:
-    """The gate that is open when these two are."""
-    return Gate(max(one.synced_at, other.synced_at), max(one.written_at, other.written_at), one.generation)
+            self._ledger.commit([deletion(topic, range(done.first, done.last + 1))])
 
 
 def _bits(masks: dict[int, int]) -> int:

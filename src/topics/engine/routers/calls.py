@@ -11,16 +11,18 @@ from topics.core import decide
 from topics.core.decide import Caps
 from topics.core.routing.table import PutRouter, Router
 from topics.engine.answers import RouterState
-from topics.engine.ledger import Gate, Ledger
+from topics.engine.gate import Gate, Gates
+from topics.engine.ledger import Ledger
 from topics.engine.routers.forwarder import Behind, Forwarder
-from topics.errors import CommitFailed, Refusal, RouterNotFound
+from topics.errors import CommitFailed, RouterNotFound
 
 
 class Routing:
     """The routers of an instance."""
 
-    def __init__(self, ledger: Ledger, forwarder: Forwarder, caps: Caps) -> None:
+    def __init__(self, ledger: Ledger, gates: Gates, forwarder: Forwarder, caps: Caps) -> None:
         self._ledger = ledger
+        self._gates = gates
         self._forwarder = forwarder
         self._caps = caps
         self._names: list[str] = []  # sorted, as of `_names_version`
@@ -30,18 +32,15 @@ class Routing:
         """Create or change a router. Gives whether it was created, and what it is."""
         ledger = self._ledger
         for name in (command.source, command.dest, command.source):
-            await ledger.settled(name)
-        try:
+            await ledger.when_unchanging(name)
+        async with self._gates.refusing(None):
             decided = decide.put_router(ledger.state, command, self._caps)
-        except Refusal:
-            await ledger.wait_open(ledger.gate(None))
-            raise
         is_new = command.router not in ledger.state.routers.by_name
         if decided:
-            await ledger.commit_change(None, decided)
+            await ledger.change(None, decided)
         router = ledger.state.routers.by_name[command.router]
         shown, gate = self._state(router), self._gate([router])
-        await ledger.wait_open(gate)
+        await self._gates.wait_open(gate)
         return is_new, shown
 
     async def show(self, name: str) -> RouterState:
@@ -50,12 +49,12 @@ class Routing:
         while True:
             router = ledger.state.routers.by_name.get(name)
             if router is None:
-                await ledger.wait_open(ledger.gate(None), at_once=True)
+                await self._gates.wait_open(self._gates.of(None), at_once=True)
                 raise RouterNotFound(name)
             try:
                 self._forwarder.carry(ledger.state.by_id[router.dest])
                 shown = self._state(router)
-                await ledger.wait_open(self._gate([router]), at_once=True)
+                await self._gates.wait_open(self._gate([router]), at_once=True)
                 return shown
             except Behind as behind:
                 await self._forwarder.carry_on(behind.dest)
@@ -67,25 +66,19 @@ class Routing:
         ledger = self._ledger
         decided = decide.delete_router(ledger.state, name)
         if decided:
-            await ledger.commit_change(None, decided)
-        await ledger.wait_open(ledger.gate(None))
+            await ledger.change(None, decided)
+        await self._gates.wait_open(self._gates.of(None))
         return bool(decided)
 
     async def list_after(
         self, after: str, count: int, wanted: Callable[[RouterState], bool]
     ) -> tuple[list[RouterState], bool]:
         """Up to `count` routers whose names are above `after` and wanted, sorted; and whether there are more."""
-        while True:
-            shown, gate, has_more = self._list(after, count, wanted)
-            try:
-                await self._ledger.wait_open(gate, at_once=True)
-                return shown, has_more
-            except CommitFailed:
-                continue
+        return await self._gates.shown(None, lambda: self._list(after, count, wanted))
 
     def _list(
         self, after: str, count: int, wanted: Callable[[RouterState], bool]
-    ) -> tuple[list[RouterState], Gate, bool]:
+    ) -> tuple[tuple[list[RouterState], bool], Gate]:
         routers = self._ledger.state.routers
         version = (routers, routers.version)
         if self._names_version != version:
@@ -96,10 +89,10 @@ class Routing:
             state = self._state(routers.by_name[name])
             if wanted(state):
                 if len(shown) == count:
-                    return shown, self._gate(found), True
+                    return (shown, True), self._gate(found)
                 found.append(routers.by_name[name])
                 shown.append(state)
-        return shown, self._gate(found), False
+        return (shown, False), self._gate(found)
 
     def _state(self, router: Router) -> RouterState:
         by_id = self._ledger.state.by_id
@@ -118,7 +111,7 @@ class Routing:
 
     def _gate(self, routers: list[Router]) -> Gate:
         state = self._ledger.state
-        gates = [self._ledger.gate(state.by_id[router.dest]) for router in routers]
-        synced_at = max([state.names_at, *(gate.synced_at for gate in gates)])
-        written_at = max([0, *(gate.written_at for gate in gates)])
-        return Gate(synced_at, written_at, self._ledger.wal.generation)
+        gate = self._gates.of(None)
+        for router in routers:
+            gate = gate.join(self._gates.of(state.by_id[router.dest]))
+        return gate

@@ -25,7 +25,8 @@ from topics.core.routing.steps import ColdRows, Step, Walked, place, stamp_of, w
 from topics.core.routing.table import HOPS_MAX, Router
 from topics.core.state import Topic
 from topics.core.topic.parts import Chunk, ColdPage, Columns, Part
-from topics.engine.ledger import Gate, Ledger
+from topics.engine.gate import Gate, Gates
+from topics.engine.ledger import Ledger
 from topics.engine.routers.blocked import BlockedRouters
 from topics.errors import CommitFailed, Refusal, StorageError, TopicsError
 
@@ -68,10 +69,16 @@ class Forwarder:
     """The routers of an instance, at work."""
 
     def __init__(
-        self, ledger: Ledger, clock: Clock, caps: Caps, run: Callable[[Callable[[], Any]], Awaitable[Any]]
+        self,
+        ledger: Ledger,
+        gates: Gates,
+        clock: Clock,
+        caps: Caps,
+        run: Callable[[Callable[[], Any]], Awaitable[Any]],
     ) -> None:
         self.is_deferred: Callable[[Topic], bool] = lambda topic: False  # held back under pressure (PR5)
         self._ledger = ledger
+        self._gates = gates
         self._clock = clock
         self._caps = caps
         self._run = run
@@ -303,7 +310,7 @@ class Forwarder:
         """What has expired is neither forwarded, nor does it fill the dest (TM7, WR13)."""
         for topic in (self._ledger.state.by_id[router.source], self._ledger.state.by_id[router.dest]):
             if topic.config.ttl_ms:
-                self._ledger.expire(topic.name)
+                self._ledger.current(topic.name)
 
     # --- one step
 
@@ -375,15 +382,15 @@ class Forwarder:
 
     def _readable(self, source: Topic, dest: Topic) -> int:
         """The head of a source as far as it is there for good: copies in memory cannot be undone."""
-        ledger, key, head = self._ledger, (source.id, dest.id), source.log.head
-        one, other = ledger.gate(source), ledger.gate(dest)
+        gates, key, head = self._gates, (source.id, dest.id), source.log.head
+        one, other = gates.of(source), gates.of(dest)
         gate = Gate(max(one.synced_at, other.synced_at), one.written_at, one.generation)
         held = self._held.setdefault(key, deque())
         if not held or held[-1][0] < head:
             held.append((head, gate))
-            if not ledger.is_open(gate):
-                ledger.when_open(gate, lambda _: self._opened(source))
-        while held and ledger.is_open(held[0][1]):
+            if not gates.is_open(gate):
+                gates.when_open(gate, lambda _: self._opened(source))
+        while held and gates.is_open(held[0][1]):
             self._shown[key] = held.popleft()[0]
         if not held:
             del self._held[key]
@@ -400,21 +407,20 @@ class Forwarder:
         groups: dict[tuple[bool, int], list[Step]] = {}
         for step in steps:
             waits = step.dest.config.durability == "fsync"
-            groups.setdefault((waits, 0 if waits else self._ledger.sure_at(step.source)), []).append(step)
-        for (_, depends_on), group in groups.items():
-            self._commit_group(group, depends_on)
+            groups.setdefault((waits, 0 if waits else self._ledger.durable_at(step.source)), []).append(step)
+        for group in groups.values():
+            self._commit_group(group)
         for step in steps:
             router = step.router
             if router.id not in self._blocked and router.cursor < step.source.log.head:
                 self._enqueue(router.id)
 
-    def _commit_group(self, group: Sequence[Step], depends_on: int) -> None:
+    def _commit_group(self, group: Sequence[Step]) -> None:
         ledger = self._ledger
         logged = [step for step in group if step.dest.is_logged]
         try:
             if logged:
-                entries = [entry for step in logged for entry in step.entries]
-                ledger.commit_across([step.dest for step in logged], entries, depends_on)
+                ledger.commit([entry for step in logged for entry in step.entries])
         except CommitFailed as failure:
             for step in logged:
                 self._blocked.add(step.router, failure)
@@ -422,7 +428,7 @@ class Forwarder:
         for step in group:
             try:
                 if not step.dest.is_logged:
-                    ledger.commit(step.dest, step.entries)
+                    ledger.commit(step.entries)
             except CommitFailed as failure:  # of the holes that it leaves in a dest that is logged
                 self._blocked.add(step.router, failure)
             else:
@@ -484,7 +490,7 @@ class Forwarder:
         held = self._held.get((router.source, router.dest))
         if held:
             try:
-                await self._ledger.wait_open(held[-1][1], at_once=True)
+                await self._gates.wait_open(held[-1][1], at_once=True)
             except CommitFailed:
                 await asyncio.sleep(0)
         else:

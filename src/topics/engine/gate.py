@@ -1,0 +1,141 @@
+"""The gate: nothing leaves the engine before the log has come as far as the topic's class asks.
+
+The state is that of the end of the log, which may be ahead of the disk. So an answer is made from the state at once,
+together with its *gate*: the log positions that must be written (disk, memory) or synced (fsync, and topics that come,
+change or go) before anyone may see the answer. If the log fails before the gate opens, the state is another one: what
+was to be written is refused, what was to be shown is made anew.
+
+- `done`: change something, and say so when the change may be shown.
+- `shown`: look at something, and show it when it may be shown.
+- Both hold back a refusal until the state it rests on may be shown: nobody is refused for what may not be true.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
+
+from msgspec import Struct
+
+from topics.core.framing import sync_needed
+from topics.core.state import Topic
+from topics.engine.ledger import Ledger
+from topics.errors import CommitFailed, Refusal
+from topics.storage.wal import Callback, settle
+
+T = TypeVar("T")
+
+
+class Gate(Struct, frozen=True, gc=False):
+    """What must be true of the log before an answer made of its state may leave."""
+
+    synced_at: int  # everything below this position is synced
+    written_at: int  # everything below this one is written
+    generation: int  # the log has not failed since
+
+    def join(self, other: "Gate") -> "Gate":
+        """The gate that is open when both are."""
+        synced_at, written_at = max(self.synced_at, other.synced_at), max(self.written_at, other.written_at)
+        return Gate(synced_at, written_at, self.generation)
+
+
+class Gates:
+    """The gates of one instance."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._wal = ledger.wal
+
+    def of(self, topic: Topic | None) -> Gate:
+        """The gate for what was just read of a topic, or of there being none."""
+        wal = self._wal
+        if topic is None:
+            return Gate(self._ledger.state.names_at, 0, wal.generation)
+        head = topic.log.head
+        needed = topic.synced_at
+        if head > topic.reservation.durable:
+            needed = sync_needed(topic, head, wal.synced, wal.end)
+        return Gate(needed, topic.written_at, wal.generation)
+
+    def of_name(self, name: str | None) -> Gate:
+        """The gate for what was just found out about the topic of this name, or of there being none."""
+        return self.of(None if name is None else self._ledger.state.topics.get(name))
+
+    def is_open(self, gate: Gate) -> bool:
+        """Whether what depends on the gate may be shown; writes what is buffered if only that is missing."""
+        wal = self._wal
+        if gate.synced_at > wal.synced:
+            return False
+        if gate.written_at > wal.written:
+            wal.flush()
+        return gate.written_at <= wal.written and gate.generation == wal.generation
+
+    def is_passed(self, gate: Gate) -> bool:
+        """Whether the log has come as far as the gate asks, also if it has failed since."""
+        return gate.synced_at <= self._wal.synced and gate.written_at <= self._wal.written
+
+    def when_open(self, gate: Gate, callback: Callback) -> None:
+        """Call back when the gate is open, or with what keeps it from opening."""
+        wal = self._wal
+        if gate.synced_at <= wal.synced and gate.written_at > wal.written and gate.generation == wal.generation:
+            wal.when_written(callback)
+            return
+
+        def synced(failure: CommitFailed | None) -> None:
+            if failure is None and gate.written_at > wal.written:
+                wal.when_written(written)
+            else:
+                written(failure)
+
+        def written(failure: CommitFailed | None) -> None:
+            if failure is None and gate.generation != wal.generation:
+                failure = CommitFailed("the disk failed meanwhile")
+            callback(failure)
+
+        if gate.synced_at > wal.synced:
+            wal.when_synced(gate.synced_at, synced)
+        else:
+            synced(None)
+
+    async def wait_open(self, gate: Gate, *, at_once: bool = False) -> None:
+        """Wait for a gate. `at_once`: write what is buffered rather than wait for the end of the turn."""
+        if self._ledger.broken is not None:
+            raise self._ledger.broken
+        wal = self._wal
+        if at_once and gate.written_at > wal.written and gate.synced_at <= wal.synced:
+            wal.flush()
+        if gate.synced_at > wal.synced or gate.written_at > wal.written or gate.generation != wal.generation:
+            opened = asyncio.get_running_loop().create_future()
+            self.when_open(gate, partial(settle, opened))
+            await opened
+
+    @asynccontextmanager
+    async def refusing(self, name: str | None) -> AsyncIterator[None]:
+        """Hold back a refusal that is raised in here until the topic, or that there is none, may be shown."""
+        try:
+            yield
+        except Refusal:
+            await self.wait_open(self.of_name(name))
+            raise
+
+    async def done(self, name: str | None, change: Callable[[], tuple[T, Gate]]) -> T:
+        """Change something of a topic, and give the answer when it may be shown."""
+        async with self.refusing(name):
+            answer, gate = change()
+        await self.wait_open(gate)
+        return answer
+
+    async def shown(self, name: str | None, look: Callable[[], tuple[T, Gate]]) -> T:
+        """Look at a topic, and give the answer when it may be shown; look again if the log failed meanwhile."""
+        while True:
+            try:
+                try:
+                    answer, gate = look()
+                except Refusal:
+                    await self.wait_open(self.of_name(name), at_once=True)
+                    raise
+                await self.wait_open(gate, at_once=True)
+                return answer
+            except CommitFailed:
+                continue
