@@ -1,4 +1,4 @@
-"""A tour with a real server: write, read, lose records and be told, kill -9, and nothing acked is gone.
+"""A tour with a real server: write, read, lose records and be told, kill -9, and lose nothing that was acked.
 
 Run with `make demo`, or `python -m examples.demo`.
 """
@@ -13,7 +13,7 @@ from topics.testing.server import ServerProcess
 
 
 class Demo:
-    """Asks a server over plain HTTP, and shows what it asks and gets."""
+    """Calls a server over plain HTTP, and prints each request and answer."""
 
     def __init__(self, server: ServerProcess) -> None:
         self.server = server
@@ -40,16 +40,16 @@ class Demo:
 
 def run(server: ServerProcess) -> None:
     demo = Demo(server)
-    demo.say("A topic comes into being by the first write to it.")
+    demo.say("The first write to a topic creates it.")
     demo.ask("POST", "/v0/topics/orders", {"records": [{"data": {"sku": "A1"}, "tag": "a"}, {"data": {"sku": "B2"}}]})
-    demo.say("A reader asks for what lies above its cursor, and keeps next_from_seq as its new one.")
+    demo.say("A reader asks for the records above its cursor, and keeps next_from_seq as its new cursor.")
     cursor = demo.ask("POST", "/v0/topics/orders/diff", {"from_seq": 0})["next_from_seq"]
-    demo.say("A topic that keeps three records: five writes later, two are lost, and the reader is told which.")
+    demo.say("A topic keeps three records. After five records two are lost, and the reader is told which.")
     demo.ask("PUT", "/v0/topics/prices", {"cap_records": 3})
     demo.ask("POST", "/v0/topics/prices", {"records": [{"data": n} for n in range(1, 6)]})
     answer = demo.ask("POST", "/v0/topics/prices/diff", {"from_seq": 0})
     assert answer["tombstone"]["gap_from"] == 1 and answer["tombstone"]["gap_to"] == 2
-    demo.say("A delete is asked for, so it is silent.")
+    demo.say("Somebody asked for a delete, so it is silent.")
     demo.ask("POST", "/v0/topics/orders/delete", {"match": "a"})
     assert demo.ask("POST", "/v0/topics/orders/diff", {"from_seq": 0})["tombstone"] is None
     demo.say("An acked write, then kill -9, then a new process on the same directory.")
@@ -58,7 +58,7 @@ def run(server: ServerProcess) -> None:
     server.start()
     answer = demo.ask("POST", "/v0/topics/orders/diff", {"from_seq": cursor})
     assert [record["data"] for record in answer["records"]] == [{"sku": "C3"}]
-    demo.say("Nothing acked is gone.")
+    demo.say("Everything acked is still there.")
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
     topics serve &
     python -m examples.pipelines.clicks
 
-A session ends when its user does not click for half an hour. Windows of SQL (`session_window`) can do that much; here
-the state is ours, so a session also knows where it began, where it ended and whether something was paid. As a job:
+A session ends when its user does not click for half an hour. SQL windows (`session_window`) can do that much. Here we
+keep the state ourselves, so a session also knows where it began, where it ended and whether the user paid. As a job:
 
     topics transform examples.pipelines.clicks:sessions --once --checkpoint /tmp/topics-examples/clicks
 """
@@ -42,7 +42,7 @@ def sessions(flow: Flow) -> None:
 
 
 def followed(key: tuple[str], batches: "Iterator[pd.DataFrame]", state: "GroupState") -> "Iterator[pd.DataFrame]":
-    """The sessions of one user that ended with these clicks, or since."""
+    """The sessions of one user that ended before one of these clicks, or by timeout."""
     import pandas as pd
 
     (user,) = key
@@ -102,7 +102,7 @@ def main() -> None:
             fill(client)
             name = "examples.pipelines.clicks:sessions"
             transform(spark, name, once=True, url=arguments.url, checkpoint=arguments.checkpoint)
-            print(f"{client.state('sessions').head_seq} sessions have ended; those that go on are in the checkpoint")
+            print(f"{client.state('sessions').head_seq} sessions have ended; open sessions are in the checkpoint")
     finally:
         spark.stop()
 

@@ -1,6 +1,6 @@
-"""The data of the examples: made from a seed, so that it is the same everywhere and results can be checked.
+"""The data of the examples, generated from a seed: the same everywhere, so results can be checked.
 
-orders   {"id", "sku", "price", "at"}      one every few seconds of an afternoon; now and then one comes a minute late
+orders   {"id", "sku", "price", "at"}      one every few seconds of an afternoon; now and then one is late
 clicks   {"user", "page", "at"}            users who come, click for a while, and come back after hours
 jobs     {"kind", "to" or "amount" …}      work for a queue, tagged by the service that does it; some jobs are broken
 """
@@ -29,7 +29,7 @@ def orders(count: int, seed: int = 1) -> Iterator[dict[str, Any]]:
 
 
 def clicks(users: int, seed: int = 1) -> list[dict[str, Any]]:
-    """One to three visits per user with hours between them, all users mixed, in the order of time."""
+    """One to three visits per user with hours between them, all users mixed, ordered by time."""
     dice = random.Random(seed)
     found = []
     for number in range(1, users + 1):

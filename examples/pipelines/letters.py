@@ -1,11 +1,11 @@
-"""Dead-letter triage: what failed and why, and back into the queue with what may succeed now.
+"""Dead-letter triage: find out what failed and why, and redrive the jobs that may succeed now.
 
     topics serve &
     python -m examples.pipelines.letters
 
-A queue gives a job up after three deliveries, and its dead-letter topic has it then. Spark reads the letters, sorts
-them by cause and writes a summary into the topic jobs.triage. Causes that are over (a service that was down) are
-redriven, by tag; what is broken in itself stays, for somebody to look at.
+A queue gives up on a job after three deliveries and moves it to its dead-letter topic. Spark reads the letters, groups
+them by cause and writes a summary into the topic jobs.triage. Letters whose cause has passed (a service that was down)
+are redriven, by tag; broken jobs stay for somebody to look at.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def fill(client: Client, count: int = COUNT) -> None:
 
 
 def work(client: Client, *, is_smtp_up: bool) -> int:
-    """Do all jobs that can be done; those that fail too often become letters. The number done."""
+    """Do all jobs that can be done and return their number; jobs that fail too often become letters."""
     done = 0
     while claimed := client.claim("jobs", "worker", max_jobs=50).claimed:
         good = [job for job in claimed if _succeeds(job, is_smtp_up)]
@@ -60,7 +60,7 @@ def _succeeds(job: Job, is_smtp_up: bool) -> bool:
 
 
 def triage(spark: "SparkSession", client: Client, url: str) -> dict[str, int]:
-    """Sort the letters by cause, write the summary, and redrive what may succeed now: how many jobs, by tag."""
+    """Group the letters by cause, write the summary, redrive what may succeed now; return the jobs redriven, by tag."""
     reader = (
         spark.read.format("topics").option("url", url).option("topic", "jobs.dead").option("startingSeq", "earliest")
     )

@@ -1,9 +1,9 @@
-"""Orders to revenue per minute, back into a topic: the file revenue.toml, on generated orders.
+"""Orders to revenue per minute, back into a topic: runs revenue.toml on generated orders.
 
     topics serve &
     python -m examples.pipelines.orders
 
-The same as a Spark Declarative Pipeline is in `declarative`.
+The directory `declarative` has the same pipeline as a Spark Declarative Pipeline.
 """
 
 import argparse
