@@ -94,7 +94,7 @@ class Blocking:
 Connect = Callable[..., Any]
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=[Client, AsyncClient])
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Makes a client of an address, which is closed with the test; `clock` is its time."""
     opened: list[Any] = []
@@ -105,10 +105,9 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
         address: tuple[str, int], token: str = "", *, clock: Any = None, scheme: str = "http", **arguments: Any
     ) -> Any:
         url = "{}://{}:{}".format(scheme, *address)
-        if request.param == "sync":
-            client: Any = Client(url, token, pace=clock, **arguments)
-        else:
-            client = Blocking(AsyncClient(url, token, clock=clock, **arguments), loop)
+        client: Any = request.param(url, token, clock=clock, **arguments)
+        if isinstance(client, AsyncClient):
+            client = Blocking(client, loop)
         opened.append(client)
         return client
 

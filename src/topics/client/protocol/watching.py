@@ -13,24 +13,24 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from topics.client import calls
-from topics.client.answers import CaughtUp, Lost, Records, TopicGone, WatchEvent, WatchSession
-from topics.client.calls import Call
 from topics.client.errors import ClientError, NotFound, UnexpectedAnswer, WatchEnded
-from topics.client.http1 import Request
+from topics.client.protocol import operations
+from topics.client.protocol.http_parser import Request
+from topics.client.protocol.operations import Operation
+from topics.client.results import CaughtUp, Lost, Records, TopicGone, WatchEvent, WatchSession
 
 SILENCE_SPARE_MS: Final = 5_000  # beyond two heartbeats
 REPLACED: Final = 409
 GONE: Final = 410
 
 
-class Frame(Struct, frozen=True):
+class SseFrame(Struct, frozen=True):
     event: str
     data: bytes
     id: str
 
 
-class FrameReader:
+class SseReader:
     """Cuts an event stream into frames. Comments and fields other than event, id and data are skipped."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class FrameReader:
         self._event, self._id = "", ""
         self._data: list[bytes] = []
 
-    def feed(self, part: bytes) -> Iterator[Frame]:
+    def feed(self, part: bytes) -> Iterator[SseFrame]:
         end = part.rfind(b"\n") + 1
         if not end:
             self._pending.append(part)
@@ -49,9 +49,9 @@ class FrameReader:
             if frame := self._line(line.removesuffix(b"\r")):
                 yield frame
 
-    def _line(self, line: bytes) -> Frame | None:
+    def _line(self, line: bytes) -> SseFrame | None:
         if not line:
-            frame = Frame(self._event, b"\n".join(self._data), self._id) if self._data else None
+            frame = SseFrame(self._event, b"\n".join(self._data), self._id) if self._data else None
             self._event, self._id, self._data = "", "", []
             return frame
         name, _, value = line.partition(b":")
@@ -84,7 +84,7 @@ EVENTS: Final[dict[str, type[WatchEvent]]] = {
 class Ask(Struct, frozen=True):
     """Make this call; the outcome is its answer."""
 
-    call: Call[WatchSession]
+    operation: Operation[WatchSession]
 
 
 class Open(Struct, frozen=True):
@@ -151,7 +151,7 @@ class Watch:
     def _make_session(self) -> Generator[Step, Any, None]:
         topics = {name: {"tail": True} if seq is None else {"from_seq": seq} for name, seq in self.positions.items()}
         session: WatchSession = yield Ask(
-            calls.watch({**self._options, "topics": topics}, lenient=self._lenient or bool(self.epochs))
+            operations.watch({**self._options, "topics": topics}, lenient=self._lenient or bool(self.epochs))
         )
         for name in [name for name in self.positions if name not in session.topics]:
             last = self.positions.pop(name)
@@ -176,7 +176,7 @@ class Watch:
 
     def _follow(self) -> Generator[Step, Any, None]:
         """Read one stream to its end."""
-        frames = FrameReader()
+        frames = SseReader()
         wait_s = 0.0
         while True:
             try:
@@ -204,7 +204,7 @@ class Watch:
             if wait_s:
                 yield Rest(wait_s)
 
-    def _error(self, frame: Frame) -> float:
+    def _error(self, frame: SseFrame) -> float:
         """An error of the stream. 429 is advice; what else ends the stream says how to go on. Seconds to wait."""
         error: StreamError = self._decoded(frame, StreamError)
         if error.code == REPLACED:
@@ -213,7 +213,7 @@ class Watch:
             self._wid = None
         return 0.0 if error.code == 429 else (error.retry_after_ms or 0) / 1000
 
-    def _decoded(self, frame: Frame, kind: Any) -> Any:
+    def _decoded(self, frame: SseFrame, kind: Any) -> Any:
         try:
             return msgspec.json.decode(frame.data, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -1,26 +1,34 @@
-"""The client for asyncio: the methods of `sync.Client`, awaited. It pickles without its connections."""
+# Generated from src/topics/client/aio/client.py by `python -m tools.blocking_client`. Do not edit.
+"""The client for blocking code: each method is one operation, a stream or a worker. It pickles without its connections."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from topics.client import answers, calls
-from topics.client.aio_streams import AsyncConsumer, AsyncExport, AsyncWatcher
-from topics.client.aio_transport import AioCaller
-from topics.client.answers import Job, NewRecord
-from topics.client.calls import ARROW, NDJSON, Config, ConfigFields, Match
-from topics.client.config import ClientConfig
-from topics.client.reading import Cursor
-from topics.client.watching import Watch
-from topics.client.worker import AsyncWorker, Plan
-from topics.clock import Clock, SystemClock
+from topics.client import results
+from topics.client.blocking.caller import Caller
+from topics.client.blocking.concurrency import BlockingClock, Handler, started, system_clock
+from topics.client.blocking.streams import Consumer, Export, Watcher, listed
+from topics.client.blocking.worker import Worker
+from topics.client.client_config import ClientConfig
+from topics.client.protocol import operations
+from topics.client.protocol.cursors import Cursor
+from topics.client.protocol.leases import WorkerPlan
+from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match
+from topics.client.protocol.watching import Watch
+from topics.client.results import Job, NewRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class AsyncClient:
-    """A server, for asyncio. Arguments and methods are those of `Client`; `clock` is for tests."""
+class Client:
+    """A server, for blocking code.
+
+    `url` and `token` default to TOPICS_URL and TOPICS_TOKEN. `timeout_ms` bounds a call with all its retries; the wait
+    of a long poll comes on top. `retries` bounds how often a call is tried again. `gzip` compresses both ways, for slow
+    networks. `window_ms` stands in for a topic's idempotency window where the key may not read it; without it, such an
+    append is not repeated once it may have been carried out. `clock` is for tests.
+    """
 
     def __init__(
         self,
@@ -31,70 +39,57 @@ class AsyncClient:
         retries: int = 10,
         gzip: bool = False,
         window_ms: int = 0,
-        clock: Clock | None = None,
+        clock: BlockingClock | None = None,
     ) -> None:
-        self._open(ClientConfig.of(url, token, timeout_ms, retries, gzip, window_ms), clock or SystemClock())
+        self._open(ClientConfig.of(url, token, timeout_ms, retries, gzip, window_ms), clock or system_clock())
 
-    def _open(self, config: ClientConfig, clock: Clock) -> None:
+    def _open(self, config: ClientConfig, clock: BlockingClock) -> None:
         self._config = config
-        self._caller = AioCaller(config, clock)
+        self._caller = Caller(config, clock)
 
     @property
     def url(self) -> str:
         return str(self._config.endpoint)
 
-    async def close(self) -> None:
-        """Close the idle connections."""
+    def close(self) -> None:
+        """Close the idle connections, and end the waits of other threads before a retry."""
         self._caller.close()
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
-        return f"AsyncClient({self.url!r})"
+        return f"{type(self).__name__}({self.url!r})"
 
     def __getstate__(self) -> ClientConfig:
         return self._config
 
     def __setstate__(self, config: ClientConfig) -> None:
-        self._open(config, SystemClock())
+        self._open(config, system_clock())
 
     # --- topics
 
-    async def put_topic(
-        self, topic: str, config: Config | None = None, **fields: Unpack[ConfigFields]
-    ) -> answers.TopicPut:
+    def put_topic(self, topic: str, config: Config | None = None, **fields: Unpack[ConfigFields]) -> results.TopicPut:
         """Create a topic or replace its whole config: what is left out returns to its default."""
-        return await self._caller.run(calls.put_topic(topic, config, fields))
+        return self._caller.run(operations.put_topic(topic, config, fields))
 
-    async def state(self, topic: str, *, touch: bool = True) -> answers.TopicState:
+    def state(self, topic: str, *, touch: bool = True) -> results.TopicState:
         """A topic as it is now. `touch=False` does not count as a read."""
-        return await self._caller.run(calls.state(topic, touch))
+        return self._caller.run(operations.state(topic, touch))
 
-    async def topics(
-        self, prefix: str = "", *, page_size: int = 1000, touch: bool = False
-    ) -> AsyncIterator[answers.TopicListed]:
+    def topics(self, prefix: str = "", *, page_size: int = 1000, touch: bool = False) -> Iterator[results.TopicListed]:
         """All topics whose names begin so, by name; pages are fetched as needed."""
-        cursor = None
-        while True:
-            page = await self._caller.run(calls.list_topics(prefix, page_size, cursor, touch))
-            for topic in page.topics:
-                yield topic
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return listed(self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch))
 
-    async def delete_topic(self, topic: str, *, if_empty: bool = False) -> answers.TopicDeleted:
-        return await self._caller.run(calls.delete_topic(topic, if_empty))
+    def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeleted:
+        return self._caller.run(operations.delete_topic(topic, if_empty))
 
     # --- records
 
-    async def append(
+    def append(
         self,
         topic: str,
         records: Iterable[NewRecord | Mapping[str, Any]],
@@ -105,10 +100,10 @@ class AsyncClient:
         create: bool | None = None,
         config: Config | None = None,
         disable_backpressure: bool = False,
-    ) -> answers.Written:
+    ) -> results.Written:
         """Append records, all or none. Without a key of yours each call gets one, unless `idempotent` is False."""
-        return await self._caller.run(
-            calls.append(
+        return self._caller.run(
+            operations.append(
                 topic,
                 records,
                 node=node,
@@ -120,7 +115,7 @@ class AsyncClient:
             )
         )
 
-    async def append_ndjson(
+    def append_ndjson(
         self,
         topic: str,
         lines: bytes | str | Iterable[bytes | str],
@@ -130,12 +125,12 @@ class AsyncClient:
         idempotent: bool = True,
         create: bool | None = None,
         disable_backpressure: bool = False,
-    ) -> answers.Written:
+    ) -> results.Written:
         """Append records given as JSON lines, `{"data":…}` each."""
-        return await self._caller.run(
-            calls.append_bulk(
+        return self._caller.run(
+            operations.append_bulk(
                 topic,
-                calls.ndjson_body(lines),
+                operations.ndjson_body(lines),
                 NDJSON,
                 node=node,
                 idempotency_key=idempotency_key,
@@ -145,7 +140,7 @@ class AsyncClient:
             )
         )
 
-    async def append_arrow(
+    def append_arrow(
         self,
         topic: str,
         rows: "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | bytes",
@@ -155,12 +150,12 @@ class AsyncClient:
         idempotent: bool = True,
         create: bool | None = None,
         disable_backpressure: bool = False,
-    ) -> answers.Written:
+    ) -> results.Written:
         """Append the rows of an Arrow table: `data` as JSON texts, and `tag`, `node`, `meta` if there are any."""
-        return await self._caller.run(
-            calls.append_bulk(
+        return self._caller.run(
+            operations.append_bulk(
                 topic,
-                calls.arrow_body(rows),
+                operations.arrow_body(rows),
                 ARROW,
                 node=node,
                 idempotency_key=idempotency_key,
@@ -170,7 +165,7 @@ class AsyncClient:
             )
         )
 
-    async def diff(
+    def diff(
         self,
         topic: str,
         from_seq: int = 0,
@@ -184,10 +179,10 @@ class AsyncClient:
         epoch: int | None = None,
         filter: Match | None = None,
         from_ts: int | None = None,
-    ) -> answers.Diff:
+    ) -> results.Diff:
         """What lies above a cursor; `next_from_seq` of the answer is the next one."""
-        return await self._caller.run(
-            calls.diff(
+        return self._caller.run(
+            operations.diff(
                 topic,
                 from_seq,
                 limit=limit,
@@ -217,7 +212,7 @@ class AsyncClient:
         max_batch_bytes: int | None = None,
         filter: Match | None = None,
         from_ts: int | None = None,
-    ) -> AsyncConsumer:
+    ) -> Consumer:
         """Records and tombstones above a cursor, in order; for ever, or with `follow=False` up to the head."""
         cursor = Cursor(
             topic,
@@ -231,21 +226,21 @@ class AsyncClient:
             max_batch_bytes=max_batch_bytes,
             filter=filter,
         )
-        return AsyncConsumer(self._caller, cursor, wait_ms if follow else 0, follow)
+        return Consumer(self._caller, cursor, wait_ms if follow else 0, follow)
 
-    def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> AsyncExport:
-        """The live records above `after` as of now, as Arrow batches. To be used with `async with`."""
-        return AsyncExport(self._caller, calls.export(topic, after, last, epoch))
+    def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> Export:
+        """The live records above `after` as of now, as Arrow batches. To be used with `with`."""
+        return started(Export(self._caller, operations.export(topic, after, last, epoch)))
 
-    async def delete_records(
+    def delete_records(
         self, topic: str, *, before_seq: int | None = None, match: Match | None = None, epoch: int | None = None
-    ) -> answers.RecordsDeleted:
+    ) -> results.RecordsDeleted:
         """Delete the records below a seq, or whose tag matches, or both; with an epoch, of that instance only."""
-        return await self._caller.run(calls.delete_records(topic, before_seq, match, epoch))
+        return self._caller.run(operations.delete_records(topic, before_seq, match, epoch))
 
     # --- routers
 
-    async def put_router(
+    def put_router(
         self,
         router: str,
         source: str,
@@ -257,7 +252,7 @@ class AsyncClient:
         create_dest: bool | None = None,
         allow_cycle: bool | None = None,
         guarantee: Literal["at_least_once", "exactly_once"] | None = None,
-    ) -> answers.Router:
+    ) -> results.Router:
         """Copy what is committed to `source` from now on into `dest`."""
         fields = {
             "preserve_node": preserve_node,
@@ -266,73 +261,59 @@ class AsyncClient:
             "allow_cycle": allow_cycle,
             "guarantee": guarantee,
         }
-        return await self._caller.run(calls.put_router(router, source, dest, filter, fields))
+        return self._caller.run(operations.put_router(router, source, dest, filter, fields))
 
-    async def router(self, name: str) -> answers.Router:
-        return await self._caller.run(calls.router(name))
+    def router(self, name: str) -> results.Router:
+        return self._caller.run(operations.router(name))
 
-    async def routers(
+    def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None, page_size: int = 1000
-    ) -> AsyncIterator[answers.RouterListed]:
+    ) -> Iterator[results.RouterListed]:
         """All routers that fit, by name; pages are fetched as needed."""
-        cursor = None
-        while True:
-            page = await self._caller.run(calls.list_routers(prefix, source, dest, page_size, cursor))
-            for router in page.routers:
-                yield router
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return listed(self._caller, lambda cursor: operations.list_routers(prefix, source, dest, page_size, cursor))
 
-    async def delete_router(self, name: str) -> answers.RouterDeleted:
-        return await self._caller.run(calls.delete_router(name))
+    def delete_router(self, name: str) -> results.RouterDeleted:
+        return self._caller.run(operations.delete_router(name))
 
     # --- queues
 
-    async def claim(self, topic: str, node: str, *, max_jobs: int = 1, lease_ms: int | None = None) -> answers.Claimed:
+    def claim(self, topic: str, node: str, *, max_jobs: int = 1, lease_ms: int | None = None) -> results.Claimed:
         """Lease jobs of a queue; fewer than asked for, or none, is no error."""
-        return await self._caller.run(calls.claim(topic, node, max_jobs, lease_ms))
+        return self._caller.run(operations.claim(topic, node, max_jobs, lease_ms))
 
-    async def ack(self, topic: str, node: str, jobs: Sequence[Job | int]) -> answers.Acked:
+    def ack(self, topic: str, node: str, jobs: Sequence[Job | int]) -> results.Acked:
         """Complete jobs. Given as Job, one counts only under the very lease it was claimed with."""
-        return await self._caller.run(calls.settle("ack", answers.Acked, topic, node, jobs))
+        return self._caller.run(operations.settle("ack", results.Acked, topic, node, jobs))
 
-    async def nack(self, topic: str, node: str, jobs: Sequence[Job | int], *, delay_ms: int = 0) -> answers.Nacked:
+    def nack(self, topic: str, node: str, jobs: Sequence[Job | int], *, delay_ms: int = 0) -> results.Nacked:
         """Give jobs back, to be claimed again after the delay."""
-        return await self._caller.run(calls.settle("nack", answers.Nacked, topic, node, jobs, delay_ms=delay_ms))
+        return self._caller.run(operations.settle("nack", results.Nacked, topic, node, jobs, delay_ms=delay_ms))
 
-    async def extend(self, topic: str, node: str, jobs: Sequence[Job | int], *, lease_ms: int) -> answers.Extended:
+    def extend(self, topic: str, node: str, jobs: Sequence[Job | int], *, lease_ms: int) -> results.Extended:
         """Let leases end `lease_ms` from now."""
-        return await self._caller.run(calls.settle("extend", answers.Extended, topic, node, jobs, lease_ms=lease_ms))
+        return self._caller.run(operations.settle("extend", results.Extended, topic, node, jobs, lease_ms=lease_ms))
 
-    async def redrive(self, topic: str, *, match: Match | None = None, max_jobs: int | None = None) -> answers.Redriven:
+    def redrive(self, topic: str, *, match: Match | None = None, max_jobs: int | None = None) -> results.Redriven:
         """Bring the dead letters of a queue back into it: all, those whose tag matches, or only so many."""
-        return await self._caller.run(calls.redrive(topic, match, max_jobs))
+        return self._caller.run(operations.redrive(topic, match, max_jobs))
 
-    async def leases(self, topic: str, *, page_size: int = 1000) -> AsyncIterator[answers.Lease]:
+    def leases(self, topic: str, *, page_size: int = 1000) -> Iterator[results.Lease]:
         """Who holds which jobs of a queue, by seq; pages are fetched as needed."""
-        cursor = None
-        while True:
-            page = await self._caller.run(calls.list_leases(topic, page_size, cursor))
-            for lease in page.leases:
-                yield lease
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return listed(self._caller, lambda cursor: operations.list_leases(topic, page_size, cursor))
 
     def worker(
         self,
         topic: str,
         node: str,
-        handler: Callable[[Job], Awaitable[object]],
+        handler: Handler,
         *,
         slots: int = 1,
         lease_ms: int = 30_000,
         delay_ms: int = 1_000,
         poll_ms: int = 1_000,
-    ) -> AsyncWorker:
+    ) -> Worker:
         """A worker that runs `handler` for the jobs of a queue, `slots` at a time, once its `run` is called."""
-        return AsyncWorker(self, self._caller, Plan(topic, node, slots, lease_ms, delay_ms, poll_ms), handler)
+        return Worker(self, self._caller, WorkerPlan(topic, node, slots, lease_ms, delay_ms, poll_ms), handler)
 
     # --- watch
 
@@ -351,10 +332,10 @@ class AsyncClient:
         include_data: bool = True,
         consistency: Literal["eventual", "strong"] = "eventual",
         lenient: bool = False,
-    ) -> AsyncWatcher:
+    ) -> Watcher:
         """What happens in topics, pushed. They are given with the seq to start behind (None: what comes from now on),
         or as names to read from the beginning; `epochs` are the instances that these seqs belong to."""
-        options = calls.watch_options(
+        options = operations.watch_options(
             node, filter, limit, max_batch_bytes, include_meta, include_tags, include_data, consistency
         )
         watch = Watch(
@@ -366,17 +347,17 @@ class AsyncClient:
             retries=self._config.retries,
             wait_s=self._caller.retries.backoff_s,
         )
-        return AsyncWatcher(self._caller, watch)
+        return Watcher(self._caller, watch)
 
     # --- the server
 
-    async def health(self) -> answers.Health:
-        return await self._caller.run(calls.health())
+    def health(self) -> results.Health:
+        return self._caller.run(operations.health())
 
-    async def ready(self) -> answers.Ready:
+    def ready(self) -> results.Ready:
         """Raises NotReady or ShuttingDown, after retries, if it is not."""
-        return await self._caller.run(calls.ready())
+        return self._caller.run(operations.ready())
 
-    async def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """The metrics in their JSON form."""
-        return await self._caller.run(calls.metrics())
+        return self._caller.run(operations.metrics())

@@ -4,13 +4,15 @@ Fields that are unknown here are skipped (CV1). `data` and `meta` are the JSON t
 `meta_value` decode them.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from topics import model
 from topics.model import Reason, Tombstone, TopicConfig, TopicType
+
+T = TypeVar("T")
 
 _decode = msgspec.json.Decoder().decode
 
@@ -105,6 +107,13 @@ class Diff(Struct, frozen=True, kw_only=True):
     performance: Performance = Performance()
 
 
+class Page(Struct, Generic[T], frozen=True, kw_only=True):
+    """Part of a list; `next_cursor` leads to the next part."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+
 class TopicPut(Struct, frozen=True, kw_only=True):
     topic: str
     created: bool
@@ -145,9 +154,8 @@ class TopicListed(Struct, frozen=True, kw_only=True):
     effective_priority: int
 
 
-class TopicPage(Struct, frozen=True, kw_only=True):
-    topics: list[TopicListed]
-    next_cursor: str | None = None
+class TopicPage(Page[TopicListed], frozen=True, kw_only=True, rename={"items": "topics"}):
+    items: list[TopicListed]
 
 
 class TopicDeleted(Struct, frozen=True, kw_only=True):
@@ -196,9 +204,8 @@ class RouterListed(Struct, frozen=True, kw_only=True):
     forwarded_total: int
 
 
-class RouterPage(Struct, frozen=True, kw_only=True):
-    routers: list[RouterListed]
-    next_cursor: str | None = None
+class RouterPage(Page[RouterListed], frozen=True, kw_only=True, rename={"items": "routers"}):
+    items: list[RouterListed]
 
 
 class RouterDeleted(Struct, frozen=True, kw_only=True):
@@ -262,9 +269,8 @@ class Lease(Struct, frozen=True, kw_only=True, rename={"seq": "$seq"}):
     deliveries: int
 
 
-class LeasePage(Struct, frozen=True, kw_only=True):
-    leases: list[Lease]
-    next_cursor: str | None = None
+class LeasePage(Page[Lease], frozen=True, kw_only=True, rename={"items": "leases"}):
+    items: list[Lease]
 
 
 class Health(Struct, frozen=True):

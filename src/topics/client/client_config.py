@@ -1,33 +1,13 @@
 """What a client is made of: where the server is, the key, and how long to try. This is what a pickle of it holds."""
 
-import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec import Struct
 
-from topics.client.http1 import Endpoint
-from topics.client.retries import Retries
-from topics.clock import SystemClock
+from topics.client.protocol.http_parser import Endpoint
+from topics.client.protocol.retries import Retries
 from topics.errors import InvalidRequest
 from topics.settings import ClientSettings
-
-
-class Pace(Protocol):
-    """Time, for a blocking client."""
-
-    def monotonic(self) -> float: ...
-
-    def pause(self, seconds: float, over: threading.Event) -> None:
-        """Return after the time, or when `over` is set."""
-        ...
-
-
-class SystemPace(SystemClock):
-    """The machine's time."""
-
-    def pause(self, seconds: float, over: threading.Event) -> None:
-        over.wait(seconds)
 
 
 class ClientConfig(Struct, frozen=True):

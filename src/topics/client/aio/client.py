@@ -1,30 +1,32 @@
-"""The blocking client. It is safe to share between threads, and pickles without its connections."""
+"""The client for asyncio: each method is one operation, a stream or a worker. It pickles without its connections."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from topics.client import answers, calls
-from topics.client.answers import Job, NewRecord
-from topics.client.calls import ARROW, NDJSON, Config, ConfigFields, Match
-from topics.client.config import ClientConfig, Pace, SystemPace
-from topics.client.reading import Cursor
-from topics.client.streams import Consumer, Export, Watcher
-from topics.client.transport import Caller
-from topics.client.watching import Watch
-from topics.client.worker import Plan, Worker
+from topics.client import results
+from topics.client.aio.caller import AsyncCaller
+from topics.client.aio.concurrency import AsyncClock, AsyncHandler, started, system_clock
+from topics.client.aio.streams import AsyncConsumer, AsyncExport, AsyncWatcher, listed
+from topics.client.aio.worker import AsyncWorker
+from topics.client.client_config import ClientConfig
+from topics.client.protocol import operations
+from topics.client.protocol.cursors import Cursor
+from topics.client.protocol.leases import WorkerPlan
+from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match
+from topics.client.protocol.watching import Watch
+from topics.client.results import Job, NewRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Client:
-    """A server, for blocking code.
+class AsyncClient:
+    """A server, for asyncio.
 
-    `url` and `token` are those of TOPICS_URL and TOPICS_TOKEN unless given. `timeout_ms` bounds a call with all its
-    retries; the wait of a long poll comes on top. `retries` bounds how often a call is tried again. `gzip` compresses
-    both ways, for slow networks. `window_ms` is what to take as a topic's idempotency window where the key may not
-    read it; without it such an append is not repeated once it may have been carried out.
+    `url` and `token` default to TOPICS_URL and TOPICS_TOKEN. `timeout_ms` bounds a call with all its retries; the wait
+    of a long poll comes on top. `retries` bounds how often a call is tried again. `gzip` compresses both ways, for slow
+    networks. `window_ms` stands in for a topic's idempotency window where the key may not read it; without it, such an
+    append is not repeated once it may have been carried out. `clock` is for tests.
     """
 
     def __init__(
@@ -36,65 +38,61 @@ class Client:
         retries: int = 10,
         gzip: bool = False,
         window_ms: int = 0,
-        pace: Pace | None = None,
+        clock: AsyncClock | None = None,
     ) -> None:
-        self._open(ClientConfig.of(url, token, timeout_ms, retries, gzip, window_ms), pace or SystemPace())
+        self._open(ClientConfig.of(url, token, timeout_ms, retries, gzip, window_ms), clock or system_clock())
 
-    def _open(self, config: ClientConfig, pace: Pace) -> None:
+    def _open(self, config: ClientConfig, clock: AsyncClock) -> None:
         self._config = config
-        self._caller = Caller(config, pace)
+        self._caller = AsyncCaller(config, clock)
 
     @property
     def url(self) -> str:
         return str(self._config.endpoint)
 
-    def close(self) -> None:
-        """Close the idle connections, and end the waits of other threads before a retry."""
+    async def close(self) -> None:
+        """Close the idle connections, and end the waits of other tasks before a retry."""
         self._caller.close()
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
     def __repr__(self) -> str:
-        return f"Client({self.url!r})"
+        return f"{type(self).__name__}({self.url!r})"
 
     def __getstate__(self) -> ClientConfig:
         return self._config
 
     def __setstate__(self, config: ClientConfig) -> None:
-        self._open(config, SystemPace())
+        self._open(config, system_clock())
 
     # --- topics
 
-    def put_topic(self, topic: str, config: Config | None = None, **fields: Unpack[ConfigFields]) -> answers.TopicPut:
+    async def put_topic(
+        self, topic: str, config: Config | None = None, **fields: Unpack[ConfigFields]
+    ) -> results.TopicPut:
         """Create a topic or replace its whole config: what is left out returns to its default."""
-        return self._caller.run(calls.put_topic(topic, config, fields))
+        return await self._caller.run(operations.put_topic(topic, config, fields))
 
-    def state(self, topic: str, *, touch: bool = True) -> answers.TopicState:
+    async def state(self, topic: str, *, touch: bool = True) -> results.TopicState:
         """A topic as it is now. `touch=False` does not count as a read."""
-        return self._caller.run(calls.state(topic, touch))
+        return await self._caller.run(operations.state(topic, touch))
 
-    def topics(self, prefix: str = "", *, page_size: int = 1000, touch: bool = False) -> Iterator[answers.TopicListed]:
+    def topics(
+        self, prefix: str = "", *, page_size: int = 1000, touch: bool = False
+    ) -> AsyncIterator[results.TopicListed]:
         """All topics whose names begin so, by name; pages are fetched as needed."""
-        cursor = None
-        while True:
-            page = self._caller.run(calls.list_topics(prefix, page_size, cursor, touch))
-            yield from page.topics
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return listed(self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch))
 
-    def delete_topic(self, topic: str, *, if_empty: bool = False) -> answers.TopicDeleted:
-        return self._caller.run(calls.delete_topic(topic, if_empty))
+    async def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeleted:
+        return await self._caller.run(operations.delete_topic(topic, if_empty))
 
     # --- records
 
-    def append(
+    async def append(
         self,
         topic: str,
         records: Iterable[NewRecord | Mapping[str, Any]],
@@ -105,10 +103,10 @@ class Client:
         create: bool | None = None,
         config: Config | None = None,
         disable_backpressure: bool = False,
-    ) -> answers.Written:
+    ) -> results.Written:
         """Append records, all or none. Without a key of yours each call gets one, unless `idempotent` is False."""
-        return self._caller.run(
-            calls.append(
+        return await self._caller.run(
+            operations.append(
                 topic,
                 records,
                 node=node,
@@ -120,7 +118,7 @@ class Client:
             )
         )
 
-    def append_ndjson(
+    async def append_ndjson(
         self,
         topic: str,
         lines: bytes | str | Iterable[bytes | str],
@@ -130,12 +128,12 @@ class Client:
         idempotent: bool = True,
         create: bool | None = None,
         disable_backpressure: bool = False,
-    ) -> answers.Written:
+    ) -> results.Written:
         """Append records given as JSON lines, `{"data":…}` each."""
-        return self._caller.run(
-            calls.append_bulk(
+        return await self._caller.run(
+            operations.append_bulk(
                 topic,
-                calls.ndjson_body(lines),
+                operations.ndjson_body(lines),
                 NDJSON,
                 node=node,
                 idempotency_key=idempotency_key,
@@ -145,7 +143,7 @@ class Client:
             )
         )
 
-    def append_arrow(
+    async def append_arrow(
         self,
         topic: str,
         rows: "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | bytes",
@@ -155,12 +153,12 @@ class Client:
         idempotent: bool = True,
         create: bool | None = None,
         disable_backpressure: bool = False,
-    ) -> answers.Written:
+    ) -> results.Written:
         """Append the rows of an Arrow table: `data` as JSON texts, and `tag`, `node`, `meta` if there are any."""
-        return self._caller.run(
-            calls.append_bulk(
+        return await self._caller.run(
+            operations.append_bulk(
                 topic,
-                calls.arrow_body(rows),
+                operations.arrow_body(rows),
                 ARROW,
                 node=node,
                 idempotency_key=idempotency_key,
@@ -170,7 +168,7 @@ class Client:
             )
         )
 
-    def diff(
+    async def diff(
         self,
         topic: str,
         from_seq: int = 0,
@@ -184,10 +182,10 @@ class Client:
         epoch: int | None = None,
         filter: Match | None = None,
         from_ts: int | None = None,
-    ) -> answers.Diff:
+    ) -> results.Diff:
         """What lies above a cursor; `next_from_seq` of the answer is the next one."""
-        return self._caller.run(
-            calls.diff(
+        return await self._caller.run(
+            operations.diff(
                 topic,
                 from_seq,
                 limit=limit,
@@ -217,7 +215,7 @@ class Client:
         max_batch_bytes: int | None = None,
         filter: Match | None = None,
         from_ts: int | None = None,
-    ) -> Consumer:
+    ) -> AsyncConsumer:
         """Records and tombstones above a cursor, in order; for ever, or with `follow=False` up to the head."""
         cursor = Cursor(
             topic,
@@ -231,21 +229,21 @@ class Client:
             max_batch_bytes=max_batch_bytes,
             filter=filter,
         )
-        return Consumer(self._caller, cursor, wait_ms if follow else 0, follow)
+        return AsyncConsumer(self._caller, cursor, wait_ms if follow else 0, follow)
 
-    def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> Export:
-        """The live records above `after` as of now, as Arrow batches. Close it if it is not read to the end."""
-        return Export(self._caller, calls.export(topic, after, last, epoch))
+    def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> AsyncExport:
+        """The live records above `after` as of now, as Arrow batches. To be used with `async with`."""
+        return started(AsyncExport(self._caller, operations.export(topic, after, last, epoch)))
 
-    def delete_records(
+    async def delete_records(
         self, topic: str, *, before_seq: int | None = None, match: Match | None = None, epoch: int | None = None
-    ) -> answers.RecordsDeleted:
+    ) -> results.RecordsDeleted:
         """Delete the records below a seq, or whose tag matches, or both; with an epoch, of that instance only."""
-        return self._caller.run(calls.delete_records(topic, before_seq, match, epoch))
+        return await self._caller.run(operations.delete_records(topic, before_seq, match, epoch))
 
     # --- routers
 
-    def put_router(
+    async def put_router(
         self,
         router: str,
         source: str,
@@ -257,7 +255,7 @@ class Client:
         create_dest: bool | None = None,
         allow_cycle: bool | None = None,
         guarantee: Literal["at_least_once", "exactly_once"] | None = None,
-    ) -> answers.Router:
+    ) -> results.Router:
         """Copy what is committed to `source` from now on into `dest`."""
         fields = {
             "preserve_node": preserve_node,
@@ -266,71 +264,61 @@ class Client:
             "allow_cycle": allow_cycle,
             "guarantee": guarantee,
         }
-        return self._caller.run(calls.put_router(router, source, dest, filter, fields))
+        return await self._caller.run(operations.put_router(router, source, dest, filter, fields))
 
-    def router(self, name: str) -> answers.Router:
-        return self._caller.run(calls.router(name))
+    async def router(self, name: str) -> results.Router:
+        return await self._caller.run(operations.router(name))
 
     def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None, page_size: int = 1000
-    ) -> Iterator[answers.RouterListed]:
+    ) -> AsyncIterator[results.RouterListed]:
         """All routers that fit, by name; pages are fetched as needed."""
-        cursor = None
-        while True:
-            page = self._caller.run(calls.list_routers(prefix, source, dest, page_size, cursor))
-            yield from page.routers
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return listed(self._caller, lambda cursor: operations.list_routers(prefix, source, dest, page_size, cursor))
 
-    def delete_router(self, name: str) -> answers.RouterDeleted:
-        return self._caller.run(calls.delete_router(name))
+    async def delete_router(self, name: str) -> results.RouterDeleted:
+        return await self._caller.run(operations.delete_router(name))
 
     # --- queues
 
-    def claim(self, topic: str, node: str, *, max_jobs: int = 1, lease_ms: int | None = None) -> answers.Claimed:
+    async def claim(self, topic: str, node: str, *, max_jobs: int = 1, lease_ms: int | None = None) -> results.Claimed:
         """Lease jobs of a queue; fewer than asked for, or none, is no error."""
-        return self._caller.run(calls.claim(topic, node, max_jobs, lease_ms))
+        return await self._caller.run(operations.claim(topic, node, max_jobs, lease_ms))
 
-    def ack(self, topic: str, node: str, jobs: Sequence[Job | int]) -> answers.Acked:
+    async def ack(self, topic: str, node: str, jobs: Sequence[Job | int]) -> results.Acked:
         """Complete jobs. Given as Job, one counts only under the very lease it was claimed with."""
-        return self._caller.run(calls.settle("ack", answers.Acked, topic, node, jobs))
+        return await self._caller.run(operations.settle("ack", results.Acked, topic, node, jobs))
 
-    def nack(self, topic: str, node: str, jobs: Sequence[Job | int], *, delay_ms: int = 0) -> answers.Nacked:
+    async def nack(self, topic: str, node: str, jobs: Sequence[Job | int], *, delay_ms: int = 0) -> results.Nacked:
         """Give jobs back, to be claimed again after the delay."""
-        return self._caller.run(calls.settle("nack", answers.Nacked, topic, node, jobs, delay_ms=delay_ms))
+        return await self._caller.run(operations.settle("nack", results.Nacked, topic, node, jobs, delay_ms=delay_ms))
 
-    def extend(self, topic: str, node: str, jobs: Sequence[Job | int], *, lease_ms: int) -> answers.Extended:
+    async def extend(self, topic: str, node: str, jobs: Sequence[Job | int], *, lease_ms: int) -> results.Extended:
         """Let leases end `lease_ms` from now."""
-        return self._caller.run(calls.settle("extend", answers.Extended, topic, node, jobs, lease_ms=lease_ms))
+        return await self._caller.run(
+            operations.settle("extend", results.Extended, topic, node, jobs, lease_ms=lease_ms)
+        )
 
-    def redrive(self, topic: str, *, match: Match | None = None, max_jobs: int | None = None) -> answers.Redriven:
+    async def redrive(self, topic: str, *, match: Match | None = None, max_jobs: int | None = None) -> results.Redriven:
         """Bring the dead letters of a queue back into it: all, those whose tag matches, or only so many."""
-        return self._caller.run(calls.redrive(topic, match, max_jobs))
+        return await self._caller.run(operations.redrive(topic, match, max_jobs))
 
-    def leases(self, topic: str, *, page_size: int = 1000) -> Iterator[answers.Lease]:
+    def leases(self, topic: str, *, page_size: int = 1000) -> AsyncIterator[results.Lease]:
         """Who holds which jobs of a queue, by seq; pages are fetched as needed."""
-        cursor = None
-        while True:
-            page = self._caller.run(calls.list_leases(topic, page_size, cursor))
-            yield from page.leases
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return listed(self._caller, lambda cursor: operations.list_leases(topic, page_size, cursor))
 
     def worker(
         self,
         topic: str,
         node: str,
-        handler: Callable[[Job], object],
+        handler: AsyncHandler,
         *,
         slots: int = 1,
         lease_ms: int = 30_000,
         delay_ms: int = 1_000,
         poll_ms: int = 1_000,
-    ) -> Worker:
+    ) -> AsyncWorker:
         """A worker that runs `handler` for the jobs of a queue, `slots` at a time, once its `run` is called."""
-        return Worker(self, self._caller, Plan(topic, node, slots, lease_ms, delay_ms, poll_ms), handler)
+        return AsyncWorker(self, self._caller, WorkerPlan(topic, node, slots, lease_ms, delay_ms, poll_ms), handler)
 
     # --- watch
 
@@ -349,10 +337,10 @@ class Client:
         include_data: bool = True,
         consistency: Literal["eventual", "strong"] = "eventual",
         lenient: bool = False,
-    ) -> Watcher:
+    ) -> AsyncWatcher:
         """What happens in topics, pushed. They are given with the seq to start behind (None: what comes from now on),
         or as names to read from the beginning; `epochs` are the instances that these seqs belong to."""
-        options = calls.watch_options(
+        options = operations.watch_options(
             node, filter, limit, max_batch_bytes, include_meta, include_tags, include_data, consistency
         )
         watch = Watch(
@@ -364,17 +352,17 @@ class Client:
             retries=self._config.retries,
             wait_s=self._caller.retries.backoff_s,
         )
-        return Watcher(self._caller, watch)
+        return AsyncWatcher(self._caller, watch)
 
     # --- the server
 
-    def health(self) -> answers.Health:
-        return self._caller.run(calls.health())
+    async def health(self) -> results.Health:
+        return await self._caller.run(operations.health())
 
-    def ready(self) -> answers.Ready:
+    async def ready(self) -> results.Ready:
         """Raises NotReady or ShuttingDown, after retries, if it is not."""
-        return self._caller.run(calls.ready())
+        return await self._caller.run(operations.ready())
 
-    def metrics(self) -> dict[str, Any]:
+    async def metrics(self) -> dict[str, Any]:
         """The metrics in their JSON form."""
-        return self._caller.run(calls.metrics())
+        return await self._caller.run(operations.metrics())

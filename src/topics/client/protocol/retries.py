@@ -1,6 +1,6 @@
 """When a call is tried again, and how long it waits before: the one place of this rule.
 
-    flow = Retries(...).answered(call)     # a generator: it asks for Attempts and Pauses, a transport carries them out
+    flow = Retries(...).answered(operation)     # a generator: it asks for Attempts and Pauses, a transport carries them out
 
 A refusal (429, 503 with this API's error) has changed nothing: it is always tried again, as late as it says. So is a
 connection that could not be made. After anything else that leaves open whether the call was carried out, it is
@@ -17,19 +17,18 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from topics.client import calls
-from topics.client.calls import Call
 from topics.client.errors import (
     CODES,
     ApiError,
     ClientError,
     ConnectionFailed,
-    DeadlineExceeded,
     Forbidden,
     TopicNotFound,
     UnexpectedAnswer,
 )
-from topics.client.http1 import Answer, Request
+from topics.client.protocol import operations
+from topics.client.protocol.http_parser import Request, Response
+from topics.client.protocol.operations import Operation
 
 T = TypeVar("T")
 
@@ -65,37 +64,37 @@ class Retries(Struct, frozen=True):
     monotonic: Callable[[], float]
     random: Callable[[], float]
 
-    def run(self, call: Call[T]) -> Flow[T]:
-        answer = yield from self.answered(call)
-        return call.parse(answer)
+    def run(self, operation: Operation[T]) -> Flow[T]:
+        answer = yield from self.answered(operation)
+        return operation.parse(answer)
 
-    def once(self, call: Call[T]) -> Flow[T]:
+    def once(self, operation: Operation[T]) -> Flow[T]:
         """Without a second try, for callers that have something else to do meanwhile."""
-        answer = yield from replace(self, retries=0).answered(call)
-        return call.parse(answer)
+        answer = yield from replace(self, retries=0).answered(operation)
+        return operation.parse(answer)
 
-    def answered(self, call: Call[Any], deadline: float | None = None) -> Flow[Answer]:
+    def answered(self, operation: Operation[Any], deadline: float | None = None) -> Flow[Response]:
         """Try until there is an answer other than an error."""
         started = self.monotonic()
         if deadline is None:
-            deadline = started + (self.timeout_ms + call.wait_ms) / 1000
+            deadline = started + (self.timeout_ms + operation.wait_ms) / 1000
         is_window_known = False
         doubt: ClientError | None = None  # an attempt to append that may have been carried out
         tried = 0
         while True:
             try:
-                answer: Answer = yield Attempt(call.request, deadline)
+                answer: Response = yield Attempt(operation.request, deadline)
                 if answer.status < 400:
                     return answer
-                raise error_of(call.request, answer)
+                raise error_of(operation.request, answer)
             except (ApiError, ClientError) as error:
                 failure = error
-            if call.repeat == "keyed" and isinstance(failure, ClientError) and failure.was_sent:
+            if operation.repeat == "keyed" and isinstance(failure, ClientError) and failure.was_sent:
                 doubt = failure
-            if not self._may_repeat(failure, call) or tried >= self.retries:
+            if not self._may_repeat(failure, operation) or tried >= self.retries:
                 raise_last(failure, doubt)
             if doubt is not None and not is_window_known:
-                window_ms = yield from self._window_ms(call, deadline, doubt)
+                window_ms = yield from self._window_ms(operation, deadline, doubt)
                 deadline, is_window_known = min(deadline, started + window_ms / 1000), True
             wait_s = self._wait_s(failure, tried)
             if self.monotonic() + wait_s >= deadline:
@@ -103,21 +102,21 @@ class Retries(Struct, frozen=True):
             yield Pause(wait_s)
             tried += 1
 
-    def _may_repeat(self, error: ApiError | ClientError, call: Call[Any]) -> bool:
+    def _may_repeat(self, error: ApiError | ClientError, operation: Operation[Any]) -> bool:
         if isinstance(error, ApiError):
-            return error.status in REFUSED or (error.status in GATEWAY and call.repeat != "never")
+            return error.status in REFUSED or (error.status in GATEWAY and operation.repeat != "never")
         if isinstance(error, ConnectionFailed):
-            return not error.was_sent or call.repeat != "never"
-        return isinstance(error, UnexpectedAnswer) and error.status in GATEWAY and call.repeat != "never"
+            return not error.was_sent or operation.repeat != "never"
+        return isinstance(error, UnexpectedAnswer) and error.status in GATEWAY and operation.repeat != "never"
 
-    def _window_ms(self, call: Call[Any], deadline: float, failure: Exception) -> Flow[int]:
+    def _window_ms(self, operation: Operation[Any], deadline: float, failure: Exception) -> Flow[int]:
         """How long the topic remembers keys. If nobody can say, the failure stands."""
-        ask = calls.state(call.topic, touch=False)
+        ask = operations.state(operation.topic, touch=False)
         try:
             answer = yield from self.answered(ask, deadline)
             return ask.parse(answer).config.idempotency_window_ms
         except TopicNotFound:
-            return call.window_ms
+            return operation.window_ms
         except Forbidden:
             if self.window_ms:
                 return self.window_ms
@@ -157,7 +156,7 @@ class ErrorAnswer(Struct):
 _decode_error = msgspec.json.Decoder(ErrorAnswer).decode
 
 
-def error_of(request: Request, answer: Answer) -> ApiError | UnexpectedAnswer:
+def error_of(request: Request, answer: Response) -> ApiError | UnexpectedAnswer:
     """The exception that an error answer stands for."""
     try:
         body = _decode_error(answer.body).error
@@ -182,7 +181,7 @@ def error_of(request: Request, answer: Answer) -> ApiError | UnexpectedAnswer:
     )
 
 
-def retry_after_ms(answer: Answer, detail: dict[str, Any]) -> int | None:
+def retry_after_ms(answer: Response, detail: dict[str, Any]) -> int | None:
     """How long the server asks to wait; the detail is more exact than the header."""
     exact = detail.get("retry_after_ms")
     if isinstance(exact, int) and exact >= 0:
@@ -190,13 +189,4 @@ def retry_after_ms(answer: Answer, detail: dict[str, Any]) -> int | None:
     text = answer.headers.get("retry-after", "").strip()
     return (
         min(int(text), int(RETRY_AFTER_MAX_S)) * 1000 if text.isascii() and text.isdigit() and len(text) < 10 else None
-    )
-
-
-def deadline_error(request: Request, was_sent: bool) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        "no answer in time; the server may have carried it out" if was_sent else "no connection in time",
-        method=request.method,
-        path=request.path,
-        was_sent=was_sent,
     )

@@ -65,7 +65,7 @@ class Request(Struct, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
@@ -90,7 +90,7 @@ def _compress(body: bytes) -> bytes:
     return packer.compress(body) + packer.flush()
 
 
-class AnswerReader:
+class ResponseReader:
     """One answer: feed bytes, take what is there of the body."""
 
     def __init__(self, request: Request) -> None:
@@ -136,8 +136,8 @@ class AnswerReader:
         parts, self._parts = self._parts, []
         return parts
 
-    def answer(self) -> Answer:
-        return Answer(self.status, self.headers, self.take())
+    def answer(self) -> Response:
+        return Response(self.status, self.headers, self.take())
 
     # --- what the parser calls
 

@@ -13,10 +13,10 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Struct
 
-from topics.client import answers
-from topics.client.answers import NewRecord
+from topics.client import results
 from topics.client.errors import UnexpectedAnswer
-from topics.client.http1 import Answer, Request
+from topics.client.protocol.http_parser import Request, Response
+from topics.client.results import NewRecord, Page
 from topics.errors import InvalidRequest
 from topics.model import Discard, Durability, TagMatch, TopicConfig, TopicType
 
@@ -56,7 +56,7 @@ class ConfigFields(TypedDict, total=False):
     leases_durable: bool
 
 
-class Call(Struct, Generic[T], frozen=True):
+class Operation(Struct, Generic[T], frozen=True):
     """One call. `type` is that of the answer; `wait_ms` is added to the time that it may take."""
 
     request: Request
@@ -66,7 +66,7 @@ class Call(Struct, Generic[T], frozen=True):
     topic: str = ""  # of a keyed append
     window_ms: int = TopicConfig().idempotency_window_ms  # that it creates the topic with, if it does
 
-    def parse(self, answer: Answer) -> T:
+    def parse(self, answer: Response) -> T:
         try:
             return msgspec.json.decode(answer.body, type=self.type)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -81,23 +81,23 @@ class Call(Struct, Generic[T], frozen=True):
 # --- topics
 
 
-def put_topic(topic: str, config: Config | None, fields: Mapping[str, Any]) -> Call[answers.TopicPut]:
+def put_topic(topic: str, config: Config | None, fields: Mapping[str, Any]) -> Operation[results.TopicPut]:
     body = {**config_body(config), **fields}
-    return Call(Request("PUT", topic_path(topic), encode(body), JSON), answers.TopicPut)
+    return Operation(Request("PUT", topic_path(topic), encode(body), JSON), results.TopicPut)
 
 
-def state(topic: str, touch: bool) -> Call[answers.TopicState]:
-    return Call(Request("GET", with_query(topic_path(topic), touch=None if touch else False)), answers.TopicState)
+def state(topic: str, touch: bool) -> Operation[results.TopicState]:
+    return Operation(Request("GET", with_query(topic_path(topic), touch=None if touch else False)), results.TopicState)
 
 
-def list_topics(prefix: str, page_size: int, cursor: str | None, touch: bool) -> Call[answers.TopicPage]:
+def list_topics(prefix: str, page_size: int, cursor: str | None, touch: bool) -> Operation[Page[results.TopicListed]]:
     path = with_query("/v0/topics", prefix=prefix or None, page_size=page_size, cursor=cursor, touch=touch or None)
-    return Call(Request("GET", path), answers.TopicPage)
+    return Operation(Request("GET", path), results.TopicPage)
 
 
-def delete_topic(topic: str, if_empty: bool) -> Call[answers.TopicDeleted]:
+def delete_topic(topic: str, if_empty: bool) -> Operation[results.TopicDeleted]:
     path = with_query(topic_path(topic), if_empty=if_empty or None)
-    return Call(Request("DELETE", path), answers.TopicDeleted)
+    return Operation(Request("DELETE", path), results.TopicDeleted)
 
 
 # --- records
@@ -113,7 +113,7 @@ def append(
     create: bool | None,
     config: Config | None,
     disable_backpressure: bool,
-) -> Call[answers.Written]:
+) -> Operation[results.Written]:
     key = key_of(idempotency_key, idempotent)
     settings = None if config is None else config_body(config)
     body = given(
@@ -126,7 +126,7 @@ def append(
     )
     request = Request("POST", with_query(topic_path(topic), return_seqs=False), encode(body), JSON)
     window_ms = (settings or {}).get("idempotency_window_ms", TopicConfig().idempotency_window_ms)
-    return Call(request, answers.Written, repeat_of(key), topic=topic, window_ms=window_ms)
+    return Operation(request, results.Written, repeat_of(key), topic=topic, window_ms=window_ms)
 
 
 def append_bulk(
@@ -139,7 +139,7 @@ def append_bulk(
     idempotent: bool,
     create: bool | None,
     disable_backpressure: bool,
-) -> Call[answers.Written]:
+) -> Operation[results.Written]:
     key = key_of(idempotency_key, idempotent)
     path = with_query(
         topic_path(topic),
@@ -149,7 +149,7 @@ def append_bulk(
         create=create,
         disable_backpressure=disable_backpressure or None,
     )
-    return Call(Request("POST", path, body, headers), answers.Written, repeat_of(key), topic=topic)
+    return Operation(Request("POST", path, body, headers), results.Written, repeat_of(key), topic=topic)
 
 
 def ndjson_body(lines: bytes | str | Iterable[bytes | str]) -> bytes:
@@ -192,7 +192,7 @@ def diff(
     epoch: int | None = None,
     filter: Match | None = None,
     from_ts: int | None = None,
-) -> Call[answers.Diff]:
+) -> Operation[results.Diff]:
     body = given(
         from_seq=from_seq,
         limit=limit,
@@ -205,14 +205,14 @@ def diff(
         filter=None if filter is None else match_of(filter),
         from_ts=from_ts,
     )
-    return Call(Request("POST", f"{topic_path(topic)}/diff", encode(body), JSON), answers.Diff, wait_ms=wait_ms)
+    return Operation(Request("POST", f"{topic_path(topic)}/diff", encode(body), JSON), results.Diff, wait_ms=wait_ms)
 
 
 def delete_records(
     topic: str, before_seq: int | None, match: Match | None, epoch: int | None
-) -> Call[answers.RecordsDeleted]:
+) -> Operation[results.RecordsDeleted]:
     body = given(before_seq=before_seq, match=None if match is None else match_of(match), epoch=epoch)
-    return Call(Request("POST", f"{topic_path(topic)}/delete", encode(body), JSON), answers.RecordsDeleted)
+    return Operation(Request("POST", f"{topic_path(topic)}/delete", encode(body), JSON), results.RecordsDeleted)
 
 
 def export(topic: str, after: int, last: int | None, epoch: int | None) -> Request:
@@ -225,36 +225,36 @@ def export(topic: str, after: int, last: int | None, epoch: int | None) -> Reque
 
 def put_router(
     router: str, source: str, dest: str, filter: Match | None, fields: Mapping[str, Any]
-) -> Call[answers.Router]:
+) -> Operation[results.Router]:
     chosen = {name: value for name, value in fields.items() if value is not None}
     body = given(source=source, dest=dest, filter=None if filter is None else match_of(filter)) | chosen
-    return Call(Request("PUT", router_path(router), encode(body), JSON), answers.Router)
+    return Operation(Request("PUT", router_path(router), encode(body), JSON), results.Router)
 
 
-def router(name: str) -> Call[answers.Router]:
-    return Call(Request("GET", router_path(name)), answers.Router)
+def router(name: str) -> Operation[results.Router]:
+    return Operation(Request("GET", router_path(name)), results.Router)
 
 
 def list_routers(
     prefix: str, source: str | None, dest: str | None, page_size: int, cursor: str | None
-) -> Call[answers.RouterPage]:
+) -> Operation[Page[results.RouterListed]]:
     path = with_query(
         "/v0/routers", prefix=prefix or None, source=source, dest=dest, page_size=page_size, cursor=cursor
     )
-    return Call(Request("GET", path), answers.RouterPage)
+    return Operation(Request("GET", path), results.RouterPage)
 
 
-def delete_router(name: str) -> Call[answers.RouterDeleted]:
-    return Call(Request("DELETE", router_path(name)), answers.RouterDeleted)
+def delete_router(name: str) -> Operation[results.RouterDeleted]:
+    return Operation(Request("DELETE", router_path(name)), results.RouterDeleted)
 
 
 # --- queues
 
 
-def claim(topic: str, node: str, max_jobs: int, lease_ms: int | None) -> Call[answers.Claimed]:
+def claim(topic: str, node: str, max_jobs: int, lease_ms: int | None) -> Operation[results.Claimed]:
     """Not repeated once sent: the jobs of a lost answer would stay leased, and another claim would lease more."""
     body = given(node=node, max=max_jobs, lease_ms=lease_ms)
-    return Call(Request("POST", f"{topic_path(topic)}/claim", encode(body), JSON), answers.Claimed, "never")
+    return Operation(Request("POST", f"{topic_path(topic)}/claim", encode(body), JSON), results.Claimed, "never")
 
 
 def settle(
@@ -262,37 +262,37 @@ def settle(
     kind: type[T],
     topic: str,
     node: str,
-    jobs: Sequence[answers.Job | int],
+    jobs: Sequence[results.Job | int],
     **fields: int,
-) -> Call[T]:
+) -> Operation[T]:
     """Ack, nack or extend. Jobs are named with their lease, so that a late call cannot hit a later delivery."""
     body = {
         "node": node,
-        "seqs": [job.seq if isinstance(job, answers.Job) else job for job in jobs],
-        "lease_ids": [job.lease_id if isinstance(job, answers.Job) else "" for job in jobs],
+        "seqs": [job.seq if isinstance(job, results.Job) else job for job in jobs],
+        "lease_ids": [job.lease_id if isinstance(job, results.Job) else "" for job in jobs],
         **fields,
     }
-    return Call(Request("POST", f"{topic_path(topic)}/{verb}", encode(body), JSON), kind)
+    return Operation(Request("POST", f"{topic_path(topic)}/{verb}", encode(body), JSON), kind)
 
 
-def redrive(topic: str, match: Match | None, max_jobs: int | None) -> Call[answers.Redriven]:
+def redrive(topic: str, match: Match | None, max_jobs: int | None) -> Operation[results.Redriven]:
     """Not repeated once sent if it is bounded: each time it would bring back as many again."""
     body = given(match=None if match is None else match_of(match), max=max_jobs)
     repeat: Repeat = "always" if max_jobs is None else "never"
-    return Call(Request("POST", f"{topic_path(topic)}/redrive", encode(body), JSON), answers.Redriven, repeat)
+    return Operation(Request("POST", f"{topic_path(topic)}/redrive", encode(body), JSON), results.Redriven, repeat)
 
 
-def list_leases(topic: str, page_size: int, cursor: str | None) -> Call[answers.LeasePage]:
+def list_leases(topic: str, page_size: int, cursor: str | None) -> Operation[Page[results.Lease]]:
     path = with_query(f"{topic_path(topic)}/leases", page_size=page_size, cursor=cursor)
-    return Call(Request("GET", path), answers.LeasePage)
+    return Operation(Request("GET", path), results.LeasePage)
 
 
 # --- watch
 
 
-def watch(body: Mapping[str, Any], lenient: bool) -> Call[answers.WatchSession]:
+def watch(body: Mapping[str, Any], lenient: bool) -> Operation[results.WatchSession]:
     path = with_query("/v0/watch", lenient=lenient or None)
-    return Call(Request("POST", path, encode(body), JSON), answers.WatchSession)
+    return Operation(Request("POST", path, encode(body), JSON), results.WatchSession)
 
 
 def watch_options(
@@ -320,16 +320,16 @@ def watch_options(
 # --- the server
 
 
-def health() -> Call[answers.Health]:
-    return Call(Request("GET", "/v0/health"), answers.Health)
+def health() -> Operation[results.Health]:
+    return Operation(Request("GET", "/v0/health"), results.Health)
 
 
-def ready() -> Call[answers.Ready]:
-    return Call(Request("GET", "/v0/ready"), answers.Ready)
+def ready() -> Operation[results.Ready]:
+    return Operation(Request("GET", "/v0/ready"), results.Ready)
 
 
-def metrics() -> Call[dict[str, Any]]:
-    return Call(Request("GET", "/v0/metrics", headers=(("accept", "application/json"),)), dict[str, Any])
+def metrics() -> Operation[dict[str, Any]]:
+    return Operation(Request("GET", "/v0/metrics", headers=(("accept", "application/json"),)), dict[str, Any])
 
 
 # --- pieces

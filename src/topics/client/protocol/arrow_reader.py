@@ -1,7 +1,11 @@
-"""Reading on, without a socket: where a consumer stands, and Arrow batches out of the bytes of an export.
+"""Arrow batches out of the bytes of an export, as they arrive. Knows no socket; pyarrow is imported on first use.
 
-Invariant of a Cursor: `seq` and `epoch` are those behind the last item handed out; reading on from them misses
-nothing, and repeats nothing that was handed out.
+An Arrow stream is a row of messages:
+
+    0xFFFFFFFF    u32
+    length        i32    of the metadata; 0 ends the stream
+    metadata             a flatbuffer `Message`, one of whose fields is the length of the body
+    body
 """
 
 import struct
@@ -10,57 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from topics.client import calls
-from topics.client.answers import Diff, ExportInfo, Record
-from topics.client.calls import Call
 from topics.client.errors import UnexpectedAnswer
+from topics.client.results import ExportInfo
 from topics.model import Tombstone
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Item = Record | Tombstone
-
-
-class Cursor:
-    """The way of a consumer through a topic: gives the next diff to make, takes its answer, hands out items."""
-
-    def __init__(self, topic: str, seq: int, epoch: int | None, from_ts: int | None, **options: Any) -> None:
-        self.topic = topic
-        self.seq = seq
-        self.epoch = epoch
-        self.is_caught_up = False
-        self._options = options
-        self._from_ts = from_ts
-        self._items: deque[tuple[Item, int, int]] = deque()  # with cursor and epoch behind each
-        self._next = (seq, epoch)  # from where the next diff reads
-
-    def call(self, wait_ms: int) -> Call[Diff]:
-        seq, epoch = self._next
-        return calls.diff(self.topic, seq, epoch=epoch, from_ts=self._from_ts, wait_ms=wait_ms, **self._options)
-
-    def take(self, diff: Diff) -> None:
-        self._from_ts = None
-        self.is_caught_up = diff.caught_up
-        self._next = (diff.next_from_seq, diff.epoch)
-        if diff.tombstone is not None:
-            self._items.append((diff.tombstone, diff.tombstone.earliest_seq - 1, diff.epoch))
-        self._items += [(record, record.seq, diff.epoch) for record in diff.records]
-        if self._items:
-            self._items[-1] = (self._items[-1][0], diff.next_from_seq, diff.epoch)
-        else:
-            self.seq, self.epoch = diff.next_from_seq, diff.epoch
-
-    def pop(self) -> Item | None:
-        """The next item, or None if a diff is needed first."""
-        if not self._items:
-            return None
-        item, self.seq, self.epoch = self._items.popleft()
-        return item
-
-
-# --- Arrow. A stream is messages: 0xFFFFFFFF, length of the metadata (i32), metadata (a flatbuffer `Message`), body.
-# The length of the body is a field of the metadata; a length of 0 ends the stream.
 
 PREFIX: Final = struct.Struct("<Ii")
 CONTINUATION: Final = 0xFFFFFFFF
