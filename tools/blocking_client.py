@@ -1,7 +1,7 @@
 """Writes the blocking client, `topics.client.blocking`, from the asyncio one, `topics.client.aio`.
 
     python -m tools.blocking_client            write the generated modules
-    python -m tools.blocking_client --check    write nothing; fail if a module is not what would be written
+    python -m tools.blocking_client --check    write nothing; fail if a module would change
 
 The rewrite goes token by token: `async` and `await` are dropped, `Awaitable[X]` becomes `X`, a name that begins with
 Async loses the prefix, and a few names have a twin of their own. Words in docstrings and comments change in the same
@@ -97,10 +97,11 @@ def between(lines: list[str], start: tuple[int, int], stop: tuple[int, int]) -> 
     return lines[row - 1][column:] + "".join(lines[row : last - 1]) + lines[last - 1][:end]
 
 
-def formatted(source: str, path: Path) -> str:
-    named = ("--quiet", "--no-cache", "--stdin-filename", str(path), "-")
-    fixed = ruff("check", "--fix", "--unsafe-fixes", "--select", RUFF_FIXES, *named, text=source)
-    return ruff("format", *named, text=fixed)
+def formatted(source: str, name: str) -> str:
+    """The text as Ruff lays it out; imports sort as those of a file at that place do."""
+    place = ("--quiet", "--no-cache", "--stdin-filename", str(ROOT / TARGET / name), "-")
+    fixed = ruff("check", "--fix", "--unsafe-fixes", "--select", RUFF_FIXES, *place, text=source)
+    return ruff("format", *place, text=fixed)
 
 
 def ruff(*arguments: str, text: str) -> str:
@@ -113,15 +114,14 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     texts = {}
     for source in sorted((root / SOURCE).glob("*.py")):
         if source.stem not in BY_HAND:
-            path = root / TARGET / source.name
             head = f"# Generated from {SOURCE / source.name} by `python -m tools.blocking_client`. Do not edit.\n"
-            texts[path] = formatted(head + rewritten(source.read_text()), path)
+            text = formatted(head + rewritten(source.read_text()), source.name)
+            texts[root / TARGET / source.name] = text
     return texts
 
 
-def stale(root: Path = ROOT) -> list[Path]:
-    """The modules of the blocking client that are not what would be written: changed, absent, or without a source."""
-    texts = generated(root)
+def differing(texts: dict[Path, str], root: Path) -> list[Path]:
+    """The modules that are not what they should be: changed, absent, or without a source."""
     changed = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
     extra = [path for path in (root / TARGET).glob("*.py") if path not in texts and path.stem not in BY_HAND]
     return sorted(changed + extra)
@@ -129,16 +129,15 @@ def stale(root: Path = ROOT) -> list[Path]:
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.blocking_client", description="Write the blocking client.")
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; fail if a module is not what would be written"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a module would change")
+    texts = generated(root)
     if not parser.parse_args(arguments).check:
-        for path, text in generated(root).items():
+        for path, text in texts.items():
             path.write_text(text)
-    differing = stale(root)
-    for path in differing:
+    found = differing(texts, root)
+    for path in found:
         print(f"{path.relative_to(root)} is not what `python -m tools.blocking_client` writes", file=sys.stderr)
-    return 1 if differing else 0
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -159,7 +159,7 @@ def batch_message() -> bytes:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"this is no Arrow stream at all", "does not begin as one"),
+        (b"this is no Arrow stream at all", "does not start like one"),
         (schema_message() + b"\xff\xff\xff\xff\0\0\0\0", "does not say what it covers"),
         (b"\xff\xff\xff\xff\x10\0\0\0" + b"\xff" * 16, "it is not Arrow"),
         (b"\xff\xff\xff\xff\x10\0\0\0", "ends too early"),

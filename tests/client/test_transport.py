@@ -96,13 +96,13 @@ def test_a_read_whose_answer_was_cut_off_is_made_again(script: Script, connect: 
         (b"HTTP/1.1 200 OK\r\nx: " + b"y" * HEAD_BYTES_MAX, "longer than"),
         (answer(b"not gzip", "200 OK", "content-encoding: gzip"), "gzip is corrupt"),
         (answer(gzip.compress(HEALTH)[:-9], "200 OK", "content-encoding: gzip"), "gzip ends too early"),
-        (answer(b"<html>"), "not what the API says"),
-        (answer(b"\xff\xfe"), "not what the API says"),
+        (answer(b"<html>"), "not what the API promises"),
+        (answer(b"\xff\xfe"), "not what the API promises"),
         (answer(b'{"status":"ok"}'), "missing required field `version`"),
         (answer(b'{"status":1,"version":"9","uptime_ms":1}'), r"Expected `str`, got `int` - at `\$.status`"),
-        (answer(b"", "204 No Content"), "not what the API says"),
+        (answer(b"", "204 No Content"), "not what the API promises"),
         (answer(b"moved", "302 Found", "location: http://elsewhere/"), "302"),
-        (answer(b"<html>", "404 Not Found"), "status 404 with a body that is not of this API"),
+        (answer(b"<html>", "404 Not Found"), "status 404 with a body that this API does not send"),
     ],
 )
 def test_what_is_not_an_answer_of_the_api_is_told(script: Script, connect: Connect, text: bytes, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What a client is made of: where the server is, the key, and how long to try. This is what a pickle of it holds."""
+"""What makes a client: where the server is, the key, and how long to try. A pickled client holds nothing else."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from topics.settings import ClientSettings
 
 
 class ClientConfig(Struct, frozen=True):
-    """The arguments of a client, checked. The token is in no repr."""
+    """The arguments of a client, checked. No repr shows the token."""
 
     endpoint: Endpoint
     token: str
@@ -24,7 +24,7 @@ class ClientConfig(Struct, frozen=True):
     def of(
         cls, url: str | None, token: str | None, timeout_ms: int, retries: int, gzip: bool, window_ms: int
     ) -> "ClientConfig":
-        """With what the environment says for what is not given."""
+        """Take url and token from the environment where they are None."""
         settings = ClientSettings.load() if url is None or token is None else ClientSettings()
         url = settings.url if url is None else url
         token = settings.token if token is None else token
@@ -32,7 +32,7 @@ class ClientConfig(Struct, frozen=True):
             if number < 0:
                 raise InvalidRequest(f"{name} is {number}; it must not be negative")
         if not token.isascii() or not token.isprintable():
-            raise InvalidRequest("the token has characters that no key has")
+            raise InvalidRequest("the token contains characters that no key has")
         return cls(Endpoint.parse(url), token, timeout_ms, retries, gzip, window_ms)
 
     def headers(self) -> str:

@@ -1,4 +1,4 @@
-"""The client for asyncio: each method is one operation, a stream or a worker. It pickles without its connections."""
+"""The client for asyncio. Each method is an operation, a stream or a worker. Connections are not pickled."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
@@ -74,17 +74,17 @@ class AsyncClient:
     async def put_topic(
         self, topic: str, config: Config | None = None, **fields: Unpack[ConfigFields]
     ) -> results.TopicPut:
-        """Create a topic or replace its whole config: what is left out returns to its default."""
+        """Create a topic, or replace its whole config: a field left out returns to its default."""
         return await self._caller.run(operations.put_topic(topic, config, fields))
 
     async def state(self, topic: str, *, touch: bool = True) -> results.TopicState:
-        """A topic as it is now. `touch=False` does not count as a read."""
+        """The topic as it is now. With `touch=False` this does not count as a read."""
         return await self._caller.run(operations.state(topic, touch))
 
     def topics(
         self, prefix: str = "", *, page_size: int = 1000, touch: bool = False
     ) -> AsyncIterator[results.TopicListed]:
-        """All topics whose names begin so, by name; pages are fetched as needed."""
+        """All topics whose names start with the prefix, by name; pages are fetched as needed."""
         return listed(self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch))
 
     async def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeleted:
@@ -104,7 +104,7 @@ class AsyncClient:
         config: Config | None = None,
         disable_backpressure: bool = False,
     ) -> results.Written:
-        """Append records, all or none. Without a key of yours each call gets one, unless `idempotent` is False."""
+        """Append records, all or none. A call without a key gets one, unless `idempotent` is False."""
         return await self._caller.run(
             operations.append(
                 topic,
@@ -129,7 +129,7 @@ class AsyncClient:
         create: bool | None = None,
         disable_backpressure: bool = False,
     ) -> results.Written:
-        """Append records given as JSON lines, `{"data":…}` each."""
+        """Append records given as JSON lines, each of them `{"data":…}`."""
         return await self._caller.run(
             operations.append_bulk(
                 topic,
@@ -154,7 +154,7 @@ class AsyncClient:
         create: bool | None = None,
         disable_backpressure: bool = False,
     ) -> results.Written:
-        """Append the rows of an Arrow table: `data` as JSON texts, and `tag`, `node`, `meta` if there are any."""
+        """Append the rows of an Arrow table: `data` as JSON texts, and optionally `tag`, `node` and `meta`."""
         return await self._caller.run(
             operations.append_bulk(
                 topic,
@@ -183,7 +183,7 @@ class AsyncClient:
         filter: Match | None = None,
         from_ts: int | None = None,
     ) -> results.Diff:
-        """What lies above a cursor; `next_from_seq` of the answer is the next one."""
+        """Read what lies above a cursor. The next cursor is `next_from_seq` of the result."""
         return await self._caller.run(
             operations.diff(
                 topic,
@@ -216,7 +216,7 @@ class AsyncClient:
         filter: Match | None = None,
         from_ts: int | None = None,
     ) -> AsyncConsumer:
-        """Records and tombstones above a cursor, in order; for ever, or with `follow=False` up to the head."""
+        """Records and tombstones above a cursor, in order: for ever, or up to the head with `follow=False`."""
         cursor = Cursor(
             topic,
             from_seq,
@@ -232,13 +232,13 @@ class AsyncClient:
         return AsyncConsumer(self._caller, cursor, wait_ms if follow else 0, follow)
 
     def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> AsyncExport:
-        """The live records above `after` as of now, as Arrow batches. To be used with `async with`."""
+        """The live records above `after` as of now, as Arrow batches. Use it in an `async with`."""
         return started(AsyncExport(self._caller, operations.export(topic, after, last, epoch)))
 
     async def delete_records(
         self, topic: str, *, before_seq: int | None = None, match: Match | None = None, epoch: int | None = None
     ) -> results.RecordsDeleted:
-        """Delete the records below a seq, or whose tag matches, or both; with an epoch, of that instance only."""
+        """Delete records below a seq, records whose tag matches, or both. With an epoch, only of that instance."""
         return await self._caller.run(operations.delete_records(topic, before_seq, match, epoch))
 
     # --- routers
@@ -256,7 +256,7 @@ class AsyncClient:
         allow_cycle: bool | None = None,
         guarantee: Literal["at_least_once", "exactly_once"] | None = None,
     ) -> results.Router:
-        """Copy what is committed to `source` from now on into `dest`."""
+        """Copy into `dest` what is committed to `source` from now on."""
         fields = {
             "preserve_node": preserve_node,
             "preserve_tag": preserve_tag,
@@ -272,7 +272,7 @@ class AsyncClient:
     def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None, page_size: int = 1000
     ) -> AsyncIterator[results.RouterListed]:
-        """All routers that fit, by name; pages are fetched as needed."""
+        """All routers that match, by name; pages are fetched as needed."""
         return listed(self._caller, lambda cursor: operations.list_routers(prefix, source, dest, page_size, cursor))
 
     async def delete_router(self, name: str) -> results.RouterDeleted:
@@ -281,11 +281,11 @@ class AsyncClient:
     # --- queues
 
     async def claim(self, topic: str, node: str, *, max_jobs: int = 1, lease_ms: int | None = None) -> results.Claimed:
-        """Lease jobs of a queue; fewer than asked for, or none, is no error."""
+        """Lease up to `max_jobs` jobs of a queue. It may have fewer, or none."""
         return await self._caller.run(operations.claim(topic, node, max_jobs, lease_ms))
 
     async def ack(self, topic: str, node: str, jobs: Sequence[Job | int]) -> results.Acked:
-        """Complete jobs. Given as Job, one counts only under the very lease it was claimed with."""
+        """Complete jobs. A Job, unlike a seq, counts only under the lease it was claimed with."""
         return await self._caller.run(operations.settle("ack", results.Acked, topic, node, jobs))
 
     async def nack(self, topic: str, node: str, jobs: Sequence[Job | int], *, delay_ms: int = 0) -> results.Nacked:
@@ -293,13 +293,13 @@ class AsyncClient:
         return await self._caller.run(operations.settle("nack", results.Nacked, topic, node, jobs, delay_ms=delay_ms))
 
     async def extend(self, topic: str, node: str, jobs: Sequence[Job | int], *, lease_ms: int) -> results.Extended:
-        """Let leases end `lease_ms` from now."""
+        """Make leases end `lease_ms` from now."""
         return await self._caller.run(
             operations.settle("extend", results.Extended, topic, node, jobs, lease_ms=lease_ms)
         )
 
     async def redrive(self, topic: str, *, match: Match | None = None, max_jobs: int | None = None) -> results.Redriven:
-        """Bring the dead letters of a queue back into it: all, those whose tag matches, or only so many."""
+        """Bring dead letters back into their queue: all, those whose tag matches, or at most `max_jobs`."""
         return await self._caller.run(operations.redrive(topic, match, max_jobs))
 
     def leases(self, topic: str, *, page_size: int = 1000) -> AsyncIterator[results.Lease]:
@@ -317,7 +317,7 @@ class AsyncClient:
         delay_ms: int = 1_000,
         poll_ms: int = 1_000,
     ) -> AsyncWorker:
-        """A worker that runs `handler` for the jobs of a queue, `slots` at a time, once its `run` is called."""
+        """A worker that runs `handler` for the jobs of a queue, `slots` at a time. Call its `run` to start."""
         return AsyncWorker(self, self._caller, WorkerPlan(topic, node, slots, lease_ms, delay_ms, poll_ms), handler)
 
     # --- watch
@@ -338,8 +338,11 @@ class AsyncClient:
         consistency: Literal["eventual", "strong"] = "eventual",
         lenient: bool = False,
     ) -> AsyncWatcher:
-        """What happens in topics, pushed. They are given with the seq to start behind (None: what comes from now on),
-        or as names to read from the beginning; `epochs` are the instances that these seqs belong to."""
+        """What happens in topics, pushed by the server.
+
+        Map each topic to the seq to start behind, or to None for what comes from now on. A list of names reads each
+        from the beginning. `epochs` are the instances that the seqs belong to.
+        """
         options = operations.watch_options(
             node, filter, limit, max_batch_bytes, include_meta, include_tags, include_data, consistency
         )
@@ -360,9 +363,9 @@ class AsyncClient:
         return await self._caller.run(operations.health())
 
     async def ready(self) -> results.Ready:
-        """Raises NotReady or ShuttingDown, after retries, if it is not."""
+        """Raise NotReady or ShuttingDown, after retries, if the server is not ready."""
         return await self._caller.run(operations.ready())
 
     async def metrics(self) -> dict[str, Any]:
-        """The metrics in their JSON form."""
+        """The metrics, as JSON."""
         return await self._caller.run(operations.metrics())

@@ -1,1 +1,4 @@
-"""The blocking client: `sockets` and `concurrency` by hand, the rest by `python -m tools.blocking_client` from `aio`."""
+"""The blocking client.
+
+`sockets` and `concurrency` are written by hand; `python -m tools.blocking_client` writes the rest from `aio`.
+"""

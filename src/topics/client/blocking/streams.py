@@ -1,5 +1,5 @@
 # Generated from src/topics/client/aio/streams.py by `python -m tools.blocking_client`. Do not edit.
-"""What a Client reads for a while: consumers, exports, watches."""
+"""What a Client reads from over time: lists, consumers, exports, watches."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -32,8 +32,8 @@ def listed(caller: Caller, page_after: Callable[[str | None], Operation[Page[T]]
 
 
 class Consumer(Iterator[Item]):
-    """Records and tombstones in order. Store `cursor` and `epoch` once the last item is dealt with: they are what
-    `consume` takes to go on behind it. An error ends no consumer: the next `next` tries again."""
+    """Records and tombstones, in order. Store `cursor` and `epoch` when you are done with an item: pass both to
+    `consume` to go on behind it. An error does not end a consumer: the next `next` tries again."""
 
     def __init__(self, caller: Caller, cursor: Cursor, wait_ms: int, follows: bool) -> None:
         self._caller = caller
@@ -58,7 +58,7 @@ class Consumer(Iterator[Item]):
 
 
 class Export(Iterator["pa.RecordBatch"]):
-    """An export: its batches, and in `info` what it covers, `lost` included."""
+    """The batches of an export. `info` says what they cover, and what is lost."""
 
     info: ExportInfo
 
@@ -96,7 +96,7 @@ class Export(Iterator["pa.RecordBatch"]):
         self._reader.feed(self._body.read(self._caller.read_deadline()))
 
     def read_all(self) -> "pa.Table":
-        """The rest as one table."""
+        """The rest of the export, as one table."""
         import pyarrow as pa
 
         return pa.Table.from_batches(list(self), self.schema)
@@ -110,14 +110,14 @@ class Export(Iterator["pa.RecordBatch"]):
 
 
 class Watcher(Iterator[WatchEvent]):
-    """The events of a watch. It reconnects by itself and goes on where it was; what it cannot mend is raised, and
-    then `positions` and `epochs` are what a new watch takes to go on."""
+    """The events of a watch. It reconnects by itself and goes on where it was. An error that it cannot recover from
+    is raised; pass `positions` and `epochs` to a new watch to go on."""
 
     def __init__(self, caller: Caller, watch: Watch) -> None:
         self._caller = caller
         self._watch = watch
         self._steps = watch.steps()
-        self._step: Step | None = None  # to be done
+        self._step: Step | None = None  # the step under way
         self._body: Body | None = None
         self._failure: Exception | None = None
 
@@ -134,7 +134,7 @@ class Watcher(Iterator[WatchEvent]):
             raise self._failure
         try:
             while not isinstance(step := self._step or next(self._steps), Emit):
-                self._step = step  # done again if this is interrupted
+                self._step = step  # repeated if it is interrupted
                 try:
                     outcome = self._do(step)
                 except (ApiError, ClientError) as error:
@@ -166,7 +166,7 @@ class Watcher(Iterator[WatchEvent]):
         return None
 
     def close(self) -> None:
-        """End the watch. Its session ends by itself after five minutes."""
+        """End the watch. The server ends its session after five minutes."""
         self._leave()
         self._steps.close()
         self._step = None

@@ -28,7 +28,7 @@ NUMBERS: Final = (b"epoch", b"head_seq", b"earliest_seq", b"after", b"last")  # 
 
 
 class ArrowReader:
-    """Cuts an Arrow stream into batches as its bytes come."""
+    """Cuts an Arrow stream into batches as its bytes arrive."""
 
     def __init__(self, method: str, path: str) -> None:
         self._method, self._path = method, path
@@ -40,7 +40,7 @@ class ArrowReader:
         self.is_over = False
 
     def feed(self, parts: list[bytes]) -> None:
-        """The next bytes of the stream; none of them at its end."""
+        """Take the next bytes of the stream; an empty list is its end."""
         import pyarrow as pa
 
         if not parts:
@@ -60,7 +60,7 @@ class ArrowReader:
         return self._batches.popleft() if self._batches else None
 
     def _read(self, pa: Any, message: Any) -> None:
-        """pyarrow takes a message for what it is asked to read it as, so its type is checked here."""
+        """Read a message. pyarrow reads it as whatever it is told to, so its type is checked here."""
         if message.type != ("schema" if self.schema is None else "record batch"):
             raise ValueError(f"a message of type {message.type!r} is out of place")
         if self.schema is None:
@@ -71,13 +71,13 @@ class ArrowReader:
         self._batches.append(batch)
 
     def _message(self) -> bytes | None:
-        """The next message, if all of it is there."""
+        """The next message, if all of it has arrived."""
         pending = self._pending
         if self._has_end or len(pending) < self._need_bytes:
             return None
         marker, metadata_bytes = PREFIX.unpack_from(pending)
         if marker != CONTINUATION or metadata_bytes < 0:
-            raise ValueError("a message does not begin as one")
+            raise ValueError("a message does not start like one")
         if not metadata_bytes:
             self._has_end = True
             return None
@@ -93,7 +93,7 @@ class ArrowReader:
         return text
 
     def info(self) -> ExportInfo:
-        """What the schema's metadata says of the export."""
+        """What the export covers, from the metadata of its schema."""
         said: dict[bytes, bytes] = (self.schema.metadata if self.schema is not None else None) or {}
         try:
             epoch, head, earliest, after, last = (int(said[b"topics.%b" % name]) for name in NUMBERS)

@@ -16,7 +16,7 @@ Item = Record | Tombstone
 
 
 class Cursor:
-    """The way of a consumer through a topic: gives the next diff to make, takes its answer, hands out items."""
+    """A consumer's way through a topic: names the next diff, takes its result, hands out items."""
 
     def __init__(self, topic: str, seq: int, epoch: int | None, from_ts: int | None, **options: Any) -> None:
         self.topic = topic
@@ -25,8 +25,8 @@ class Cursor:
         self.is_caught_up = False
         self._options = options
         self._from_ts = from_ts
-        self._items: deque[tuple[Item, int, int]] = deque()  # with cursor and epoch behind each
-        self._next = (seq, epoch)  # from where the next diff reads
+        self._items: deque[tuple[Item, int, int]] = deque()  # each with the seq and epoch behind it
+        self._next = (seq, epoch)  # where the next diff starts
 
     def next_diff(self, wait_ms: int) -> Operation[Diff]:
         seq, epoch = self._next

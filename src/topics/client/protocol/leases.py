@@ -19,13 +19,13 @@ DOUBLINGS_MAX: Final = 30
 
 
 class WorkerPlan(Struct, frozen=True):
-    """What a worker was told. Times in milliseconds."""
+    """How a worker works. Times are in milliseconds."""
 
     topic: str
     node: str
-    slots: int  # handlers at a time
+    slots: int  # handlers that run at a time
     lease_ms: int
-    delay_ms: int  # after a first failure
+    delay_ms: int  # after the first failure of a job
     poll_ms: int  # how often to look for jobs whose lease or delay has ended
 
     def nack_delay_ms(self, job: Job) -> int:
@@ -34,7 +34,7 @@ class WorkerPlan(Struct, frozen=True):
 
 
 class Leases(Generic[R]):
-    """The jobs that run, by what runs them, and when their leases are to be extended."""
+    """The jobs that run, by what runs them, and when to extend their leases."""
 
     def __init__(self, plan: WorkerPlan, monotonic: Callable[[], float]) -> None:
         self._plan = plan
@@ -51,12 +51,12 @@ class Leases(Generic[R]):
         self._renewed[job.seq] = claimed_at
 
     def end(self, runner: R) -> tuple[Job, bool]:
-        """The job that a runner has finished, and whether its lease was kept."""
+        """The job that a runner has finished, and whether its lease still holds."""
         job = self.running.pop(runner)
         return job, self._renewed.pop(job.seq, None) is not None
 
     def due(self) -> list[Job]:
-        """The jobs whose leases are to be extended now."""
+        """The jobs whose leases should be extended now."""
         limit = self._monotonic() - self._plan.lease_ms / 1000 / EXTEND_PART
         return [job for job in self.running.values() if self._renewed.get(job.seq, limit + 1) <= limit]
 
@@ -69,14 +69,14 @@ class Leases(Generic[R]):
                 self._renewed[job.seq] = at
 
     def patience_s(self) -> float:
-        """How long nothing but the end of a handler matters."""
+        """How long only the end of a handler matters."""
         due = min(self._renewed.values(), default=self._monotonic()) + self._plan.lease_ms / 1000 / EXTEND_PART
         left = max(0.01, due - self._monotonic()) if self._renewed else self._plan.poll_ms / 1000
         return min(left, self._plan.poll_ms / 1000) if self.free else left
 
 
 def is_passing(error: Exception) -> bool:
-    """May it be otherwise soon? The server restarts, or the network is down."""
+    """May another try succeed soon? The server may be restarting, or the network down."""
     if isinstance(error, ClientError):
         return not isinstance(error, UnexpectedAnswer)
     return isinstance(error, Throttled | NotReady | ShuttingDown)

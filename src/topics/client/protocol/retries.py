@@ -1,13 +1,13 @@
-"""When a call is tried again, and how long it waits before: the one place of this rule.
+"""When an operation is tried again, and after which pause. The rule has no other place.
 
-    flow = Retries(...).answered(operation)     # a generator: it asks for Attempts and Pauses, a transport carries them out
+    flow = Retries(...).answered(operation)     # a generator of Attempts and Pauses; the caller carries them out
 
-A refusal (429, 503 with this API's error) has changed nothing: it is always tried again, as late as it says. So is a
-connection that could not be made. After anything else that leaves open whether the call was carried out, it is
-repeated only if that is harmless: an append needs an idempotency key and must come within the topic's window, which
-is asked for then. Nothing starts or waits past the call's deadline.
+A refusal (429, or 503 with an error of this API) has changed nothing, so the operation is tried again when the
+refusal says. The same goes for a connection that could not be made. After a failure that leaves open whether the
+operation was carried out, it is repeated only if repeating is harmless: an append needs an idempotency key, and must
+arrive within the topic's window, which is looked up at that point. Nothing starts or waits past the deadline.
 
-It has no socket and sleeps nowhere; `monotonic` and `random` are given.
+This module has no socket and never sleeps; `monotonic` and `random` are injected.
 """
 
 from collections.abc import Callable, Generator
@@ -34,14 +34,14 @@ T = TypeVar("T")
 
 BACKOFF_S: Final = 0.05  # before the first retry; doubled for each one after it
 BACKOFF_MAX_S: Final = 2.0
-JITTER: Final = 0.25  # of a wait that the server asked for; it is never shortened
+JITTER: Final = 0.25  # added to a wait that the server asked for; never subtracted
 RETRY_AFTER_MAX_S: Final = 86_400.0
 REFUSED: Final = (429, 503)
-GATEWAY: Final = (502, 503, 504)  # of a proxy: the server may have carried the call out, or not
+GATEWAY: Final = (502, 503, 504)  # from a proxy: the server may have carried the operation out, or not
 
 
 class Attempt(Struct, frozen=True):
-    """Send this and read the whole answer before `deadline` (of the monotonic clock)."""
+    """Send this request and read the whole answer before `deadline`, on the monotonic clock."""
 
     request: Request
     deadline: float
@@ -56,7 +56,7 @@ Flow = Generator[Step, Any, T]
 
 
 class Retries(Struct, frozen=True):
-    """`window_ms`: what to take as a topic's idempotency window where the key may not read it; 0 = do not repeat."""
+    """`window_ms` stands in for a topic's idempotency window where the key may not read it; 0 = do not repeat."""
 
     timeout_ms: int
     retries: int
@@ -69,17 +69,17 @@ class Retries(Struct, frozen=True):
         return operation.parse(answer)
 
     def once(self, operation: Operation[T]) -> Flow[T]:
-        """Without a second try, for callers that have something else to do meanwhile."""
+        """Try once, for callers that have other work to do between tries."""
         answer = yield from replace(self, retries=0).answered(operation)
         return operation.parse(answer)
 
     def answered(self, operation: Operation[Any], deadline: float | None = None) -> Flow[Response]:
-        """Try until there is an answer other than an error."""
+        """Try until there is an answer that is not an error."""
         started = self.monotonic()
         if deadline is None:
             deadline = started + (self.timeout_ms + operation.wait_ms) / 1000
         is_window_known = False
-        doubt: ClientError | None = None  # an attempt to append that may have been carried out
+        doubt: ClientError | None = None  # the failure of an append that may have been carried out
         tried = 0
         while True:
             try:
@@ -110,7 +110,7 @@ class Retries(Struct, frozen=True):
         return isinstance(error, UnexpectedAnswer) and error.status in GATEWAY and operation.repeat != "never"
 
     def _window_ms(self, operation: Operation[Any], deadline: float, failure: Exception) -> Flow[int]:
-        """How long the topic remembers keys. If nobody can say, the failure stands."""
+        """How long the topic remembers keys. If there is no way to know, the failure is raised."""
         ask = operations.state(operation.topic, touch=False)
         try:
             answer = yield from self.answered(ask, deadline)
@@ -130,13 +130,13 @@ class Retries(Struct, frozen=True):
         return self.backoff_s(tried)
 
     def backoff_s(self, tried: int) -> float:
-        """How long to wait when nobody says how long."""
+        """How long to wait if the server does not say."""
         most = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(tried, 30))
         return most * (0.5 + 0.5 * self.random())
 
 
 def raise_last(failure: ApiError | ClientError, doubt: ClientError | None) -> NoReturn:
-    """Raise the last failure; or what left open whether records were appended, if the last one does not settle it."""
+    """Raise the last failure; or the doubt, if the last failure does not tell whether records were appended."""
     settles = isinstance(failure, ApiError) and failure.status not in REFUSED and failure.status < 500
     if doubt is None or doubt is failure or settles:
         raise failure
@@ -157,12 +157,12 @@ _decode_error = msgspec.json.Decoder(ErrorAnswer).decode
 
 
 def error_of(request: Request, answer: Response) -> ApiError | UnexpectedAnswer:
-    """The exception that an error answer stands for."""
+    """The exception for an error answer."""
     try:
         body = _decode_error(answer.body).error
     except (msgspec.MsgspecError, UnicodeDecodeError):
         unexpected = UnexpectedAnswer(
-            f"status {answer.status} with a body that is not of this API",
+            f"status {answer.status} with a body that this API does not send",
             method=request.method,
             path=request.path,
             was_sent=True,
@@ -182,7 +182,7 @@ def error_of(request: Request, answer: Response) -> ApiError | UnexpectedAnswer:
 
 
 def retry_after_ms(answer: Response, detail: dict[str, Any]) -> int | None:
-    """How long the server asks to wait; the detail is more exact than the header."""
+    """How long the server asks to wait. The detail is more exact than the header."""
     exact = detail.get("retry_after_ms")
     if isinstance(exact, int) and exact >= 0:
         return min(exact, int(RETRY_AFTER_MAX_S * 1000))

@@ -1,9 +1,9 @@
-"""A watch, without a socket: frames out of bytes, sessions, and going on where a stream broke off.
+"""A watch: frames out of bytes, sessions, and how to go on after a stream breaks. Knows no socket.
 
-`Watch.steps` is a generator: it asks for calls, streams and pauses, which a transport carries out, and emits events.
-Invariant: `positions` and `epochs` are those behind the last event emitted; a watch that starts from them misses
-nothing silently. A session remembers which instance of a topic it reads; when it is lost and made anew, the epochs
-are compared here, and a topic that was deleted and made again is announced as `recreated` (TM11).
+`Watch.steps` is a generator: it asks for operations, streams and pauses, which a watcher carries out, and emits
+events. Invariant: `positions` and `epochs` lie behind the last event emitted; a watch that starts from them misses
+nothing silently. A session remembers which instance of a topic it reads. When the session is lost and replaced, this
+module compares the epochs and announces a topic that was deleted and created again as `recreated` (TM11).
 """
 
 from base64 import urlsafe_b64decode
@@ -31,7 +31,7 @@ class SseFrame(Struct, frozen=True):
 
 
 class SseReader:
-    """Cuts an event stream into frames. Comments and fields other than event, id and data are skipped."""
+    """Cuts an event stream into frames. Skips comments, and all fields but event, id and data."""
 
     def __init__(self) -> None:
         self._pending: list[bytes] = []
@@ -82,19 +82,19 @@ EVENTS: Final[dict[str, type[WatchEvent]]] = {
 
 
 class Ask(Struct, frozen=True):
-    """Make this call; the outcome is its answer."""
+    """Run this operation and send its result back."""
 
     operation: Operation[WatchSession]
 
 
 class Open(Struct, frozen=True):
-    """Open this stream in place of any other."""
+    """Open this stream, and close the one before."""
 
     request: Request
 
 
 class Read(Struct, frozen=True):
-    """Read on in the stream, waiting so long at most; the outcome is what came, nothing at the end."""
+    """Read on in the stream, waiting so long at most. Send back what came; nothing at the end."""
 
     seconds: float
 
@@ -111,7 +111,7 @@ Step = Ask | Open | Read | Rest | Emit
 
 
 class Watch:
-    """What is watched, and how far it has come."""
+    """What is watched, and how far."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Watch:
         retries: int,
         wait_s: Callable[[int], float],
     ) -> None:
-        self.positions = dict(topics)  # None: at the head, once the session is made
+        self.positions = dict(topics)  # None: the head at the time the session is made
         self.epochs = dict(epochs or {})
         self._options = dict(options) | {"heartbeat_ms": heartbeat_ms}
         self._lenient = lenient
@@ -136,7 +136,7 @@ class Watch:
         self._failures = 0  # in a row, without an event between them
 
     def steps(self) -> Generator[Step, Any, None]:
-        """Until every topic is gone. An error that is thrown in is one of the call, stream or read asked for."""
+        """Run until every topic is gone. If a step fails, its error is thrown in at the step."""
         while self.positions:
             if self._wid is None:
                 yield from self._make_session()
@@ -199,13 +199,13 @@ class Watch:
         if self.positions:
             wait_s = max(wait_s, self._wait_s(self._failures) if self._failures else 0.0)
             if self._failures > self._retries:
-                raise self._ended("its stream ends at once, again and again")
+                raise self._ended("its stream keeps ending at once")
             self._failures += 1
             if wait_s:
                 yield Rest(wait_s)
 
     def _error(self, frame: SseFrame) -> float:
-        """An error of the stream. 429 is advice; what else ends the stream says how to go on. Seconds to wait."""
+        """How many seconds to wait after an error frame. 429 is only advice; any other code ends the stream."""
         error: StreamError = self._decoded(frame, StreamError)
         if error.code == REPLACED:
             raise self._ended(f"{error.code} {error.error}")
@@ -232,18 +232,18 @@ class Watch:
             self.positions[event.topic] = event.to_seq
         elif isinstance(event, Lost):
             self.positions[event.topic] = event.earliest_seq - 1
-            if event.reason == "recreated":  # the new instance's number comes with the next session
+            if event.reason == "recreated":  # the next session tells the epoch of the new instance
                 self.epochs.pop(event.topic, None)
         for topic, seq in seqs_of(id).items():
             if topic in self.positions:
                 self.positions[topic] = seq
 
     def _ended(self, how: str) -> WatchEnded:
-        return WatchEnded(f"the watch was ended: {how}", method="GET", path=f"/v0/watch/{self._wid}")
+        return WatchEnded(f"the watch has ended: {how}", method="GET", path=f"/v0/watch/{self._wid}")
 
 
 def seqs_of(id: str) -> dict[str, int]:
-    """The position of every topic that an id holds (SS14); an opaque one holds none."""
+    """The positions that a frame's id holds, by topic (SS14); an opaque id holds none."""
     try:
         return msgspec.json.decode(urlsafe_b64decode(id + "=" * (-len(id) % 4)), type=dict[str, int])
     except (ValueError, msgspec.MsgspecError):
