@@ -34,14 +34,14 @@ NAMES: Final = {
     "AsyncClock": "BlockingClock",
     "StopAsyncIteration": "StopIteration",
 }
-PHRASES: Final = {  # of docstrings and comments
+PHRASES: Final = {  # in docstrings and comments, before their names
     "an AsyncClient": "a Client",
+    "an `async with`": "a `with`",
     "async with": "with",
     "async for": "for",
     "for asyncio": "for blocking code",
     "tasks": "threads",
 }
-WORD: Final = re.compile(rf"\b({'|'.join(PHRASES)}|\w+)\b")
 TEXT: Final = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 RUFF_FIXES: Final = "C416,F401,I,UP028"  # list(x), unused imports, their order, yield from
 
@@ -59,12 +59,14 @@ def renamed(name: str) -> str:
 
 
 def reworded(text: str) -> str:
-    return WORD.sub(lambda word: PHRASES.get(word[0]) or renamed(word[0]), text)
+    for phrase, blocking in PHRASES.items():
+        text = text.replace(phrase, blocking)
+    return re.sub(r"\w+", lambda word: renamed(word[0]), text)
 
 
 def rewritten(source: str) -> str:
     """The blocking form of a module, before it is formatted."""
-    lines = source.splitlines(keepends=True)
+    lines = io.StringIO(source).readlines()
     for edit in sorted(edits(source), reverse=True):
         (row, start), (last, stop) = edit.start, edit.stop
         lines[row - 1 : last] = [lines[row - 1][:start] + edit.text + lines[last - 1][stop:]]
@@ -73,7 +75,7 @@ def rewritten(source: str) -> str:
 
 def edits(source: str) -> Iterator[Edit]:
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-    lines = source.splitlines(keepends=True)
+    lines = io.StringIO(source).readlines()
     brackets: list[bool] = []  # those open here, and whether each is that of an Awaitable
     for before, token, after in zip([tokens[-1], *tokens], tokens, tokens[1:], strict=False):
         if token.string in ("async", "await"):

@@ -68,8 +68,8 @@ def test_an_edited_an_absent_and_a_left_over_module_are_noticed(root: Path) -> N
         ("from topics.client.aio.sockets import AsyncSocket", "from topics.client.blocking.sockets import Socket"),
         ("self.async_ = awaited.Asynchronous", "self.async_ = awaited.Asynchronous"),
         ("async def __anext__(self):\n    raise StopAsyncIteration", "def __next__(self):\n    raise StopIteration"),
-        ('"""Of an AsyncClient: use `async with`."""', '"""Of a Client: use `with`."""'),
-        ('"""One\ntwo AsyncBody\nthree"""  # an AsyncBody', '"""One\ntwo Body\nthree"""  # an Body'),
+        ('"""Of an AsyncClient: use an `async with`."""', '"""Of a Client: use a `with`."""'),
+        ('"""One\ntwo AsyncBody\nthree"""  # its AsyncBody', '"""One\ntwo Body\nthree"""  # its Body'),
         ('x = await f("AsyncBody", await g())', 'x = f("Body", g())'),
     ],
 )

@@ -39,7 +39,8 @@ class AsyncEvent:
     def set(self) -> None:
         self._is_set = True
         for ended in tuple(self._pauses):
-            ended.get_loop().call_soon_threadsafe(_end, ended)
+            if not (loop := ended.get_loop()).is_closed():
+                loop.call_soon_threadsafe(_end, ended)
 
     async def pause(self, clock: AsyncClock, seconds: float) -> None:
         ended = asyncio.get_running_loop().create_future()
@@ -81,7 +82,7 @@ class AsyncHandlers:
         return await self._handler(job)
 
     def interrupt(self, runners: Iterable[AsyncRunner], error: BaseException) -> None:
-        """The worker ends with an error. If it was cancelled, so are its handlers."""
+        """The worker ends with an error. If it was cancelled, its handlers are, too, and their jobs are given back."""
         if isinstance(error, asyncio.CancelledError):
             for runner in runners:
                 runner.cancel()

@@ -23,8 +23,7 @@ P = ParamSpec("P")
 
 
 class AsyncWorker:
-    """A worker of an AsyncClient. `run` returns after `stop`, once the jobs that run are settled. Cancelling `run`
-    cancels the handlers and gives their jobs back."""
+    """A worker of an AsyncClient. `run` returns after `stop`, once the jobs that run are settled."""
 
     def __init__(self, client: "AsyncClient", caller: "AsyncCaller", plan: WorkerPlan, handler: AsyncHandler) -> None:
         self._client = client

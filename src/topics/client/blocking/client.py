@@ -229,7 +229,7 @@ class Client:
         return Consumer(self._caller, cursor, wait_ms if follow else 0, follow)
 
     def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> Export:
-        """The live records above `after` as of now, as Arrow batches. Use it in an `with`."""
+        """The live records above `after` as of now, as Arrow batches. Use it in a `with`."""
         return started(Export(self._caller, operations.export(topic, after, last, epoch)))
 
     def delete_records(

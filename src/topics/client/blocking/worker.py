@@ -24,8 +24,7 @@ P = ParamSpec("P")
 
 
 class Worker:
-    """A worker of a Client. `run` returns after `stop`, once the jobs that run are settled. Cancelling `run`
-    cancels the handlers and gives their jobs back."""
+    """A worker of a Client. `run` returns after `stop`, once the jobs that run are settled."""
 
     def __init__(self, client: "Client", caller: "Caller", plan: WorkerPlan, handler: Handler) -> None:
         self._client = client
