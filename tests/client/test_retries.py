@@ -1,6 +1,5 @@
 """Trying again: when, how often, how late, and never so that a record is written twice."""
 
-import asyncio
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import PATIENCE_S, Connect, Script, Skipping, Start, answer
+from tests.client.conftest import PATIENCE_S, Connect, Pausing, Script, Skipping, Start, answer
 from topics import errors
 from topics.client import ApiError, ClientError, ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
-from topics.clock import SystemClock
 from topics.testing.server import ServerProcess, ServerThread
 
 WRITTEN = answer(
@@ -80,21 +78,6 @@ def test_a_call_is_tried_no_oftener_than_it_may(start: Start, connect: Connect) 
         connect(server.address, clock=clock, retries=3).put_topic("t")
     assert len(clock.pauses) == 3
     server.recover()
-
-
-class Pausing(SystemClock):
-    """A clock whose pauses end only when they are cut short. `begun` is set by the first one."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-
-    def pause(self, seconds: float, over: threading.Event) -> None:
-        self.begun.set()
-        assert over.wait(PATIENCE_S)
-
-    async def wait(self, future: "asyncio.Future[Any]", timeout_ms: float) -> None:
-        self.begun.set()
-        await asyncio.wait_for(asyncio.shield(future), PATIENCE_S)
 
 
 def test_closing_a_client_ends_its_pauses(start: Start, connect: Connect) -> None:
