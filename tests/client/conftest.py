@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from topics.client import AsyncClient, Client
+from topics.clock import SystemClock
 from topics.settings import Settings
 from topics.testing.server import ServerThread
 
@@ -46,6 +47,21 @@ class Skipping:
 
     async def wait(self, future: "asyncio.Future[Any]", timeout_ms: float) -> None:
         await asyncio.to_thread(self.pause, timeout_ms / 1000, threading.Event())
+
+
+class Pausing(SystemClock):
+    """A clock whose pauses end only when they are cut short. `begun` is set by the first one."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
+    def pause(self, seconds: float, over: threading.Event) -> None:
+        self.begun.set()
+        assert over.wait(PATIENCE_S)
+
+    async def wait(self, future: "asyncio.Future[Any]", timeout_ms: float) -> None:
+        self.begun.set()
+        await asyncio.wait_for(asyncio.shield(future), PATIENCE_S)
 
 
 class Blocking:
@@ -94,7 +110,7 @@ class Blocking:
 Connect = Callable[..., Any]
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=[Client, AsyncClient])
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Makes a client of an address, which is closed with the test; `clock` is its time."""
     opened: list[Any] = []
@@ -105,10 +121,9 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
         address: tuple[str, int], token: str = "", *, clock: Any = None, scheme: str = "http", **arguments: Any
     ) -> Any:
         url = "{}://{}:{}".format(scheme, *address)
-        if request.param == "sync":
-            client: Any = Client(url, token, pace=clock, **arguments)
-        else:
-            client = Blocking(AsyncClient(url, token, clock=clock, **arguments), loop)
+        client: Any = request.param(url, token, clock=clock, **arguments)
+        if isinstance(client, AsyncClient):
+            client = Blocking(client, loop)
         opened.append(client)
         return client
 

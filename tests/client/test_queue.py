@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import PATIENCE_S, Connect
+from tests.client.conftest import PATIENCE_S, Connect, Pausing, Script, answer
 from topics.client import Client, Job
 from topics.clock import SystemClock
 from topics.errors import NotAQueue, TopicNotFound
@@ -236,6 +236,21 @@ def test_a_worker_outlives_its_server(connect: Connect, tmp_path: Path) -> None:
         until(lambda: is_drained(client, "jobs"))
         working.stop()
     assert done == set(range(30))
+
+
+STATE = answer(
+    b'{"topic":"t","epoch":1,"type":"queue","head_seq":0,"earliest_seq":1,"next_seq":1,"count":0,"bytes":0,'
+    b'"config":{},"effective_priority":0,"last_write_ts":null,"last_read_ts":null}'
+)
+
+
+def test_a_worker_whose_server_is_away_can_be_stopped(script: Script, connect: Connect) -> None:
+    """Its pause ends with the call of `stop`."""
+    server = script([STATE])
+    clock = Pausing()
+    working = Working(connect(server.address, clock=clock), "t", print)
+    assert clock.begun.wait(PATIENCE_S)
+    working.stop()
 
 
 def test_a_worker_of_no_queue_says_so(real: ServerProcess, connect: Connect, topic: str) -> None:

@@ -137,6 +137,19 @@ def test_an_export_is_read_batch_by_batch_and_may_be_left(client: Any, topic: st
     assert client.state(topic).head_seq == 30
 
 
+def test_an_export_of_a_blocking_client_is_open_at_once(server: ServerThread, topic: str) -> None:
+    """It needs no `with`, and a `with` opens it no second time."""
+    with Client("http://{}:{}".format(*server.address), "") as client:
+        fill(client, topic, 1, 2)
+        export = client.export(topic)
+        assert export.info.last == 2
+        fill(client, topic, 3)
+        with export:
+            assert export.read_all()["seq"].to_pylist() == [1, 2]
+        with pytest.raises(TopicNotFound):
+            client.export(f"{topic}.absent")
+
+
 def test_an_export_of_an_empty_topic_has_no_batches(client: Any, topic: str) -> None:
     client.put_topic(topic)
     with client.export(topic) as export:
@@ -159,7 +172,7 @@ def batch_message() -> bytes:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"this is no Arrow stream at all", "does not begin as one"),
+        (b"this is no Arrow stream at all", "does not start like one"),
         (schema_message() + b"\xff\xff\xff\xff\0\0\0\0", "does not say what it covers"),
         (b"\xff\xff\xff\xff\x10\0\0\0" + b"\xff" * 16, "it is not Arrow"),
         (b"\xff\xff\xff\xff\x10\0\0\0", "ends too early"),

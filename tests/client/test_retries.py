@@ -2,14 +2,15 @@
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.client.conftest import Connect, Script, Skipping, Start, answer
+from tests.client.conftest import PATIENCE_S, Connect, Pausing, Script, Skipping, Start, answer
 from topics import errors
-from topics.client import ApiError, ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
+from topics.client import ApiError, ClientError, ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
 from topics.testing.server import ServerProcess, ServerThread
 
 WRITTEN = answer(
@@ -76,6 +77,19 @@ def test_a_call_is_tried_no_oftener_than_it_may(start: Start, connect: Connect) 
     with pytest.raises(errors.NotReady):
         connect(server.address, clock=clock, retries=3).put_topic("t")
     assert len(clock.pauses) == 3
+    server.recover()
+
+
+def test_closing_a_client_ends_its_pauses(start: Start, connect: Connect) -> None:
+    server = start(starts=False)
+    clock = Pausing()
+    client = connect(server.address, clock=clock)
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(client.put_topic, "t")
+        assert clock.begun.wait(PATIENCE_S)
+        client.close()
+        with pytest.raises(ClientError, match="the client was closed while it waited to try again"):
+            call.result(PATIENCE_S)
     server.recover()
 
 
@@ -227,7 +241,7 @@ def test_a_proxys_error_leaves_open_what_happened(script: Script, connect: Conne
     server = script([page, state(120_000), WRITTEN, page])
     client = connect(server.address, clock=Skipping())
     assert client.append("t", [{"data": 1}]).count == 1
-    with pytest.raises(UnexpectedAnswer, match=f"status {status[:3]} with a body that is not of this API"):
+    with pytest.raises(UnexpectedAnswer, match=f"status {status[:3]} with a body that this API does not send"):
         client.append("t", [{"data": 1}], idempotent=False)
 
 

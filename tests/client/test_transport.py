@@ -15,7 +15,7 @@ import pytest
 
 from tests.client.conftest import PATIENCE_S, Connect, Scene, Script, Skipping, answer
 from topics.client import Client, ConnectionFailed, UnexpectedAnswer
-from topics.client.http1 import HEAD_BYTES_MAX, AnswerReader, Request
+from topics.client.protocol.http_parser import HEAD_BYTES_MAX, Request, ResponseReader
 from topics.errors import PayloadTooLarge, Unauthorized
 from topics.testing.server import ServerThread
 
@@ -48,7 +48,7 @@ def test_an_answer_is_read_however_it_is_framed(script: Script, connect: Connect
 
 @pytest.mark.parametrize("text", [answer(HEALTH), chunked(HEALTH[:7], HEALTH[7:]), answer(gzip.compress(HEALTH))])
 def test_an_answer_may_come_byte_by_byte(text: bytes) -> None:
-    reader = AnswerReader(Request("GET", "/"))
+    reader = ResponseReader(Request("GET", "/"))
     for n in range(len(text)):
         assert not reader.is_complete
         reader.feed(text[n : n + 1])
@@ -96,13 +96,13 @@ def test_a_read_whose_answer_was_cut_off_is_made_again(script: Script, connect: 
         (b"HTTP/1.1 200 OK\r\nx: " + b"y" * HEAD_BYTES_MAX, "longer than"),
         (answer(b"not gzip", "200 OK", "content-encoding: gzip"), "gzip is corrupt"),
         (answer(gzip.compress(HEALTH)[:-9], "200 OK", "content-encoding: gzip"), "gzip ends too early"),
-        (answer(b"<html>"), "not what the API says"),
-        (answer(b"\xff\xfe"), "not what the API says"),
+        (answer(b"<html>"), "not what the API promises"),
+        (answer(b"\xff\xfe"), "not what the API promises"),
         (answer(b'{"status":"ok"}'), "missing required field `version`"),
         (answer(b'{"status":1,"version":"9","uptime_ms":1}'), r"Expected `str`, got `int` - at `\$.status`"),
-        (answer(b"", "204 No Content"), "not what the API says"),
+        (answer(b"", "204 No Content"), "not what the API promises"),
         (answer(b"moved", "302 Found", "location: http://elsewhere/"), "302"),
-        (answer(b"<html>", "404 Not Found"), "status 404 with a body that is not of this API"),
+        (answer(b"<html>", "404 Not Found"), "status 404 with a body that this API does not send"),
     ],
 )
 def test_what_is_not_an_answer_of_the_api_is_told(script: Script, connect: Connect, text: bytes, message: str) -> None:
@@ -134,13 +134,13 @@ def test_a_connection_that_the_server_closed_is_not_used_again(script: Script, c
 def until_closed(client: Any) -> None:
     """Wait until the end of the server's side has reached this one."""
     if isinstance(client, Client):
-        (connection,) = client._caller._pool._idle
+        (connection,) = client._caller._pool._idle._connections
         poll = select.poll()
-        poll.register(connection._socket, select.POLLIN)
+        poll.register(connection._socket._socket, select.POLLIN)
         assert poll.poll(PATIENCE_S * 1000)
     else:
-        (aio_connection,) = client._inner._caller._pool._idle
-        client._wait(aio_connection._reader.read())
+        (aio_connection,) = client._inner._caller._pool._idle._connections
+        client._wait(aio_connection._socket._reader.read())
 
 
 def test_an_idle_connection_that_is_old_is_not_used_again(script: Script, connect: Connect) -> None:
@@ -183,7 +183,7 @@ def test_a_request_that_could_not_be_sent_as_a_whole_is_sent_again(script: Scrip
     server = script(reset, [answer(written)])
     body = b'{"data":"' + b"x" * 20_000_000 + b'"}'
     clock = Skipping()
-    with Client("http://{}:{}".format(*server.address), "", pace=clock) as client:
+    with Client("http://{}:{}".format(*server.address), "", clock=clock) as client:
         assert client.append_ndjson("t", body, idempotent=False).count == 1
     assert len(clock.pauses) == 1
 
@@ -264,6 +264,6 @@ def test_a_closed_client_keeps_no_connections(server: ServerThread, connect: Con
     client.put_topic(topic)
     client.close()
     inner = getattr(client, "_inner", client)
-    assert inner._caller._pool._idle == []
+    assert len(inner._caller._pool._idle) == 0
     assert client.state(topic).head_seq == 0
-    assert inner._caller._pool._idle == []
+    assert len(inner._caller._pool._idle) == 0

@@ -11,7 +11,7 @@ import pytest
 
 from tests.client.conftest import Connect, Script, Skipping, answer
 from topics.client import CaughtUp, Lost, Records, TopicGone, UnexpectedAnswer, WatchEnded
-from topics.client.watching import FrameReader, seqs_of
+from topics.client.protocol.watching import SseReader, seqs_of
 from topics.errors import TopicNotFound
 from topics.testing.server import ServerProcess, ServerThread
 
@@ -262,7 +262,7 @@ def test_a_stream_is_opened_again_as_its_last_error_says(script: Script, connect
 def test_a_stream_that_ends_again_and_again_is_given_up(script: Script, connect: Connect) -> None:
     server = script([SESSION, STREAM], [STREAM], [STREAM])
     clock = Skipping()
-    with pytest.raises(WatchEnded, match="again and again"):
+    with pytest.raises(WatchEnded, match="keeps ending at once"):
         next(connect(server.address, clock=clock, retries=1).watch(["t"]))
     assert len(clock.pauses) == 1
 
@@ -285,7 +285,7 @@ def test_frames_that_are_unknown_are_passed_over(script: Script, connect: Connec
 def test_frames_are_cut_the_same_however_their_bytes_come(size: int, end: bytes) -> None:
     text = b"retry: 2000\n\n: hb 5\n\nid: a\nevent: x\ndata: {}\n\ndata:1\ndata: 2\n\nevent: none\n\n"
     text = text.replace(b"\n", end)
-    reader = FrameReader()
+    reader = SseReader()
     frames = [frame for n in range(0, len(text), size) for frame in reader.feed(text[n : n + size])]
     assert [(frame.event, frame.data, frame.id) for frame in frames] == [("x", b"{}", "a"), ("", b"1\n2", "")]
 

@@ -1,12 +1,30 @@
 """The Python client: `Client` for blocking code, `AsyncClient` for asyncio, with the same methods.
 
-One implementation of the protocol, without a socket (`calls`, `answers`, `retries`, `http1`, `reading`), and two thin
-transports. Knows the server by its API alone. pyarrow is imported only by what needs it.
+    errors, results     what a client raises and returns
+    client_config       where the server is, the key, how long to try
+    protocol/           requests, answers, retries, cursors and watches, without a socket
+    aio/                AsyncClient, its streams and workers
+    blocking/           the same for blocking code, generated from aio
+
+The client knows the server by its API alone. Threads may share a Client; an AsyncClient serves one event loop at a
+time. pyarrow is imported only by what needs it.
 """
 
-from topics.client.aio import AsyncClient
-from topics.client.aio_streams import AsyncConsumer, AsyncExport, AsyncWatcher
-from topics.client.answers import (
+from topics.client.aio.client import AsyncClient
+from topics.client.aio.streams import AsyncConsumer, AsyncExport, AsyncWatcher
+from topics.client.aio.worker import AsyncWorker
+from topics.client.blocking.client import Client
+from topics.client.blocking.streams import Consumer, Export, Watcher
+from topics.client.blocking.worker import Worker
+from topics.client.errors import (
+    ApiError,
+    ClientError,
+    ConnectionFailed,
+    DeadlineExceeded,
+    UnexpectedAnswer,
+    WatchEnded,
+)
+from topics.client.results import (
     Acked,
     CaughtUp,
     Claimed,
@@ -37,17 +55,6 @@ from topics.client.answers import (
     WatchEvent,
     Written,
 )
-from topics.client.errors import (
-    ApiError,
-    ClientError,
-    ConnectionFailed,
-    DeadlineExceeded,
-    UnexpectedAnswer,
-    WatchEnded,
-)
-from topics.client.streams import Consumer, Export, Watcher
-from topics.client.sync import Client
-from topics.client.worker import AsyncWorker, Worker
 from topics.model import Tombstone, TopicConfig
 
 __all__ = [

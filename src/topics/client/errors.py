@@ -3,15 +3,15 @@
     TopicsError
     ├── ApiError                the server answered with an error: status, code, message, detail, method, path
     │   ├── InvalidRequest …    one class per code; each is also the class of that name in topics.errors
-    │   └── ServerFault         500 internal: nothing of the call is visible
-    └── ClientError             there is no answer to speak of
-        ├── ConnectionFailed    not connected, or the connection broke; `was_sent`: the server may have acted
+    │   └── ServerFault         500 internal: the call left nothing visible behind
+    └── ClientError             there is no usable answer
+        ├── ConnectionFailed    no connection, or it broke; `was_sent`: the server may have carried the call out
         ├── DeadlineExceeded    the time for the call is over; `was_sent` as above
-        ├── UnexpectedAnswer    what came is not what this API answers
+        ├── UnexpectedAnswer    the answer is not one of this API
         └── WatchEnded          the server ended a watch for good
 
-So `except topics.errors.TopicFull` catches a full topic however it is reached. All of them can be pickled. None
-holds a key: a request is named by its method and path alone.
+So `except topics.errors.TopicFull` catches a full topic, whether a client or an engine raises it. All of them can be
+pickled. None holds a key: a request is named by its method and path alone.
 """
 
 from typing import Any, Final
@@ -21,7 +21,7 @@ from topics.errors import TopicsError
 
 
 class ApiError(TopicsError):
-    """The server refused the call, or failed at it. `str` names the request."""
+    """The server refused the call, or failed to carry it out. `str` names the request."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class ServerFault(ApiError, errors.StorageError):
 
 
 class ClientError(TopicsError):
-    """No answer that says anything about the call."""
+    """There is no answer, or none that tells what became of the call."""
 
     code = "client"
     status = 0
@@ -158,19 +158,19 @@ class ClientError(TopicsError):
 
 
 class ConnectionFailed(ClientError):
-    """No connection, or it broke before the answer was there. `was_sent`: the server may have carried the call out."""
+    """No connection, or it broke before the answer was complete. `was_sent`: the call may have been carried out."""
 
 
 class DeadlineExceeded(ClientError):
-    """The time for the call is over. `was_sent`: the server may have carried it out."""
+    """The time for the call is over. `was_sent`: the call may have been carried out."""
 
 
 class UnexpectedAnswer(ClientError):
-    """An answer that is not HTTP, not JSON, or not of the shape that this API has. The call was carried out or not."""
+    """The answer is not HTTP, not JSON, or not of this API's shape. The call may have been carried out."""
 
 
 class WatchEnded(ClientError):
-    """The server ended a watch for good, e.g. because another client opened the same session."""
+    """The server ended a watch for good, for example because another client opened the same session."""
 
 
 CODES: Final[dict[str, type[ApiError]]] = {

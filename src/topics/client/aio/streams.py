@@ -1,25 +1,41 @@
-"""What an AsyncClient reads for a while: consumers, exports, watches."""
+"""What an AsyncClient reads from over time: lists, consumers, exports, watches."""
 
-from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from topics.client.aio_transport import AioBody, AioCaller
-from topics.client.answers import ExportInfo, WatchEvent
+from topics.client.aio.caller import AsyncCaller
+from topics.client.aio.connections import AsyncBody
 from topics.client.errors import ApiError, ClientError
-from topics.client.http1 import Request
-from topics.client.reading import ArrowReader, Cursor, Item
-from topics.client.watching import Ask, Emit, Open, Read, Rest, Step, Watch
+from topics.client.protocol.arrow_reader import ArrowReader
+from topics.client.protocol.cursors import Cursor, Item
+from topics.client.protocol.http_parser import Request
+from topics.client.protocol.operations import Operation
+from topics.client.protocol.watching import Ask, Emit, Open, Read, Rest, Step, Watch
+from topics.client.results import ExportInfo, Page, WatchEvent
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
+
+
+async def listed(caller: AsyncCaller, page_after: Callable[[str | None], Operation[Page[T]]]) -> AsyncIterator[T]:
+    """The items of all pages, each page fetched when it is needed."""
+    cursor = None
+    while True:
+        page = await caller.run(page_after(cursor))
+        for item in page.items:
+            yield item
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
 
 class AsyncConsumer(AsyncIterator[Item]):
-    """Records and tombstones in order. Store `cursor` and `epoch` once the last item is dealt with: they are what
-    `consume` takes to go on behind it. An error ends no consumer: the next `anext` tries again."""
+    """Records and tombstones, in order. Store `cursor` and `epoch` when you are done with an item: pass both to
+    `consume` to go on behind it. An error does not end a consumer: the next `anext` tries again."""
 
-    def __init__(self, caller: AioCaller, cursor: Cursor, wait_ms: int, follows: bool) -> None:
+    def __init__(self, caller: AsyncCaller, cursor: Cursor, wait_ms: int, follows: bool) -> None:
         self._caller = caller
         self._cursor = cursor
         self._wait_ms = wait_ms
@@ -37,30 +53,31 @@ class AsyncConsumer(AsyncIterator[Item]):
         while (item := self._cursor.pop()) is None:
             if self._cursor.is_caught_up and not self._follows:
                 raise StopAsyncIteration
-            self._cursor.take(await self._caller.run(self._cursor.call(self._wait_ms)))
+            self._cursor.take(await self._caller.run(self._cursor.next_diff(self._wait_ms)))
         return item
 
 
 class AsyncExport(AsyncIterator["pa.RecordBatch"]):
-    """An export: its batches, and in `info` what it covers, `lost` included."""
+    """The batches of an export. `info` says what they cover, and what is lost."""
 
     info: ExportInfo
 
-    def __init__(self, caller: AioCaller, request: Request) -> None:
+    def __init__(self, caller: AsyncCaller, request: Request) -> None:
         self._caller = caller
         self._request = request
-        self._body: AioBody | None = None
+        self._body: AsyncBody | None = None
         self._reader = ArrowReader(request.method, request.path)
 
     async def __aenter__(self) -> Self:
-        self._body = await self._caller.open(self._request)
-        try:
-            while self._reader.schema is None:
-                await self._read()
-            self.info = self._reader.info()
-        except BaseException:
-            self.close()
-            raise
+        if self._body is None:
+            self._body = await self._caller.open(self._request)
+            try:
+                while self._reader.schema is None:
+                    await self._read()
+                self.info = self._reader.info()
+            except BaseException:
+                self.close()
+                raise
         return self
 
     @property
@@ -79,7 +96,7 @@ class AsyncExport(AsyncIterator["pa.RecordBatch"]):
         self._reader.feed(await self._body.read(self._caller.read_deadline()))
 
     async def read_all(self) -> "pa.Table":
-        """The rest as one table."""
+        """The rest of the export, as one table."""
         import pyarrow as pa
 
         return pa.Table.from_batches([batch async for batch in self], self.schema)
@@ -88,22 +105,20 @@ class AsyncExport(AsyncIterator["pa.RecordBatch"]):
         if self._body is not None:
             self._body.close()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self.close()
 
 
 class AsyncWatcher(AsyncIterator[WatchEvent]):
-    """The events of a watch. It reconnects by itself and goes on where it was; what it cannot mend is raised, and
-    then `positions` and `epochs` are what a new watch takes to go on."""
+    """The events of a watch. It reconnects by itself and goes on where it was. An error that it cannot recover from
+    is raised; pass `positions` and `epochs` to a new watch to go on."""
 
-    def __init__(self, caller: AioCaller, watch: Watch) -> None:
+    def __init__(self, caller: AsyncCaller, watch: Watch) -> None:
         self._caller = caller
         self._watch = watch
         self._steps = watch.steps()
-        self._step: Step | None = None  # to be done
-        self._body: AioBody | None = None
+        self._step: Step | None = None  # the step under way
+        self._body: AsyncBody | None = None
         self._failure: Exception | None = None
 
     @property
@@ -119,7 +134,7 @@ class AsyncWatcher(AsyncIterator[WatchEvent]):
             raise self._failure
         try:
             while not isinstance(step := self._step or next(self._steps), Emit):
-                self._step = step  # done again if this is interrupted
+                self._step = step  # repeated if it is interrupted
                 try:
                     outcome = await self._do(step)
                 except (ApiError, ClientError) as error:
@@ -139,7 +154,7 @@ class AsyncWatcher(AsyncIterator[WatchEvent]):
     async def _do(self, step: Ask | Open | Read | Rest) -> Any:
         match step:
             case Ask():
-                return await self._caller.run(step.call)
+                return await self._caller.run(step.operation)
             case Open():
                 self._leave()
                 self._body = await self._caller.open(step.request)
@@ -151,7 +166,7 @@ class AsyncWatcher(AsyncIterator[WatchEvent]):
         return None
 
     def close(self) -> None:
-        """End the watch. Its session ends by itself after five minutes."""
+        """End the watch. The server ends its session after five minutes."""
         self._leave()
         self._steps.close()
         self._step = None
@@ -164,7 +179,5 @@ class AsyncWatcher(AsyncIterator[WatchEvent]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self.close()

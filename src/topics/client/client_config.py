@@ -1,37 +1,17 @@
-"""What a client is made of: where the server is, the key, and how long to try. This is what a pickle of it holds."""
+"""What makes a client: where the server is, the key, and how long to try. A pickled client holds nothing else."""
 
-import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec import Struct
 
-from topics.client.http1 import Endpoint
-from topics.client.retries import Retries
-from topics.clock import SystemClock
+from topics.client.protocol.http_parser import Endpoint
+from topics.client.protocol.retries import Retries
 from topics.errors import InvalidRequest
 from topics.settings import ClientSettings
 
 
-class Pace(Protocol):
-    """Time, for a blocking client."""
-
-    def monotonic(self) -> float: ...
-
-    def pause(self, seconds: float, over: threading.Event) -> None:
-        """Return after the time, or when `over` is set."""
-        ...
-
-
-class SystemPace(SystemClock):
-    """The machine's time."""
-
-    def pause(self, seconds: float, over: threading.Event) -> None:
-        over.wait(seconds)
-
-
 class ClientConfig(Struct, frozen=True):
-    """The arguments of a client, checked. The token is in no repr."""
+    """The arguments of a client, checked. No repr shows the token."""
 
     endpoint: Endpoint
     token: str
@@ -44,7 +24,7 @@ class ClientConfig(Struct, frozen=True):
     def of(
         cls, url: str | None, token: str | None, timeout_ms: int, retries: int, gzip: bool, window_ms: int
     ) -> "ClientConfig":
-        """With what the environment says for what is not given."""
+        """Take url and token from the environment where they are None."""
         settings = ClientSettings.load() if url is None or token is None else ClientSettings()
         url = settings.url if url is None else url
         token = settings.token if token is None else token
@@ -52,7 +32,7 @@ class ClientConfig(Struct, frozen=True):
             if number < 0:
                 raise InvalidRequest(f"{name} is {number}; it must not be negative")
         if not token.isascii() or not token.isprintable():
-            raise InvalidRequest("the token has characters that no key has")
+            raise InvalidRequest("the token contains characters that no key has")
         return cls(Endpoint.parse(url), token, timeout_ms, retries, gzip, window_ms)
 
     def headers(self) -> str:

@@ -1,13 +1,13 @@
-"""When a call is tried again, and how long it waits before: the one place of this rule.
+"""When an operation is tried again, and after which pause. The rule has no other place.
 
-    flow = Retries(...).answered(call)     # a generator: it asks for Attempts and Pauses, a transport carries them out
+    flow = Retries(...).answered(operation)     # a generator of Attempts and Pauses; the caller carries them out
 
-A refusal (429, 503 with this API's error) has changed nothing: it is always tried again, as late as it says. So is a
-connection that could not be made. After anything else that leaves open whether the call was carried out, it is
-repeated only if that is harmless: an append needs an idempotency key and must come within the topic's window, which
-is asked for then. Nothing starts or waits past the call's deadline.
+A refusal (429, or 503 with an error of this API) has changed nothing, so the operation is tried again when the
+refusal says. The same goes for a connection that could not be made. After a failure that leaves open whether the
+operation was carried out, it is repeated only if repeating is harmless: an append needs an idempotency key, and must
+arrive within the topic's window, which is looked up at that point. Nothing starts or waits past the deadline.
 
-It has no socket and sleeps nowhere; `monotonic` and `random` are given.
+This module has no socket and never sleeps; `monotonic` and `random` are injected.
 """
 
 from collections.abc import Callable, Generator
@@ -17,32 +17,31 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from topics.client import calls
-from topics.client.calls import Call
 from topics.client.errors import (
     CODES,
     ApiError,
     ClientError,
     ConnectionFailed,
-    DeadlineExceeded,
     Forbidden,
     TopicNotFound,
     UnexpectedAnswer,
 )
-from topics.client.http1 import Answer, Request
+from topics.client.protocol import operations
+from topics.client.protocol.http_parser import Request, Response
+from topics.client.protocol.operations import Operation
 
 T = TypeVar("T")
 
 BACKOFF_S: Final = 0.05  # before the first retry; doubled for each one after it
 BACKOFF_MAX_S: Final = 2.0
-JITTER: Final = 0.25  # of a wait that the server asked for; it is never shortened
+JITTER: Final = 0.25  # added to a wait that the server asked for; never subtracted
 RETRY_AFTER_MAX_S: Final = 86_400.0
 REFUSED: Final = (429, 503)
-GATEWAY: Final = (502, 503, 504)  # of a proxy: the server may have carried the call out, or not
+GATEWAY: Final = (502, 503, 504)  # from a proxy: the server may have carried the operation out, or not
 
 
 class Attempt(Struct, frozen=True):
-    """Send this and read the whole answer before `deadline` (of the monotonic clock)."""
+    """Send this request and read the whole answer before `deadline`, on the monotonic clock."""
 
     request: Request
     deadline: float
@@ -57,7 +56,7 @@ Flow = Generator[Step, Any, T]
 
 
 class Retries(Struct, frozen=True):
-    """`window_ms`: what to take as a topic's idempotency window where the key may not read it; 0 = do not repeat."""
+    """`window_ms` stands in for a topic's idempotency window where the key may not read it; 0 = do not repeat."""
 
     timeout_ms: int
     retries: int
@@ -65,37 +64,37 @@ class Retries(Struct, frozen=True):
     monotonic: Callable[[], float]
     random: Callable[[], float]
 
-    def run(self, call: Call[T]) -> Flow[T]:
-        answer = yield from self.answered(call)
-        return call.parse(answer)
+    def run(self, operation: Operation[T]) -> Flow[T]:
+        answer = yield from self.answered(operation)
+        return operation.parse(answer)
 
-    def once(self, call: Call[T]) -> Flow[T]:
-        """Without a second try, for callers that have something else to do meanwhile."""
-        answer = yield from replace(self, retries=0).answered(call)
-        return call.parse(answer)
+    def once(self, operation: Operation[T]) -> Flow[T]:
+        """Try once, for callers that have other work to do between tries."""
+        answer = yield from replace(self, retries=0).answered(operation)
+        return operation.parse(answer)
 
-    def answered(self, call: Call[Any], deadline: float | None = None) -> Flow[Answer]:
-        """Try until there is an answer other than an error."""
+    def answered(self, operation: Operation[Any], deadline: float | None = None) -> Flow[Response]:
+        """Try until there is an answer that is not an error."""
         started = self.monotonic()
         if deadline is None:
-            deadline = started + (self.timeout_ms + call.wait_ms) / 1000
+            deadline = started + (self.timeout_ms + operation.wait_ms) / 1000
         is_window_known = False
-        doubt: ClientError | None = None  # an attempt to append that may have been carried out
+        doubt: ClientError | None = None  # the failure of an append that may have been carried out
         tried = 0
         while True:
             try:
-                answer: Answer = yield Attempt(call.request, deadline)
+                answer: Response = yield Attempt(operation.request, deadline)
                 if answer.status < 400:
                     return answer
-                raise error_of(call.request, answer)
+                raise error_of(operation.request, answer)
             except (ApiError, ClientError) as error:
                 failure = error
-            if call.repeat == "keyed" and isinstance(failure, ClientError) and failure.was_sent:
+            if operation.repeat == "keyed" and isinstance(failure, ClientError) and failure.was_sent:
                 doubt = failure
-            if not self._may_repeat(failure, call) or tried >= self.retries:
+            if not self._may_repeat(failure, operation) or tried >= self.retries:
                 raise_last(failure, doubt)
             if doubt is not None and not is_window_known:
-                window_ms = yield from self._window_ms(call, deadline, doubt)
+                window_ms = yield from self._window_ms(operation, deadline, doubt)
                 deadline, is_window_known = min(deadline, started + window_ms / 1000), True
             wait_s = self._wait_s(failure, tried)
             if self.monotonic() + wait_s >= deadline:
@@ -103,21 +102,21 @@ class Retries(Struct, frozen=True):
             yield Pause(wait_s)
             tried += 1
 
-    def _may_repeat(self, error: ApiError | ClientError, call: Call[Any]) -> bool:
+    def _may_repeat(self, error: ApiError | ClientError, operation: Operation[Any]) -> bool:
         if isinstance(error, ApiError):
-            return error.status in REFUSED or (error.status in GATEWAY and call.repeat != "never")
+            return error.status in REFUSED or (error.status in GATEWAY and operation.repeat != "never")
         if isinstance(error, ConnectionFailed):
-            return not error.was_sent or call.repeat != "never"
-        return isinstance(error, UnexpectedAnswer) and error.status in GATEWAY and call.repeat != "never"
+            return not error.was_sent or operation.repeat != "never"
+        return isinstance(error, UnexpectedAnswer) and error.status in GATEWAY and operation.repeat != "never"
 
-    def _window_ms(self, call: Call[Any], deadline: float, failure: Exception) -> Flow[int]:
-        """How long the topic remembers keys. If nobody can say, the failure stands."""
-        ask = calls.state(call.topic, touch=False)
+    def _window_ms(self, operation: Operation[Any], deadline: float, failure: Exception) -> Flow[int]:
+        """How long the topic remembers keys. If there is no way to know, the failure is raised."""
+        ask = operations.state(operation.topic, touch=False)
         try:
             answer = yield from self.answered(ask, deadline)
             return ask.parse(answer).config.idempotency_window_ms
         except TopicNotFound:
-            return call.window_ms
+            return operation.window_ms
         except Forbidden:
             if self.window_ms:
                 return self.window_ms
@@ -131,13 +130,13 @@ class Retries(Struct, frozen=True):
         return self.backoff_s(tried)
 
     def backoff_s(self, tried: int) -> float:
-        """How long to wait when nobody says how long."""
+        """How long to wait if the server does not say."""
         most = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(tried, 30))
         return most * (0.5 + 0.5 * self.random())
 
 
 def raise_last(failure: ApiError | ClientError, doubt: ClientError | None) -> NoReturn:
-    """Raise the last failure; or what left open whether records were appended, if the last one does not settle it."""
+    """Raise the last failure; or the doubt, if the last failure does not tell whether records were appended."""
     settles = isinstance(failure, ApiError) and failure.status not in REFUSED and failure.status < 500
     if doubt is None or doubt is failure or settles:
         raise failure
@@ -157,13 +156,13 @@ class ErrorAnswer(Struct):
 _decode_error = msgspec.json.Decoder(ErrorAnswer).decode
 
 
-def error_of(request: Request, answer: Answer) -> ApiError | UnexpectedAnswer:
-    """The exception that an error answer stands for."""
+def error_of(request: Request, answer: Response) -> ApiError | UnexpectedAnswer:
+    """The exception for an error answer."""
     try:
         body = _decode_error(answer.body).error
     except (msgspec.MsgspecError, UnicodeDecodeError):
         unexpected = UnexpectedAnswer(
-            f"status {answer.status} with a body that is not of this API",
+            f"status {answer.status} with a body that this API does not send",
             method=request.method,
             path=request.path,
             was_sent=True,
@@ -182,21 +181,12 @@ def error_of(request: Request, answer: Answer) -> ApiError | UnexpectedAnswer:
     )
 
 
-def retry_after_ms(answer: Answer, detail: dict[str, Any]) -> int | None:
-    """How long the server asks to wait; the detail is more exact than the header."""
+def retry_after_ms(answer: Response, detail: dict[str, Any]) -> int | None:
+    """How long the server asks to wait. The detail is more exact than the header."""
     exact = detail.get("retry_after_ms")
     if isinstance(exact, int) and exact >= 0:
         return min(exact, int(RETRY_AFTER_MAX_S * 1000))
     text = answer.headers.get("retry-after", "").strip()
     return (
         min(int(text), int(RETRY_AFTER_MAX_S)) * 1000 if text.isascii() and text.isdigit() and len(text) < 10 else None
-    )
-
-
-def deadline_error(request: Request, was_sent: bool) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        "no answer in time; the server may have carried it out" if was_sent else "no connection in time",
-        method=request.method,
-        path=request.path,
-        was_sent=was_sent,
     )

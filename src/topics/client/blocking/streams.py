@@ -1,23 +1,39 @@
-"""What a blocking client reads for a while: consumers, exports, watches."""
+# Generated from src/topics/client/aio/streams.py by `python -m tools.blocking_client`. Do not edit.
+"""What a Client reads from over time: lists, consumers, exports, watches."""
 
-from collections.abc import Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from topics.client.answers import ExportInfo, WatchEvent
+from topics.client.blocking.caller import Caller
+from topics.client.blocking.connections import Body
 from topics.client.errors import ApiError, ClientError
-from topics.client.http1 import Request
-from topics.client.reading import ArrowReader, Cursor, Item
-from topics.client.transport import Body, Caller
-from topics.client.watching import Ask, Emit, Open, Read, Rest, Step, Watch
+from topics.client.protocol.arrow_reader import ArrowReader
+from topics.client.protocol.cursors import Cursor, Item
+from topics.client.protocol.http_parser import Request
+from topics.client.protocol.operations import Operation
+from topics.client.protocol.watching import Ask, Emit, Open, Read, Rest, Step, Watch
+from topics.client.results import ExportInfo, Page, WatchEvent
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
+
+
+def listed(caller: Caller, page_after: Callable[[str | None], Operation[Page[T]]]) -> Iterator[T]:
+    """The items of all pages, each page fetched when it is needed."""
+    cursor = None
+    while True:
+        page = caller.run(page_after(cursor))
+        yield from page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
 
 class Consumer(Iterator[Item]):
-    """Records and tombstones in order. Store `cursor` and `epoch` once the last item is dealt with: they are what
-    `consume` takes to go on behind it. An error ends no consumer: the next `next` tries again."""
+    """Records and tombstones, in order. Store `cursor` and `epoch` when you are done with an item: pass both to
+    `consume` to go on behind it. An error does not end a consumer: the next `next` tries again."""
 
     def __init__(self, caller: Caller, cursor: Cursor, wait_ms: int, follows: bool) -> None:
         self._caller = caller
@@ -37,24 +53,32 @@ class Consumer(Iterator[Item]):
         while (item := self._cursor.pop()) is None:
             if self._cursor.is_caught_up and not self._follows:
                 raise StopIteration
-            self._cursor.take(self._caller.run(self._cursor.call(self._wait_ms)))
+            self._cursor.take(self._caller.run(self._cursor.next_diff(self._wait_ms)))
         return item
 
 
 class Export(Iterator["pa.RecordBatch"]):
-    """An export: its batches, and in `info` what it covers, `lost` included."""
+    """The batches of an export. `info` says what they cover, and what is lost."""
+
+    info: ExportInfo
 
     def __init__(self, caller: Caller, request: Request) -> None:
         self._caller = caller
-        self._body = caller.open(request)
+        self._request = request
+        self._body: Body | None = None
         self._reader = ArrowReader(request.method, request.path)
-        try:
-            while self._reader.schema is None:
-                self._read()
-            self.info: ExportInfo = self._reader.info()
-        except BaseException:
-            self.close()
-            raise
+
+    def __enter__(self) -> Self:
+        if self._body is None:
+            self._body = self._caller.open(self._request)
+            try:
+                while self._reader.schema is None:
+                    self._read()
+                self.info = self._reader.info()
+            except BaseException:
+                self.close()
+                raise
+        return self
 
     @property
     def schema(self) -> "pa.Schema":
@@ -68,35 +92,32 @@ class Export(Iterator["pa.RecordBatch"]):
         return batch
 
     def _read(self) -> None:
+        assert self._body is not None, "an export is read within `with`"
         self._reader.feed(self._body.read(self._caller.read_deadline()))
 
     def read_all(self) -> "pa.Table":
-        """The rest as one table."""
+        """The rest of the export, as one table."""
         import pyarrow as pa
 
         return pa.Table.from_batches(list(self), self.schema)
 
     def close(self) -> None:
-        self._body.close()
+        if self._body is not None:
+            self._body.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 class Watcher(Iterator[WatchEvent]):
-    """The events of a watch. It reconnects by itself and goes on where it was; what it cannot mend is raised, and
-    then `positions` and `epochs` are what a new watch takes to go on."""
+    """The events of a watch. It reconnects by itself and goes on where it was. An error that it cannot recover from
+    is raised; pass `positions` and `epochs` to a new watch to go on."""
 
     def __init__(self, caller: Caller, watch: Watch) -> None:
         self._caller = caller
         self._watch = watch
         self._steps = watch.steps()
-        self._step: Step | None = None  # to be done
+        self._step: Step | None = None  # the step under way
         self._body: Body | None = None
         self._failure: Exception | None = None
 
@@ -113,7 +134,7 @@ class Watcher(Iterator[WatchEvent]):
             raise self._failure
         try:
             while not isinstance(step := self._step or next(self._steps), Emit):
-                self._step = step  # done again if this is interrupted
+                self._step = step  # repeated if it is interrupted
                 try:
                     outcome = self._do(step)
                 except (ApiError, ClientError) as error:
@@ -126,14 +147,14 @@ class Watcher(Iterator[WatchEvent]):
             raise
         except StopIteration:
             self._leave()
-            raise
+            raise StopIteration from None
         self._step = None
         return step.event
 
     def _do(self, step: Ask | Open | Read | Rest) -> Any:
         match step:
             case Ask():
-                return self._caller.run(step.call)
+                return self._caller.run(step.operation)
             case Open():
                 self._leave()
                 self._body = self._caller.open(step.request)
@@ -145,7 +166,7 @@ class Watcher(Iterator[WatchEvent]):
         return None
 
     def close(self) -> None:
-        """End the watch. Its session ends by itself after five minutes."""
+        """End the watch. The server ends its session after five minutes."""
         self._leave()
         self._steps.close()
         self._step = None
@@ -158,7 +179,5 @@ class Watcher(Iterator[WatchEvent]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

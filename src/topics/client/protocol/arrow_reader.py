@@ -1,7 +1,11 @@
-"""Reading on, without a socket: where a consumer stands, and Arrow batches out of the bytes of an export.
+"""Arrow batches out of the bytes of an export, as they arrive. Knows no socket; pyarrow is imported on first use.
 
-Invariant of a Cursor: `seq` and `epoch` are those behind the last item handed out; reading on from them misses
-nothing, and repeats nothing that was handed out.
+An Arrow stream is a row of messages:
+
+    0xFFFFFFFF    u32
+    length        i32    of the metadata; 0 ends the stream
+    metadata             a flatbuffer `Message`, one of whose fields is the length of the body
+    body
 """
 
 import struct
@@ -10,57 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from topics.client import calls
-from topics.client.answers import Diff, ExportInfo, Record
-from topics.client.calls import Call
 from topics.client.errors import UnexpectedAnswer
+from topics.client.results import ExportInfo
 from topics.model import Tombstone
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Item = Record | Tombstone
-
-
-class Cursor:
-    """The way of a consumer through a topic: gives the next diff to make, takes its answer, hands out items."""
-
-    def __init__(self, topic: str, seq: int, epoch: int | None, from_ts: int | None, **options: Any) -> None:
-        self.topic = topic
-        self.seq = seq
-        self.epoch = epoch
-        self.is_caught_up = False
-        self._options = options
-        self._from_ts = from_ts
-        self._items: deque[tuple[Item, int, int]] = deque()  # with cursor and epoch behind each
-        self._next = (seq, epoch)  # from where the next diff reads
-
-    def call(self, wait_ms: int) -> Call[Diff]:
-        seq, epoch = self._next
-        return calls.diff(self.topic, seq, epoch=epoch, from_ts=self._from_ts, wait_ms=wait_ms, **self._options)
-
-    def take(self, diff: Diff) -> None:
-        self._from_ts = None
-        self.is_caught_up = diff.caught_up
-        self._next = (diff.next_from_seq, diff.epoch)
-        if diff.tombstone is not None:
-            self._items.append((diff.tombstone, diff.tombstone.earliest_seq - 1, diff.epoch))
-        self._items += [(record, record.seq, diff.epoch) for record in diff.records]
-        if self._items:
-            self._items[-1] = (self._items[-1][0], diff.next_from_seq, diff.epoch)
-        else:
-            self.seq, self.epoch = diff.next_from_seq, diff.epoch
-
-    def pop(self) -> Item | None:
-        """The next item, or None if a diff is needed first."""
-        if not self._items:
-            return None
-        item, self.seq, self.epoch = self._items.popleft()
-        return item
-
-
-# --- Arrow. A stream is messages: 0xFFFFFFFF, length of the metadata (i32), metadata (a flatbuffer `Message`), body.
-# The length of the body is a field of the metadata; a length of 0 ends the stream.
 
 PREFIX: Final = struct.Struct("<Ii")
 CONTINUATION: Final = 0xFFFFFFFF
@@ -69,7 +28,7 @@ NUMBERS: Final = (b"epoch", b"head_seq", b"earliest_seq", b"after", b"last")  # 
 
 
 class ArrowReader:
-    """Cuts an Arrow stream into batches as its bytes come."""
+    """Cuts an Arrow stream into batches as its bytes arrive."""
 
     def __init__(self, method: str, path: str) -> None:
         self._method, self._path = method, path
@@ -81,7 +40,7 @@ class ArrowReader:
         self.is_over = False
 
     def feed(self, parts: list[bytes]) -> None:
-        """The next bytes of the stream; none of them at its end."""
+        """Take the next bytes of the stream; an empty list is its end."""
         import pyarrow as pa
 
         if not parts:
@@ -101,7 +60,7 @@ class ArrowReader:
         return self._batches.popleft() if self._batches else None
 
     def _read(self, pa: Any, message: Any) -> None:
-        """pyarrow takes a message for what it is asked to read it as, so its type is checked here."""
+        """Read a message. pyarrow reads it as whatever it is told to, so its type is checked here."""
         if message.type != ("schema" if self.schema is None else "record batch"):
             raise ValueError(f"a message of type {message.type!r} is out of place")
         if self.schema is None:
@@ -112,13 +71,13 @@ class ArrowReader:
         self._batches.append(batch)
 
     def _message(self) -> bytes | None:
-        """The next message, if all of it is there."""
+        """The next message, if all of it has arrived."""
         pending = self._pending
         if self._has_end or len(pending) < self._need_bytes:
             return None
         marker, metadata_bytes = PREFIX.unpack_from(pending)
         if marker != CONTINUATION or metadata_bytes < 0:
-            raise ValueError("a message does not begin as one")
+            raise ValueError("a message does not start like one")
         if not metadata_bytes:
             self._has_end = True
             return None
@@ -134,7 +93,7 @@ class ArrowReader:
         return text
 
     def info(self) -> ExportInfo:
-        """What the schema's metadata says of the export."""
+        """What the export covers, from the metadata of its schema."""
         said: dict[bytes, bytes] = (self.schema.metadata if self.schema is not None else None) or {}
         try:
             epoch, head, earliest, after, last = (int(said[b"topics.%b" % name]) for name in NUMBERS)

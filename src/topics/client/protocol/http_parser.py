@@ -1,7 +1,7 @@
-"""HTTP/1.1 as a client speaks it, without a socket: requests as bytes, answers from bytes.
+"""HTTP/1.1 as a client speaks it: requests to bytes, answers from bytes. Knows no sockets, no routes and no time.
 
-Both transports use it, so framing, chunks and gzip have one place. It knows no routes and keeps no time. Invariant:
-an answer is complete only when its own framing says so; a connection that ends before is never taken for an end.
+Invariant: an answer is complete only when its own framing says so. A connection that ends earlier never counts as the
+end of the answer.
 """
 
 import re
@@ -18,14 +18,14 @@ from topics.errors import InvalidRequest
 
 PATH: Final = re.compile(r"[!-~]*", re.ASCII)
 HEAD_BYTES_MAX: Final = 256 * 1024
-JOINED_BYTES_MAX: Final = 64 * 1024  # head and body up to this are sent as one
+JOINED_BYTES_MAX: Final = 64 * 1024  # up to here, head and body are sent as one part
 GZIP: Final = 16 + zlib.MAX_WBITS
-GZIP_BYTES_MIN: Final = 1024  # of a body; below that gzip saves nothing
+GZIP_BYTES_MIN: Final = 1024  # of a body; below this size gzip saves nothing
 GZIP_LEVEL: Final = 1  # most of the gain at a fraction of the time
 
 
 class Endpoint(Struct, frozen=True):
-    """Where a server is. `prefix` is a path in front of /v0, as a proxy may have it."""
+    """Where a server is. `prefix` is a path in front of /v0, for servers behind a proxy."""
 
     host: str
     port: int
@@ -36,14 +36,14 @@ class Endpoint(Struct, frozen=True):
     def parse(cls, url: str) -> "Endpoint":
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.username or parts.password or parts.query or parts.fragment:
-            raise InvalidRequest("the URL of a server has no user, query or fragment; a key is given as token")
+            raise InvalidRequest("the URL of a server has no user, query or fragment; pass the key as token")
         try:
             port = parts.port
             (parts.hostname or "").encode("idna")
         except ValueError:
             port = 0
         if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not PATH.fullmatch(parts.path):
-            raise InvalidRequest(f"{url!r} is no URL of a server; it looks like http://127.0.0.1:4000")
+            raise InvalidRequest(f"{url!r} is not the URL of a server, such as http://127.0.0.1:4000")
         is_tls = parts.scheme == "https"
         return cls(parts.hostname, port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/"))
 
@@ -57,7 +57,7 @@ class Endpoint(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """`path` includes the query; `headers` are those beyond what every request has."""
+    """`path` includes the query; `headers` holds what this request has beyond the common ones."""
 
     method: str
     path: str
@@ -65,14 +65,14 @@ class Request(Struct, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
 
 
 def encode_request(request: Request, endpoint: Endpoint, common: str, *, gzip: bool) -> tuple[bytes, ...]:
-    """A request in the parts to send; `common` are header lines that all requests of a client have."""
+    """A request, in the parts to send. `common` holds the header lines of every request."""
     body = request.body
     lines = [f"{request.method} {endpoint.prefix}{request.path} HTTP/1.1\r\nhost: {endpoint.authority}\r\n{common}"]
     lines += [f"{name}: {value}\r\n" for name, value in request.headers]
@@ -90,22 +90,22 @@ def _compress(body: bytes) -> bytes:
     return packer.compress(body) + packer.flush()
 
 
-class AnswerReader:
-    """One answer: feed bytes, take what is there of the body."""
+class ResponseReader:
+    """One answer: feed it bytes, take what has arrived of the body."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
         self._inflater: zlib._Decompress | None = None
-        self._fault = ""  # what a callback found wrong
+        self._fault = ""  # what a callback of the parser found wrong
         self._head_bytes = 0
-        self._is_framed = False  # by a length or chunks; else the end of the connection is the end
+        self._is_framed = False  # by a length or by chunks; otherwise the connection ends with it
         self.headers: dict[str, str] = {}
         self.status = 0
         self.has_head = False
         self.is_complete = False
-        self.has_begun = False  # a byte of it has come
+        self.has_begun = False  # its first byte has arrived
         self.keeps_alive = False
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -120,26 +120,19 @@ class AnswerReader:
             raise self._unexpected(f"the head of the answer is longer than {HEAD_BYTES_MAX} bytes")
 
     def feed_eof(self) -> None:
-        """The connection has ended. Leaves `is_complete` False if the answer has not."""
+        """The connection has ended. `is_complete` stays False if the answer has not."""
         if self.has_head and not self._is_framed and not self.is_complete:
             try:
                 self._complete()
             except ValueError:
                 raise self._unexpected(self._fault) from None
 
-    def take(self) -> bytes:
-        """What has come of the body since the last time."""
-        parts, self._parts = self._parts, []
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
     def take_parts(self) -> list[bytes]:
+        """What has arrived of the body since the last call."""
         parts, self._parts = self._parts, []
         return parts
 
-    def answer(self) -> Answer:
-        return Answer(self.status, self.headers, self.take())
-
-    # --- what the parser calls
+    # --- called by the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")

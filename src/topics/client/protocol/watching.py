@@ -1,9 +1,9 @@
-"""A watch, without a socket: frames out of bytes, sessions, and going on where a stream broke off.
+"""A watch: frames out of bytes, sessions, and how to go on after a stream breaks. Knows no socket.
 
-`Watch.steps` is a generator: it asks for calls, streams and pauses, which a transport carries out, and emits events.
-Invariant: `positions` and `epochs` are those behind the last event emitted; a watch that starts from them misses
-nothing silently. A session remembers which instance of a topic it reads; when it is lost and made anew, the epochs
-are compared here, and a topic that was deleted and made again is announced as `recreated` (TM11).
+`Watch.steps` is a generator: it asks for operations, streams and pauses, which a watcher carries out, and emits
+events. Invariant: `positions` and `epochs` lie behind the last event emitted; a watch that starts from them misses
+nothing silently. A session remembers which instance of a topic it reads. When the session is lost and replaced, this
+module compares the epochs and announces a topic that was deleted and created again as `recreated` (TM11).
 """
 
 from base64 import urlsafe_b64decode
@@ -13,32 +13,32 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from topics.client import calls
-from topics.client.answers import CaughtUp, Lost, Records, TopicGone, WatchEvent, WatchSession
-from topics.client.calls import Call
 from topics.client.errors import ClientError, NotFound, UnexpectedAnswer, WatchEnded
-from topics.client.http1 import Request
+from topics.client.protocol import operations
+from topics.client.protocol.http_parser import Request
+from topics.client.protocol.operations import Operation
+from topics.client.results import CaughtUp, Lost, Records, TopicGone, WatchEvent, WatchSession
 
 SILENCE_SPARE_MS: Final = 5_000  # beyond two heartbeats
 REPLACED: Final = 409
 GONE: Final = 410
 
 
-class Frame(Struct, frozen=True):
+class SseFrame(Struct, frozen=True):
     event: str
     data: bytes
     id: str
 
 
-class FrameReader:
-    """Cuts an event stream into frames. Comments and fields other than event, id and data are skipped."""
+class SseReader:
+    """Cuts an event stream into frames. Skips comments, and all fields but event, id and data."""
 
     def __init__(self) -> None:
         self._pending: list[bytes] = []
         self._event, self._id = "", ""
         self._data: list[bytes] = []
 
-    def feed(self, part: bytes) -> Iterator[Frame]:
+    def feed(self, part: bytes) -> Iterator[SseFrame]:
         end = part.rfind(b"\n") + 1
         if not end:
             self._pending.append(part)
@@ -49,9 +49,9 @@ class FrameReader:
             if frame := self._line(line.removesuffix(b"\r")):
                 yield frame
 
-    def _line(self, line: bytes) -> Frame | None:
+    def _line(self, line: bytes) -> SseFrame | None:
         if not line:
-            frame = Frame(self._event, b"\n".join(self._data), self._id) if self._data else None
+            frame = SseFrame(self._event, b"\n".join(self._data), self._id) if self._data else None
             self._event, self._id, self._data = "", "", []
             return frame
         name, _, value = line.partition(b":")
@@ -82,19 +82,19 @@ EVENTS: Final[dict[str, type[WatchEvent]]] = {
 
 
 class Ask(Struct, frozen=True):
-    """Make this call; the outcome is its answer."""
+    """Run this operation and send its result back."""
 
-    call: Call[WatchSession]
+    operation: Operation[WatchSession]
 
 
 class Open(Struct, frozen=True):
-    """Open this stream in place of any other."""
+    """Open this stream, and close the one before."""
 
     request: Request
 
 
 class Read(Struct, frozen=True):
-    """Read on in the stream, waiting so long at most; the outcome is what came, nothing at the end."""
+    """Read on in the stream, waiting so long at most. Send back what came; nothing at the end."""
 
     seconds: float
 
@@ -111,7 +111,7 @@ Step = Ask | Open | Read | Rest | Emit
 
 
 class Watch:
-    """What is watched, and how far it has come."""
+    """What is watched, and how far."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Watch:
         retries: int,
         wait_s: Callable[[int], float],
     ) -> None:
-        self.positions = dict(topics)  # None: at the head, once the session is made
+        self.positions = dict(topics)  # None: the head at the time the session is made
         self.epochs = dict(epochs or {})
         self._options = dict(options) | {"heartbeat_ms": heartbeat_ms}
         self._lenient = lenient
@@ -136,7 +136,7 @@ class Watch:
         self._failures = 0  # in a row, without an event between them
 
     def steps(self) -> Generator[Step, Any, None]:
-        """Until every topic is gone. An error that is thrown in is one of the call, stream or read asked for."""
+        """Run until every topic is gone. If a step fails, its error is thrown in at the step."""
         while self.positions:
             if self._wid is None:
                 yield from self._make_session()
@@ -151,7 +151,7 @@ class Watch:
     def _make_session(self) -> Generator[Step, Any, None]:
         topics = {name: {"tail": True} if seq is None else {"from_seq": seq} for name, seq in self.positions.items()}
         session: WatchSession = yield Ask(
-            calls.watch({**self._options, "topics": topics}, lenient=self._lenient or bool(self.epochs))
+            operations.watch({**self._options, "topics": topics}, lenient=self._lenient or bool(self.epochs))
         )
         for name in [name for name in self.positions if name not in session.topics]:
             last = self.positions.pop(name)
@@ -176,7 +176,7 @@ class Watch:
 
     def _follow(self) -> Generator[Step, Any, None]:
         """Read one stream to its end."""
-        frames = FrameReader()
+        frames = SseReader()
         wait_s = 0.0
         while True:
             try:
@@ -199,13 +199,13 @@ class Watch:
         if self.positions:
             wait_s = max(wait_s, self._wait_s(self._failures) if self._failures else 0.0)
             if self._failures > self._retries:
-                raise self._ended("its stream ends at once, again and again")
+                raise self._ended("its stream keeps ending at once")
             self._failures += 1
             if wait_s:
                 yield Rest(wait_s)
 
-    def _error(self, frame: Frame) -> float:
-        """An error of the stream. 429 is advice; what else ends the stream says how to go on. Seconds to wait."""
+    def _error(self, frame: SseFrame) -> float:
+        """How many seconds to wait after an error frame. 429 is only advice; any other code ends the stream."""
         error: StreamError = self._decoded(frame, StreamError)
         if error.code == REPLACED:
             raise self._ended(f"{error.code} {error.error}")
@@ -213,7 +213,7 @@ class Watch:
             self._wid = None
         return 0.0 if error.code == 429 else (error.retry_after_ms or 0) / 1000
 
-    def _decoded(self, frame: Frame, kind: Any) -> Any:
+    def _decoded(self, frame: SseFrame, kind: Any) -> Any:
         try:
             return msgspec.json.decode(frame.data, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -232,18 +232,18 @@ class Watch:
             self.positions[event.topic] = event.to_seq
         elif isinstance(event, Lost):
             self.positions[event.topic] = event.earliest_seq - 1
-            if event.reason == "recreated":  # the new instance's number comes with the next session
+            if event.reason == "recreated":  # the next session tells the epoch of the new instance
                 self.epochs.pop(event.topic, None)
         for topic, seq in seqs_of(id).items():
             if topic in self.positions:
                 self.positions[topic] = seq
 
     def _ended(self, how: str) -> WatchEnded:
-        return WatchEnded(f"the watch was ended: {how}", method="GET", path=f"/v0/watch/{self._wid}")
+        return WatchEnded(f"the watch has ended: {how}", method="GET", path=f"/v0/watch/{self._wid}")
 
 
 def seqs_of(id: str) -> dict[str, int]:
-    """The position of every topic that an id holds (SS14); an opaque one holds none."""
+    """The positions that a frame's id holds, by topic (SS14); an opaque id holds none."""
     try:
         return msgspec.json.decode(urlsafe_b64decode(id + "=" * (-len(id) % 4)), type=dict[str, int])
     except (ValueError, msgspec.MsgspecError):

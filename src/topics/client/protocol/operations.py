@@ -1,8 +1,8 @@
-"""The calls of the API, without a socket: what is sent, how the answer is read, and whether it may be repeated.
+"""The operations of the API: the request to send, the type of the result, and whether the request may be repeated.
 
-Both clients run these; neither knows a path or a field. A call is `REPEATABLE` if carrying it out twice leaves what
-carrying it out once, later, would have left (reads, PUT, DELETE, deletes, acks); an append is so only under an
-idempotency key and within the topic's window (ID1), which `retries` looks after.
+Only this module knows paths and fields; it knows no sockets. An operation may be repeated if carrying it out twice
+leaves the same as carrying it out once, later: reads, PUT, DELETE, deletes, acks. An append may be repeated only under
+an idempotency key and within the topic's window (ID1); `retries` sees to that.
 """
 
 import uuid
@@ -13,10 +13,10 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Struct
 
-from topics.client import answers
-from topics.client.answers import NewRecord
+from topics.client import results
 from topics.client.errors import UnexpectedAnswer
-from topics.client.http1 import Answer, Request
+from topics.client.protocol.http_parser import Request, Response
+from topics.client.results import NewRecord, Page
 from topics.errors import InvalidRequest
 from topics.model import Discard, Durability, TagMatch, TopicConfig, TopicType
 
@@ -35,7 +35,7 @@ Config = TopicConfig | Mapping[str, Any]
 
 
 class ConfigFields(TypedDict, total=False):
-    """The fields of a topic's config; what is left out has its default (Appendix A.4)."""
+    """The fields of a topic's config. A field left out has its default (Appendix A.4)."""
 
     type: TopicType
     ttl_ms: int
@@ -56,22 +56,22 @@ class ConfigFields(TypedDict, total=False):
     leases_durable: bool
 
 
-class Call(Struct, Generic[T], frozen=True):
-    """One call. `type` is that of the answer; `wait_ms` is added to the time that it may take."""
+class Operation(Struct, Generic[T], frozen=True):
+    """One call of the API. `type` is the type of its result; `wait_ms` is added to the time it may take."""
 
     request: Request
     type: type[T]
     repeat: Repeat = "always"
     wait_ms: int = 0
     topic: str = ""  # of a keyed append
-    window_ms: int = TopicConfig().idempotency_window_ms  # that it creates the topic with, if it does
+    window_ms: int = TopicConfig().idempotency_window_ms  # of the topic, if this append creates it
 
-    def parse(self, answer: Answer) -> T:
+    def parse(self, answer: Response) -> T:
         try:
             return msgspec.json.decode(answer.body, type=self.type)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise UnexpectedAnswer(
-                f"the answer, {answer.status}, is not what the API says: {error}",
+                f"the answer, status {answer.status}, is not what the API promises: {error}",
                 method=self.request.method,
                 path=self.request.path,
                 was_sent=True,
@@ -81,23 +81,23 @@ class Call(Struct, Generic[T], frozen=True):
 # --- topics
 
 
-def put_topic(topic: str, config: Config | None, fields: Mapping[str, Any]) -> Call[answers.TopicPut]:
+def put_topic(topic: str, config: Config | None, fields: Mapping[str, Any]) -> Operation[results.TopicPut]:
     body = {**config_body(config), **fields}
-    return Call(Request("PUT", topic_path(topic), encode(body), JSON), answers.TopicPut)
+    return Operation(Request("PUT", topic_path(topic), encode(body), JSON), results.TopicPut)
 
 
-def state(topic: str, touch: bool) -> Call[answers.TopicState]:
-    return Call(Request("GET", with_query(topic_path(topic), touch=None if touch else False)), answers.TopicState)
+def state(topic: str, touch: bool) -> Operation[results.TopicState]:
+    return Operation(Request("GET", with_query(topic_path(topic), touch=None if touch else False)), results.TopicState)
 
 
-def list_topics(prefix: str, page_size: int, cursor: str | None, touch: bool) -> Call[answers.TopicPage]:
+def list_topics(prefix: str, page_size: int, cursor: str | None, touch: bool) -> Operation[Page[results.TopicListed]]:
     path = with_query("/v0/topics", prefix=prefix or None, page_size=page_size, cursor=cursor, touch=touch or None)
-    return Call(Request("GET", path), answers.TopicPage)
+    return Operation(Request("GET", path), results.TopicPage)
 
 
-def delete_topic(topic: str, if_empty: bool) -> Call[answers.TopicDeleted]:
+def delete_topic(topic: str, if_empty: bool) -> Operation[results.TopicDeleted]:
     path = with_query(topic_path(topic), if_empty=if_empty or None)
-    return Call(Request("DELETE", path), answers.TopicDeleted)
+    return Operation(Request("DELETE", path), results.TopicDeleted)
 
 
 # --- records
@@ -113,7 +113,7 @@ def append(
     create: bool | None,
     config: Config | None,
     disable_backpressure: bool,
-) -> Call[answers.Written]:
+) -> Operation[results.Written]:
     key = key_of(idempotency_key, idempotent)
     settings = None if config is None else config_body(config)
     body = given(
@@ -126,7 +126,7 @@ def append(
     )
     request = Request("POST", with_query(topic_path(topic), return_seqs=False), encode(body), JSON)
     window_ms = (settings or {}).get("idempotency_window_ms", TopicConfig().idempotency_window_ms)
-    return Call(request, answers.Written, repeat_of(key), topic=topic, window_ms=window_ms)
+    return Operation(request, results.Written, repeat_of(key), topic=topic, window_ms=window_ms)
 
 
 def append_bulk(
@@ -139,7 +139,7 @@ def append_bulk(
     idempotent: bool,
     create: bool | None,
     disable_backpressure: bool,
-) -> Call[answers.Written]:
+) -> Operation[results.Written]:
     key = key_of(idempotency_key, idempotent)
     path = with_query(
         topic_path(topic),
@@ -149,18 +149,18 @@ def append_bulk(
         create=create,
         disable_backpressure=disable_backpressure or None,
     )
-    return Call(Request("POST", path, body, headers), answers.Written, repeat_of(key), topic=topic)
+    return Operation(Request("POST", path, body, headers), results.Written, repeat_of(key), topic=topic)
 
 
 def ndjson_body(lines: bytes | str | Iterable[bytes | str]) -> bytes:
-    """Lines as one body; those of an iterable get their line end."""
+    """Lines as one body. The lines of an iterable are joined by newlines."""
     if isinstance(lines, bytes | str):
         return lines.encode() if isinstance(lines, str) else lines
     return b"\n".join(line.encode() if isinstance(line, str) else line for line in lines)
 
 
 def arrow_body(rows: "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | bytes") -> bytes:
-    """An Arrow IPC stream of rows that have a column `data` of JSON texts."""
+    """Rows with a column `data` of JSON texts, as an Arrow IPC stream."""
     if isinstance(rows, bytes):
         return rows
     import pyarrow as pa
@@ -170,7 +170,7 @@ def arrow_body(rows: "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | byt
     else:
         batches = [rows] if isinstance(rows, pa.RecordBatch) else list(rows)
         if not batches:
-            raise InvalidRequest("append_arrow got no batches")
+            raise InvalidRequest("append_arrow was given no batches")
         schema = batches[0].schema
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
@@ -181,38 +181,31 @@ def arrow_body(rows: "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | byt
 
 def diff(
     topic: str,
-    from_seq: int = 0,
+    from_seq: int,
     *,
-    limit: int | None = None,
-    node: str | Sequence[str] | None = None,
     include_tags: bool = False,
     include_meta: bool = True,
     wait_ms: int = 0,
-    max_batch_bytes: int | None = None,
-    epoch: int | None = None,
     filter: Match | None = None,
-    from_ts: int | None = None,
-) -> Call[answers.Diff]:
+    **fields: Any,
+) -> Operation[results.Diff]:
+    """`fields` are sent as they are, but for those that are None."""
     body = given(
         from_seq=from_seq,
-        limit=limit,
-        node=node,
         include_tags=include_tags or None,
         include_meta=None if include_meta else False,
         wait_ms=wait_ms or None,
-        max_batch_bytes=max_batch_bytes,
-        epoch=epoch,
-        filter=None if filter is None else match_of(filter),
-        from_ts=from_ts,
+        filter=match_of(filter),
+        **fields,
     )
-    return Call(Request("POST", f"{topic_path(topic)}/diff", encode(body), JSON), answers.Diff, wait_ms=wait_ms)
+    return Operation(post(topic, "diff", body), results.Diff, wait_ms=wait_ms)
 
 
 def delete_records(
     topic: str, before_seq: int | None, match: Match | None, epoch: int | None
-) -> Call[answers.RecordsDeleted]:
-    body = given(before_seq=before_seq, match=None if match is None else match_of(match), epoch=epoch)
-    return Call(Request("POST", f"{topic_path(topic)}/delete", encode(body), JSON), answers.RecordsDeleted)
+) -> Operation[results.RecordsDeleted]:
+    body = given(before_seq=before_seq, match=match_of(match), epoch=epoch)
+    return Operation(post(topic, "delete", body), results.RecordsDeleted)
 
 
 def export(topic: str, after: int, last: int | None, epoch: int | None) -> Request:
@@ -225,36 +218,36 @@ def export(topic: str, after: int, last: int | None, epoch: int | None) -> Reque
 
 def put_router(
     router: str, source: str, dest: str, filter: Match | None, fields: Mapping[str, Any]
-) -> Call[answers.Router]:
+) -> Operation[results.Router]:
     chosen = {name: value for name, value in fields.items() if value is not None}
-    body = given(source=source, dest=dest, filter=None if filter is None else match_of(filter)) | chosen
-    return Call(Request("PUT", router_path(router), encode(body), JSON), answers.Router)
+    body = given(source=source, dest=dest, filter=match_of(filter)) | chosen
+    return Operation(Request("PUT", router_path(router), encode(body), JSON), results.Router)
 
 
-def router(name: str) -> Call[answers.Router]:
-    return Call(Request("GET", router_path(name)), answers.Router)
+def router(name: str) -> Operation[results.Router]:
+    return Operation(Request("GET", router_path(name)), results.Router)
 
 
 def list_routers(
     prefix: str, source: str | None, dest: str | None, page_size: int, cursor: str | None
-) -> Call[answers.RouterPage]:
+) -> Operation[Page[results.RouterListed]]:
     path = with_query(
         "/v0/routers", prefix=prefix or None, source=source, dest=dest, page_size=page_size, cursor=cursor
     )
-    return Call(Request("GET", path), answers.RouterPage)
+    return Operation(Request("GET", path), results.RouterPage)
 
 
-def delete_router(name: str) -> Call[answers.RouterDeleted]:
-    return Call(Request("DELETE", router_path(name)), answers.RouterDeleted)
+def delete_router(name: str) -> Operation[results.RouterDeleted]:
+    return Operation(Request("DELETE", router_path(name)), results.RouterDeleted)
 
 
 # --- queues
 
 
-def claim(topic: str, node: str, max_jobs: int, lease_ms: int | None) -> Call[answers.Claimed]:
-    """Not repeated once sent: the jobs of a lost answer would stay leased, and another claim would lease more."""
+def claim(topic: str, node: str, max_jobs: int, lease_ms: int | None) -> Operation[results.Claimed]:
+    """Never repeated once sent: the jobs of a lost answer stay leased, and another claim would lease more."""
     body = given(node=node, max=max_jobs, lease_ms=lease_ms)
-    return Call(Request("POST", f"{topic_path(topic)}/claim", encode(body), JSON), answers.Claimed, "never")
+    return Operation(post(topic, "claim", body), results.Claimed, "never")
 
 
 def settle(
@@ -262,37 +255,37 @@ def settle(
     kind: type[T],
     topic: str,
     node: str,
-    jobs: Sequence[answers.Job | int],
+    jobs: Sequence[results.Job | int],
     **fields: int,
-) -> Call[T]:
-    """Ack, nack or extend. Jobs are named with their lease, so that a late call cannot hit a later delivery."""
+) -> Operation[T]:
+    """Ack, nack or extend. Jobs are named with their leases, so that a late call cannot hit a later delivery."""
     body = {
         "node": node,
-        "seqs": [job.seq if isinstance(job, answers.Job) else job for job in jobs],
-        "lease_ids": [job.lease_id if isinstance(job, answers.Job) else "" for job in jobs],
+        "seqs": [job.seq if isinstance(job, results.Job) else job for job in jobs],
+        "lease_ids": [job.lease_id if isinstance(job, results.Job) else "" for job in jobs],
         **fields,
     }
-    return Call(Request("POST", f"{topic_path(topic)}/{verb}", encode(body), JSON), kind)
+    return Operation(post(topic, verb, body), kind)
 
 
-def redrive(topic: str, match: Match | None, max_jobs: int | None) -> Call[answers.Redriven]:
-    """Not repeated once sent if it is bounded: each time it would bring back as many again."""
-    body = given(match=None if match is None else match_of(match), max=max_jobs)
+def redrive(topic: str, match: Match | None, max_jobs: int | None) -> Operation[results.Redriven]:
+    """Never repeated once sent if `max_jobs` is given: each repeat would bring back as many again."""
+    body = given(match=match_of(match), max=max_jobs)
     repeat: Repeat = "always" if max_jobs is None else "never"
-    return Call(Request("POST", f"{topic_path(topic)}/redrive", encode(body), JSON), answers.Redriven, repeat)
+    return Operation(post(topic, "redrive", body), results.Redriven, repeat)
 
 
-def list_leases(topic: str, page_size: int, cursor: str | None) -> Call[answers.LeasePage]:
+def list_leases(topic: str, page_size: int, cursor: str | None) -> Operation[Page[results.Lease]]:
     path = with_query(f"{topic_path(topic)}/leases", page_size=page_size, cursor=cursor)
-    return Call(Request("GET", path), answers.LeasePage)
+    return Operation(Request("GET", path), results.LeasePage)
 
 
 # --- watch
 
 
-def watch(body: Mapping[str, Any], lenient: bool) -> Call[answers.WatchSession]:
+def watch(body: Mapping[str, Any], lenient: bool) -> Operation[results.WatchSession]:
     path = with_query("/v0/watch", lenient=lenient or None)
-    return Call(Request("POST", path, encode(body), JSON), answers.WatchSession)
+    return Operation(Request("POST", path, encode(body), JSON), results.WatchSession)
 
 
 def watch_options(
@@ -306,7 +299,7 @@ def watch_options(
     consistency: str,
 ) -> dict[str, Any]:
     return given(
-        filter=None if filter is None else match_of(filter),
+        filter=match_of(filter),
         node=node,
         limit=limit,
         max_batch_bytes=max_batch_bytes,
@@ -320,19 +313,23 @@ def watch_options(
 # --- the server
 
 
-def health() -> Call[answers.Health]:
-    return Call(Request("GET", "/v0/health"), answers.Health)
+def health() -> Operation[results.Health]:
+    return Operation(Request("GET", "/v0/health"), results.Health)
 
 
-def ready() -> Call[answers.Ready]:
-    return Call(Request("GET", "/v0/ready"), answers.Ready)
+def ready() -> Operation[results.Ready]:
+    return Operation(Request("GET", "/v0/ready"), results.Ready)
 
 
-def metrics() -> Call[dict[str, Any]]:
-    return Call(Request("GET", "/v0/metrics", headers=(("accept", "application/json"),)), dict[str, Any])
+def metrics() -> Operation[dict[str, Any]]:
+    return Operation(Request("GET", "/v0/metrics", headers=(("accept", "application/json"),)), dict[str, Any])
 
 
 # --- pieces
+
+
+def post(topic: str, verb: str, body: Mapping[str, Any]) -> Request:
+    return Request("POST", f"{topic_path(topic)}/{verb}", encode(body), JSON)
 
 
 def topic_path(topic: str) -> str:
@@ -366,7 +363,7 @@ def encode(body: Any) -> bytes:
     try:
         return msgspec.json.encode(body)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidRequest(f"the request cannot be written as JSON: {error}") from error
+        raise InvalidRequest(f"the request cannot be encoded as JSON: {error}") from error
 
 
 def config_body(config: Config | None) -> dict[str, Any]:
@@ -375,7 +372,9 @@ def config_body(config: Config | None) -> dict[str, Any]:
     if not isinstance(config, TopicConfig):
         return dict(config)
     if config.durable != (config.durability == "fsync"):
-        raise InvalidRequest(f"durable is {config.durable} and durability {config.durability!r}; give one of the two")
+        raise InvalidRequest(
+            f"durable is {config.durable} but durability is {config.durability!r}; set only one of the two"
+        )
     fields: dict[str, Any] = msgspec.structs.asdict(config)
     return fields
 
@@ -383,15 +382,15 @@ def config_body(config: Config | None) -> dict[str, Any]:
 def record_of(record: NewRecord | Mapping[str, Any], n: int) -> NewRecord | Mapping[str, Any]:
     if isinstance(record, NewRecord) or (isinstance(record, Mapping) and "data" in record):
         return record
-    raise InvalidRequest(f'records[{n}] is no record: a mapping with "data", or a NewRecord')
+    raise InvalidRequest(f'records[{n}] is not a record: pass a mapping with "data", or a NewRecord')
 
 
-def match_of(match: Match) -> Any:
+def match_of(match: Match | None) -> Any:
     return match.as_tuple() if isinstance(match, TagMatch) else match
 
 
 def key_of(idempotency_key: str | None, idempotent: bool) -> str | None:
-    """The caller's key, or one of its own for every call, unless it opts out."""
+    """The caller's key, or a new one, unless the caller opts out."""
     if idempotency_key is not None:
         return idempotency_key
     return uuid.uuid4().hex if idempotent else None

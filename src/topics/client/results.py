@@ -1,10 +1,10 @@
-"""What a client's calls return: frozen structs with the fields of the API, in its order (Appendix A).
+"""What a client returns: frozen structs with the fields of the API, in its order (Appendix A).
 
-Fields that are unknown here are skipped (CV1). `data` and `meta` are the JSON texts that were written; `value` and
-`meta_value` decode them.
+Unknown fields are skipped (CV1). `data` and `meta` are the JSON texts as they were written; `value` and `meta_value`
+decode them.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -12,11 +12,13 @@ from msgspec import Raw, Struct
 from topics import model
 from topics.model import Reason, Tombstone, TopicConfig, TopicType
 
+T = TypeVar("T")
+
 _decode = msgspec.json.Decoder().decode
 
 
 class NewRecord(Struct, frozen=True, omit_defaults=True):
-    """A record to append. `data` is anything that msgspec encodes; a `msgspec.Raw` is taken as JSON text."""
+    """A record to append. `data` is anything that msgspec can encode; a `msgspec.Raw` is taken as JSON text."""
 
     data: Any
     tag: str | None = None
@@ -25,7 +27,7 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
 
 
 class Record(model.Record, frozen=True):
-    """A record as readers get it. Without data (`include_data=False`) `data` is empty and `value` None."""
+    """A record as readers get it. With `include_data=False`, `data` is empty and `value` is None."""
 
     @property
     def value(self) -> Any:
@@ -66,7 +68,7 @@ def decoded(text: Raw) -> Any:
 
 
 class Performance(Struct, frozen=True):
-    """Times in milliseconds; those that an answer does not have are 0."""
+    """Where the server's time went. A figure that the answer lacks is 0."""
 
     server_total_ms: float = 0.0
     wal_append_ms: float = 0.0
@@ -76,7 +78,7 @@ class Performance(Struct, frozen=True):
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """`deduped`: the key was known and nothing was appended, as after a retry whose first attempt had come through."""
+    """`deduped`: the key was known, so nothing was appended; for example a retry after a lost answer."""
 
     topic: str
     first_seq: int
@@ -103,6 +105,13 @@ class Diff(Struct, frozen=True, kw_only=True):
     tombstone: Tombstone | None
     lag: int
     performance: Performance = Performance()
+
+
+class Page(Struct, Generic[T], frozen=True, kw_only=True):
+    """Part of a list; `next_cursor` leads to the next part."""
+
+    items: list[T]
+    next_cursor: str | None = None
 
 
 class TopicPut(Struct, frozen=True, kw_only=True):
@@ -145,13 +154,12 @@ class TopicListed(Struct, frozen=True, kw_only=True):
     effective_priority: int
 
 
-class TopicPage(Struct, frozen=True, kw_only=True):
-    topics: list[TopicListed]
-    next_cursor: str | None = None
+class TopicPage(Page[TopicListed], frozen=True, kw_only=True, rename={"items": "topics"}):
+    items: list[TopicListed]
 
 
 class TopicDeleted(Struct, frozen=True, kw_only=True):
-    """`deleted` is False if there was none."""
+    """`deleted` is False if there was no such topic."""
 
     topic: str
     deleted: bool
@@ -170,7 +178,7 @@ class RecordsDeleted(Struct, frozen=True, kw_only=True):
 
 
 class Router(Struct, frozen=True, kw_only=True):
-    """A router in full; `created` belongs to the answer of a PUT, what follows it to that of a GET."""
+    """A router in full. Only a PUT sets `created`; only a GET sets the fields behind it."""
 
     router: str
     source: str
@@ -182,7 +190,7 @@ class Router(Struct, frozen=True, kw_only=True):
     guarantee: Literal["at_least_once", "exactly_once"]
     created: bool = False
     forwarded_total: int = 0
-    lag: int = 0  # seqs of the source that it has not looked at
+    lag: int = 0  # seqs of the source that it has not looked at yet
     state: Literal["running", "blocked"] = "running"
     blocked_by: str | None = None
     performance: Performance = Performance()
@@ -196,9 +204,8 @@ class RouterListed(Struct, frozen=True, kw_only=True):
     forwarded_total: int
 
 
-class RouterPage(Struct, frozen=True, kw_only=True):
-    routers: list[RouterListed]
-    next_cursor: str | None = None
+class RouterPage(Page[RouterListed], frozen=True, kw_only=True, rename={"items": "routers"}):
+    items: list[RouterListed]
 
 
 class RouterDeleted(Struct, frozen=True, kw_only=True):
@@ -216,7 +223,7 @@ class Claimed(Struct, frozen=True, kw_only=True):
 
 
 class Acked(Struct, frozen=True, kw_only=True):
-    """`skipped`: seqs that were not under this node's active lease, e.g. since an earlier attempt had acked them."""
+    """`skipped`: seqs that this node does not hold, for example because an earlier attempt acked them."""
 
     topic: str
     acked: int
@@ -244,7 +251,7 @@ class Extended(Struct, frozen=True, kw_only=True):
 
 
 class Redriven(Struct, frozen=True, kw_only=True):
-    """Dead letters that are jobs again, and how many are still letters."""
+    """How many dead letters are jobs again, and how many remain."""
 
     topic: str
     dead_letter: str
@@ -262,9 +269,8 @@ class Lease(Struct, frozen=True, kw_only=True, rename={"seq": "$seq"}):
     deliveries: int
 
 
-class LeasePage(Struct, frozen=True, kw_only=True):
-    leases: list[Lease]
-    next_cursor: str | None = None
+class LeasePage(Page[Lease], frozen=True, kw_only=True, rename={"items": "leases"}):
+    items: list[Lease]
 
 
 class Health(Struct, frozen=True):
@@ -294,7 +300,7 @@ class WatchSession(Struct, frozen=True):
 
 
 class Records(Struct, frozen=True):
-    """Of a watch: the next records of a topic. Every seq above `from_seq` up to `to_seq` is covered by them."""
+    """A watch delivers the next records of a topic. They cover every seq above `from_seq` and up to `to_seq`."""
 
     topic: str
     records: list[Record]
@@ -304,7 +310,7 @@ class Records(Struct, frozen=True):
 
 
 class Lost(Struct, frozen=True):
-    """Of a watch: seqs `gap_from`..`gap_to` of a topic were missed."""
+    """A watch missed seqs `gap_from` to `gap_to` of a topic."""
 
     topic: str
     reason: Reason
@@ -315,14 +321,14 @@ class Lost(Struct, frozen=True):
 
 
 class CaughtUp(Struct, frozen=True):
-    """Of a watch: all that a topic has was delivered."""
+    """A watch has delivered everything that a topic has."""
 
     topic: str
     head_seq: int
 
 
 class TopicGone(Struct, frozen=True):
-    """Of a watch: the topic was deleted; nothing more comes of it."""
+    """A watched topic was deleted; the watch delivers nothing more of it."""
 
     topic: str
     head_seq: int
@@ -333,7 +339,7 @@ WatchEvent = Records | Lost | CaughtUp | TopicGone
 
 
 class ExportInfo(NamedTuple):
-    """What an export covers: every seq above `after` up to `last` is in it, in `lost`, or was deleted."""
+    """What an export covers: every seq above `after` and up to `last` is in it, in `lost`, or was deleted."""
 
     topic: str
     epoch: int

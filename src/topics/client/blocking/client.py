@@ -1,0 +1,366 @@
+# Generated from src/topics/client/aio/client.py by `python -m tools.blocking_client`. Do not edit.
+"""The client for blocking code. Each method is an operation, a stream or a worker. Connections are not pickled."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+
+from topics.client import results
+from topics.client.blocking.caller import Caller
+from topics.client.blocking.concurrency import BlockingClock, Handler, started, system_clock
+from topics.client.blocking.streams import Consumer, Export, Watcher, listed
+from topics.client.blocking.worker import Worker
+from topics.client.client_config import ClientConfig
+from topics.client.protocol import operations
+from topics.client.protocol.cursors import Cursor
+from topics.client.protocol.leases import WorkerPlan
+from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match
+from topics.client.protocol.watching import Watch
+from topics.client.results import Job, NewRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Client:
+    """A server, for blocking code.
+
+    `url` and `token` default to TOPICS_URL and TOPICS_TOKEN. `timeout_ms` bounds a call with all its retries; the wait
+    of a long poll comes on top. `retries` bounds how often a call is tried again. `gzip` compresses both ways, for slow
+    networks. `window_ms` stands in for a topic's idempotency window where the key may not read it; without it, such an
+    append is not repeated once it may have been carried out. `clock` is for tests.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        timeout_ms: int = 30_000,
+        retries: int = 10,
+        gzip: bool = False,
+        window_ms: int = 0,
+        clock: BlockingClock | None = None,
+    ) -> None:
+        self._open(ClientConfig.of(url, token, timeout_ms, retries, gzip, window_ms), clock or system_clock())
+
+    def _open(self, config: ClientConfig, clock: BlockingClock) -> None:
+        self._config = config
+        self._caller = Caller(config, clock)
+
+    @property
+    def url(self) -> str:
+        return str(self._config.endpoint)
+
+    def close(self) -> None:
+        """Close the idle connections, and end the waits of other threads before a retry."""
+        self._caller.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def __getstate__(self) -> ClientConfig:
+        return self._config
+
+    def __setstate__(self, config: ClientConfig) -> None:
+        self._open(config, system_clock())
+
+    # --- topics
+
+    def put_topic(self, topic: str, config: Config | None = None, **fields: Unpack[ConfigFields]) -> results.TopicPut:
+        """Create a topic, or replace its whole config: a field left out returns to its default."""
+        return self._caller.run(operations.put_topic(topic, config, fields))
+
+    def state(self, topic: str, *, touch: bool = True) -> results.TopicState:
+        """The topic as it is now. With `touch=False` this does not count as a read."""
+        return self._caller.run(operations.state(topic, touch))
+
+    def topics(self, prefix: str = "", *, page_size: int = 1000, touch: bool = False) -> Iterator[results.TopicListed]:
+        """All topics whose names start with the prefix, by name; pages are fetched as needed."""
+        return listed(self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch))
+
+    def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeleted:
+        return self._caller.run(operations.delete_topic(topic, if_empty))
+
+    # --- records
+
+    def append(
+        self,
+        topic: str,
+        records: Iterable[NewRecord | Mapping[str, Any]],
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        idempotent: bool = True,
+        create: bool | None = None,
+        config: Config | None = None,
+        disable_backpressure: bool = False,
+    ) -> results.Written:
+        """Append records, all or none. A call without a key gets one, unless `idempotent` is False."""
+        return self._caller.run(
+            operations.append(
+                topic,
+                records,
+                node=node,
+                idempotency_key=idempotency_key,
+                idempotent=idempotent,
+                create=create,
+                config=config,
+                disable_backpressure=disable_backpressure,
+            )
+        )
+
+    def append_ndjson(
+        self,
+        topic: str,
+        lines: bytes | str | Iterable[bytes | str],
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        idempotent: bool = True,
+        create: bool | None = None,
+        disable_backpressure: bool = False,
+    ) -> results.Written:
+        """Append records given as JSON lines, each of them `{"data":…}`."""
+        return self._caller.run(
+            operations.append_bulk(
+                topic,
+                operations.ndjson_body(lines),
+                NDJSON,
+                node=node,
+                idempotency_key=idempotency_key,
+                idempotent=idempotent,
+                create=create,
+                disable_backpressure=disable_backpressure,
+            )
+        )
+
+    def append_arrow(
+        self,
+        topic: str,
+        rows: "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | bytes",
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        idempotent: bool = True,
+        create: bool | None = None,
+        disable_backpressure: bool = False,
+    ) -> results.Written:
+        """Append the rows of an Arrow table: `data` as JSON texts, and optionally `tag`, `node` and `meta`."""
+        return self._caller.run(
+            operations.append_bulk(
+                topic,
+                operations.arrow_body(rows),
+                ARROW,
+                node=node,
+                idempotency_key=idempotency_key,
+                idempotent=idempotent,
+                create=create,
+                disable_backpressure=disable_backpressure,
+            )
+        )
+
+    def diff(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        limit: int | None = None,
+        node: str | Sequence[str] | None = None,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        wait_ms: int = 0,
+        max_batch_bytes: int | None = None,
+        epoch: int | None = None,
+        filter: Match | None = None,
+        from_ts: int | None = None,
+    ) -> results.Diff:
+        """Read what lies above a cursor. The next cursor is `next_from_seq` of the result."""
+        return self._caller.run(
+            operations.diff(
+                topic,
+                from_seq,
+                limit=limit,
+                node=node,
+                include_tags=include_tags,
+                include_meta=include_meta,
+                wait_ms=wait_ms,
+                max_batch_bytes=max_batch_bytes,
+                epoch=epoch,
+                filter=filter,
+                from_ts=from_ts,
+            )
+        )
+
+    def consume(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        epoch: int | None = None,
+        follow: bool = True,
+        limit: int | None = 1000,
+        node: str | Sequence[str] | None = None,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        wait_ms: int = 20_000,
+        max_batch_bytes: int | None = None,
+        filter: Match | None = None,
+        from_ts: int | None = None,
+    ) -> Consumer:
+        """Records and tombstones above a cursor, in order: for ever, or up to the head with `follow=False`."""
+        cursor = Cursor(
+            topic,
+            from_seq,
+            epoch,
+            from_ts,
+            limit=limit,
+            node=node,
+            include_tags=include_tags,
+            include_meta=include_meta,
+            max_batch_bytes=max_batch_bytes,
+            filter=filter,
+        )
+        return Consumer(self._caller, cursor, wait_ms if follow else 0, follow)
+
+    def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> Export:
+        """The live records above `after` as of now, as Arrow batches. Use it in a `with`."""
+        return started(Export(self._caller, operations.export(topic, after, last, epoch)))
+
+    def delete_records(
+        self, topic: str, *, before_seq: int | None = None, match: Match | None = None, epoch: int | None = None
+    ) -> results.RecordsDeleted:
+        """Delete records below a seq, records whose tag matches, or both. With an epoch, only of that instance."""
+        return self._caller.run(operations.delete_records(topic, before_seq, match, epoch))
+
+    # --- routers
+
+    def put_router(
+        self,
+        router: str,
+        source: str,
+        dest: str,
+        *,
+        filter: Match | None = None,
+        preserve_node: bool | None = None,
+        preserve_tag: bool | None = None,
+        create_dest: bool | None = None,
+        allow_cycle: bool | None = None,
+        guarantee: Literal["at_least_once", "exactly_once"] | None = None,
+    ) -> results.Router:
+        """Copy into `dest` what is committed to `source` from now on."""
+        fields = {
+            "preserve_node": preserve_node,
+            "preserve_tag": preserve_tag,
+            "create_dest": create_dest,
+            "allow_cycle": allow_cycle,
+            "guarantee": guarantee,
+        }
+        return self._caller.run(operations.put_router(router, source, dest, filter, fields))
+
+    def router(self, name: str) -> results.Router:
+        return self._caller.run(operations.router(name))
+
+    def routers(
+        self, prefix: str = "", *, source: str | None = None, dest: str | None = None, page_size: int = 1000
+    ) -> Iterator[results.RouterListed]:
+        """All routers that match, by name; pages are fetched as needed."""
+        return listed(self._caller, lambda cursor: operations.list_routers(prefix, source, dest, page_size, cursor))
+
+    def delete_router(self, name: str) -> results.RouterDeleted:
+        return self._caller.run(operations.delete_router(name))
+
+    # --- queues
+
+    def claim(self, topic: str, node: str, *, max_jobs: int = 1, lease_ms: int | None = None) -> results.Claimed:
+        """Lease up to `max_jobs` jobs of a queue. It may have fewer, or none."""
+        return self._caller.run(operations.claim(topic, node, max_jobs, lease_ms))
+
+    def ack(self, topic: str, node: str, jobs: Sequence[Job | int]) -> results.Acked:
+        """Complete jobs. A Job, unlike a seq, counts only under the lease it was claimed with."""
+        return self._caller.run(operations.settle("ack", results.Acked, topic, node, jobs))
+
+    def nack(self, topic: str, node: str, jobs: Sequence[Job | int], *, delay_ms: int = 0) -> results.Nacked:
+        """Give jobs back, to be claimed again after the delay."""
+        return self._caller.run(operations.settle("nack", results.Nacked, topic, node, jobs, delay_ms=delay_ms))
+
+    def extend(self, topic: str, node: str, jobs: Sequence[Job | int], *, lease_ms: int) -> results.Extended:
+        """Make leases end `lease_ms` from now."""
+        return self._caller.run(operations.settle("extend", results.Extended, topic, node, jobs, lease_ms=lease_ms))
+
+    def redrive(self, topic: str, *, match: Match | None = None, max_jobs: int | None = None) -> results.Redriven:
+        """Bring dead letters back into their queue: all, those whose tag matches, or at most `max_jobs`."""
+        return self._caller.run(operations.redrive(topic, match, max_jobs))
+
+    def leases(self, topic: str, *, page_size: int = 1000) -> Iterator[results.Lease]:
+        """Who holds which jobs of a queue, by seq; pages are fetched as needed."""
+        return listed(self._caller, lambda cursor: operations.list_leases(topic, page_size, cursor))
+
+    def worker(
+        self,
+        topic: str,
+        node: str,
+        handler: Handler,
+        *,
+        slots: int = 1,
+        lease_ms: int = 30_000,
+        delay_ms: int = 1_000,
+        poll_ms: int = 1_000,
+    ) -> Worker:
+        """A worker that runs `handler` for the jobs of a queue, `slots` at a time. Call its `run` to start."""
+        return Worker(self, self._caller, WorkerPlan(topic, node, slots, lease_ms, delay_ms, poll_ms), handler)
+
+    # --- watch
+
+    def watch(
+        self,
+        topics: Mapping[str, int | None] | Sequence[str],
+        *,
+        epochs: Mapping[str, int] | None = None,
+        node: str | Sequence[str] | None = None,
+        filter: Match | None = None,
+        limit: int | None = None,
+        max_batch_bytes: int | None = None,
+        heartbeat_ms: int = 15_000,
+        include_meta: bool = True,
+        include_tags: bool = False,
+        include_data: bool = True,
+        consistency: Literal["eventual", "strong"] = "eventual",
+        lenient: bool = False,
+    ) -> Watcher:
+        """What happens in topics, pushed by the server.
+
+        Map each topic to the seq to start behind, or to None for what comes from now on. A list of names reads each
+        from the beginning. `epochs` are the instances that the seqs belong to.
+        """
+        options = operations.watch_options(
+            node, filter, limit, max_batch_bytes, include_meta, include_tags, include_data, consistency
+        )
+        watch = Watch(
+            topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 0),
+            epochs,
+            options,
+            lenient=lenient,
+            heartbeat_ms=heartbeat_ms,
+            retries=self._config.retries,
+            wait_s=self._caller.retries.backoff_s,
+        )
+        return Watcher(self._caller, watch)
+
+    # --- the server
+
+    def health(self) -> results.Health:
+        return self._caller.run(operations.health())
+
+    def ready(self) -> results.Ready:
+        """Raise NotReady or ShuttingDown, after retries, if the server is not ready."""
+        return self._caller.run(operations.ready())
+
+    def metrics(self) -> dict[str, Any]:
+        """The metrics, as JSON."""
+        return self._caller.run(operations.metrics())
