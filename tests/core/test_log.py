@@ -9,7 +9,8 @@ import pytest
 from topics.core.topic import walk
 from topics.core.topic.blocks import BLOCK, Blocks
 from topics.core.topic.log import Log
-from topics.core.topic.parts import PAGE_ROWS, Cache, Chunk
+from topics.core.topic.pages import Cache
+from topics.core.topic.parts import PAGE_ROWS, Chunk
 from topics.core.topic.records import Batch
 from topics.core.topic.walk import Plan, Query
 from topics.model import EXAMINED_MIN, TagMatch

@@ -5,7 +5,8 @@ from array import array
 import pytest
 from msgspec import Raw
 
-from topics.core.topic.parts import PAGE_OVERHEAD_BYTES, PAGE_ROWS, Cache, Chunk, ColdPage, Columns, Projection, Sealed
+from topics.core.topic.pages import PAGE_OVERHEAD_BYTES, Cache, ColdPage, Projection
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Columns, Sealed
 from topics.core.topic.records import parse_write
 from topics.model import TagMatch
 from topics.settings import Settings

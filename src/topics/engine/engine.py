@@ -25,7 +25,7 @@ from topics.core.routing.table import PutRouter
 from topics.core.state import State, Topic
 from topics.core.topic.blocks import Blocks
 from topics.core.topic.config import ConfigIn
-from topics.core.topic.parts import Cache, Projection
+from topics.core.topic.pages import Cache, Projection
 from topics.core.topic.records import NO_META, Batch, RecordIn, batch_of
 from topics.core.topic.walk import Query
 from topics.engine.answers import (

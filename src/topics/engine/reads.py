@@ -12,7 +12,7 @@ import msgspec
 from topics.clock import Clock
 from topics.core.state import State
 from topics.core.topic import walk
-from topics.core.topic.parts import Cache, ColdPage
+from topics.core.topic.pages import Cache, ColdPage
 from topics.core.topic.walk import Query
 from topics.engine.answers import ReadResult, TopicState, read_result, topic_state
 from topics.engine.export import Export, capture

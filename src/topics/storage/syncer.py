@@ -4,7 +4,7 @@
 the GIL again while the event loop is busy. A process of its own does not.
 
 Owned here: what is said over the socket, and the helper's half of the talk.
-`files.py` starts the helper, with its end of a Unix socket pair as stdin:
+`processes.py` starts the helper, with its end of a Unix socket pair as stdin:
 
     request   kind u8 · file number u64        the first SYNC of a file carries its descriptor (SCM_RIGHTS)
     answer    errno i32                        0 = done; one per request, in the order of the requests

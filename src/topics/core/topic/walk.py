@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from topics.core.topic.log import Log
-from topics.core.topic.parts import PAGE_ROWS, Cache, ColdPage, Page, Part, Projection
+from topics.core.topic.pages import Cache, ColdPage, Page, Projection
+from topics.core.topic.parts import PAGE_ROWS, Part
 from topics.model import EXAMINED_MIN, Reason, TagMatch, Tombstone
 
 NO_NODES: frozenset[str] = frozenset()

@@ -36,7 +36,8 @@ from msgspec import Struct
 
 from topics.core.topic.parts import PAGE_ROWS, Chunk, ChunkImage, Columns, Part, Sealed
 from topics.storage import segments
-from topics.storage.disk import Disk, HelperProcess, RealDisk, WorkThread
+from topics.storage.disk import Disk, RealDisk
+from topics.storage.processes import HelperProcess, WorkThread
 from topics.storage.segments import FileRef, Piece, PieceRef, SegmentFile, SegmentRows
 
 PACKAGE_ROOT = str(Path(__file__).parent.parent)

@@ -24,7 +24,8 @@ from topics.core.decide import Caps
 from topics.core.routing.steps import ColdRows, Step, Walked, place, stamp_of, walk
 from topics.core.routing.table import HOPS_MAX, Router
 from topics.core.state import Topic
-from topics.core.topic.parts import Chunk, ColdPage, Columns, Part
+from topics.core.topic.pages import ColdPage
+from topics.core.topic.parts import Chunk, Columns, Part
 from topics.engine.ledger import Gate, Ledger
 from topics.engine.routers.blocked import BlockedRouters
 from topics.errors import CommitFailed, Refusal, StorageError, TopicsError
