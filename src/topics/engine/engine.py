@@ -38,7 +38,8 @@ from topics.engine.answers import (
     TopicState,
     WriteResult,
 )
-from topics.engine.durability.store import SLICE_SECONDS, Store
+from topics.engine.durability.checkpoint import SLICE_SECONDS
+from topics.engine.durability.store import Store
 from topics.engine.export import Export
 from topics.engine.ledger import Gate, Ledger
 from topics.engine.queues.claims import Claimer, Queues

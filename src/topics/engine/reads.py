@@ -127,7 +127,7 @@ class Reading:
         try:
             self._cache.load(cold, await self._run(lambda: cold.part.columns(start, stop)))
         except Damaged:
-            if self._ledger.store.is_in_force(cold.part):
+            if self._ledger.store.catalogue.is_in_force(cold.part):
                 raise
         finally:
             del self._loading[cold.key]

@@ -10,7 +10,7 @@ from topics.clock import Clock
 from topics.core.state import State
 from topics.core.topic.pages import Cache
 from topics.core.topic.parts import Chunk, Part
-from topics.engine.durability.store import SLICE_SECONDS
+from topics.engine.durability.checkpoint import SLICE_SECONDS
 from topics.engine.ledger import Ledger
 from topics.errors import StorageError
 from topics.settings import Settings

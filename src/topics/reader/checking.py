@@ -11,13 +11,12 @@ from typing import Literal
 from msgspec import Struct
 
 from topics.core.dump import TopicItem
-from topics.core.entries import UnknownEntry
-from topics.core.routing.copies import MissingRecord
+from topics.engine.durability.recovery import Recovery
 from topics.errors import Damaged, UnusableDirectory
-from topics.reader.accounts import Account, Accounts
+from topics.reader.accounts import Account, accounts_of
 from topics.reader.pieces import flags_of
 from topics.reader.snapshot import Snapshot, floor_of, sealed_through_of
-from topics.storage import frames, log_files, segments, snapshots
+from topics.storage import log_files, segments, snapshots
 from topics.storage.disk import Disk, RealDisk
 from topics.storage.segments import LIVE, FileRef, PieceRef, SegmentFile
 
@@ -61,7 +60,7 @@ class Checker:
 
     def run(self) -> Check:
         by_file: dict[int, list[PieceRef]] = {number: [] for number in self._snapshot.files}
-        for ref in self._snapshot.all_pieces():
+        for ref in self._snapshot.pieces:
             if ref.file in by_file:
                 by_file[ref.file].append(ref)
             else:
@@ -131,7 +130,7 @@ class Checker:
                 unnamed.setdefault(topics[row], []).append(seqs[row])
         for topic, missing in unnamed.items():
             item = self._snapshot.topics[self._names[topic]]
-            refs = self._snapshot.pieces(item)
+            refs = self._snapshot.pieces_of(item)
             missing = [seq for seq in missing if _is_unexplained(seq, item, refs)]
             if missing:
                 self._unnamed.append((segment, topic, missing))
@@ -149,11 +148,11 @@ class Checker:
                 f"seqs {missing[0]} to {missing[-1]} ({len(missing)} records) are in this segment and not marked "
                 "as deleted, but in no piece of the snapshot, and no loss is announced"
             )
-            is_only = not any(ref.file == segment.ref.number for ref in self._snapshot.all_pieces())
+            is_only = not any(ref.file == segment.ref.number for ref in self._snapshot.pieces)
             self._fault(segment.name, topic, message, is_certain=is_only or told is not None)
 
     def _check_topic(self, item: TopicItem) -> None:
-        refs = self._snapshot.pieces(item)
+        refs = self._snapshot.pieces_of(item)
         for one, other in pairwise(refs):
             if other.first <= one.last:
                 self._fault_of_piece(other, f"pieces overlap at seq {other.first}")
@@ -187,23 +186,23 @@ class Checker:
             before = now
 
     def _check_log(self) -> tuple[dict[int, Account], int, int]:
-        """Read all frames that recovery would read. A torn end is none of damage: what was acked lies before it."""
-        meta = self._snapshot.meta
-        log, count = log_files.Replay(self._disk, frames.position_of(1, 0) if meta is None else meta.start), 0
+        """Read all frames that recovery would read. A torn end is not damage: what was acked lies before it."""
+        accounts: dict[int, Account] = {}
+        recovery = None
         try:
-            accounts = Accounts(self._snapshot.items, self._files, self._damaged)
-            for frame in log.read():
-                accounts.replay(frame)
-                count += 1
-        except (Damaged, UnusableDirectory, UnknownEntry, MissingRecord) as error:
+            recovery = Recovery(self._disk, self._snapshot, self._files, unreadable=self._damaged, keeps_maps=False)
+            for _ in recovery.replay():
+                pass
+        except (Damaged, UnusableDirectory) as error:
             self._fault(log_files.PREFIX + "*", "", str(error))
         except FileNotFoundError as error:
             self._fault(str(error.filename), "", "this log file went away")
         else:
-            if meta is None or meta.is_clean or log.files:
-                return accounts.close(), len(log.files), count
-            self._fault(log_files.name_of(frames.number_of(meta.start)), "", "this log file is missing")
-        return {}, len(log.files), count
+            if recovery.missing_log:
+                self._fault(recovery.missing_log, "", "this log file is missing")
+            else:
+                accounts = accounts_of(recovery.state, self._damaged)
+        return accounts, len(recovery.log.files) if recovery else 0, recovery.frames if recovery else 0
 
 
 class _Past(RealDisk):

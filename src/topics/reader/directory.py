@@ -25,7 +25,7 @@ from topics.reader.pieces import COLUMNS, flags_of, live_rows, schema
 from topics.reader.snapshot import Lost, Snapshot, bounded, floor_of, lost_in, sealed_through_of
 from topics.storage import frames, log_files, segments, snapshots
 from topics.storage.disk import Disk
-from topics.storage.segments import LIVE, PieceRef, SegmentFile, SegmentRows
+from topics.storage.segments import LIVE, PieceRef, SegmentFile, SegmentPiece
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +117,7 @@ class Directory:
         Otherwise a topic may have records above its `sealed_through`, which only the log has.
         """
         meta = self._snapshot.meta
-        if meta is None or not meta.is_clean:
+        if not self._snapshot.items or not meta.is_clean:
             return False
         logs = (name for name in self._disk.names() if name.startswith(log_files.PREFIX))
         return all(log_files.number_in(name) < frames.number_of(meta.start) for name in logs)
@@ -126,7 +126,7 @@ class Directory:
         """The pieces in which the live records of a topic lie, ascending; deleted ones may lie between them."""
         return [
             Piece(segments.name_of(ref.file), ref.start, ref.count, ref.first, ref.last, ref.size_bytes)
-            for ref in self._snapshot.pieces(self._item(name))
+            for ref in self._snapshot.pieces_of(self._item(name))
         ]
 
     def batches(
@@ -164,7 +164,7 @@ class Directory:
         return found
 
     def _refs(self, item: TopicItem) -> list[PieceRef]:
-        return self._snapshot.pieces(item)
+        return self._snapshot.pieces_of(item)
 
     def _file(self, number: int) -> SegmentFile:
         file = self._files.get(number)
@@ -198,13 +198,13 @@ class Directory:
 
     def _info(self, item: TopicItem) -> TopicInfo:
         live, earliest = 0, item.head + 1
-        for ref in reversed(self._snapshot.pieces(item)):
-            rows = SegmentRows(self._file(ref.file), ref)
-            start = rows.row_from(floor_of(item))
-            flags = flags_of(rows.file, ref.start + start, ref.start + ref.count)
+        for ref in reversed(self._snapshot.pieces_of(item)):
+            piece = SegmentPiece(self._file(ref.file), ref)
+            start = piece.row_from(floor_of(item))
+            flags = flags_of(piece.file, ref.start + start, ref.start + ref.count)
             if LIVE in flags:
                 live += flags.count(LIVE)
-                earliest = rows.seq_at(start + flags.index(LIVE))
+                earliest = piece.seq_at(start + flags.index(LIVE))
         return TopicInfo(
             item.name,
             item.id,

@@ -24,33 +24,24 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 from xxhash import xxh3_64
 
 from topics.errors import Damaged
-from topics.model import TagMatch
+from topics.model import Columns, TagMatch
 from topics.storage.disk import Disk, File
 
 PREFIX, SUFFIX = "segment-", ".arrow"
 LIVE, DELETED = 0, 255
 FORMAT_VERSION = "1"
 
+Runs = list[tuple[int, int]]  # of rows, start and stop
+
 _TEXTS = ("node", "tag", "meta", "data")
 _CHECKED = ("topic", "seq", "ts", *_TEXTS, "tag_order")
-
-
-class Rows(NamedTuple):
-    """Records as columns. `data` and `meta` are JSON texts; a column is None if no row has a value."""
-
-    seqs: Sequence[int]
-    ts: Sequence[int]
-    nodes: list[str | None] | None
-    tags: list[str | None] | None
-    metas: list[Raw | None] | None
-    datas: list[Raw]
 
 
 class Column(Struct, frozen=True, array_like=True):
@@ -97,7 +88,7 @@ def number_in(name: str) -> int | None:
 # --- writing
 
 
-class Piece:
+class PieceBuilder:
     """A run of one topic's records on its way into a segment."""
 
     def __init__(self, topic: int) -> None:
@@ -111,9 +102,9 @@ class Piece:
     def count(self) -> int:
         return len(self.seqs)
 
-    def extend(self, rows: tuple[Any, ...]) -> None:
-        """Add `Rows`, ascending by seq."""
-        seqs, timestamps, nodes, tags, metas, datas = rows
+    def extend(self, columns: Columns) -> None:
+        """Add rows, ascending by seq."""
+        seqs, timestamps, nodes, tags, metas, datas = columns
         self.seqs.extend(seqs)
         self.ts.extend(timestamps)
         for name, column in (("node", nodes), ("tag", tags), ("meta", metas), ("data", datas)):
@@ -158,7 +149,7 @@ def warm_up() -> None:
     schema()
 
 
-def encode(number: int, pieces: Sequence[Piece]) -> tuple[bytes, FileRef, list[PieceRef]]:
+def encode(number: int, pieces: Sequence[PieceBuilder]) -> tuple[bytes, FileRef, list[PieceRef]]:
     """The bytes of segment file `number`, and references to it and to each piece in it."""
     import pyarrow as pa
 
@@ -180,7 +171,7 @@ def encode(number: int, pieces: Sequence[Piece]) -> tuple[bytes, FileRef, list[P
     return image.to_pybytes(), FileRef(number, image.size, batch.num_rows, columns), refs
 
 
-def _arrays(pieces: Sequence[Piece]) -> list[Any]:
+def _arrays(pieces: Sequence[PieceBuilder]) -> list[Any]:
     import pyarrow as pa
 
     topics, seqs, timestamps, order = array("I"), array("Q"), array("q"), array("I")
@@ -320,37 +311,35 @@ class SegmentFile:
             file.close()
 
 
-class SegmentRows:
-    """The rows of one piece, numbered from 0, read from the map."""
+class SegmentPiece:
+    """One piece: its rows, numbered from 0 and read from the map, and how many of them are live."""
 
-    __slots__ = ("file", "ref")
+    __slots__ = ("count", "file", "first", "flagged", "has_tags", "last", "live_bytes", "live_count", "ref")
 
     def __init__(self, file: SegmentFile, ref: PieceRef) -> None:
         self.file = file
         self.ref = ref
-
-    @property
-    def count(self) -> int:
-        return self.ref.count
-
-    @property
-    def has_tags(self) -> bool:
-        return self.ref.tagged > 0
+        self.first = ref.first
+        self.last = ref.last
+        self.count = ref.count
+        self.has_tags = ref.tagged > 0
+        self.live_count = ref.count
+        self.live_bytes = ref.size_bytes
+        self.flagged = 0  # rows that were dead when delete flags were last set; -1 = not known
 
     def seq_at(self, row: int) -> int:
-        ref = self.ref
-        if ref.last - ref.first + 1 == ref.count:
-            return ref.first + row
+        if self.last - self.first + 1 == self.count:
+            return self.first + row
         return self._numbers("seq", "Q")[row]
 
     def row_from(self, seq: int) -> int:
-        ref = self.ref
-        if ref.last - ref.first + 1 == ref.count:
-            return max(0, min(ref.count, seq - ref.first))
+        """The first row whose seq is `seq` or above; `count` if there is none."""
+        if self.last - self.first + 1 == self.count:
+            return max(0, min(self.count, seq - self.first))
         return bisect_left(self._numbers("seq", "Q"), seq)
 
     def bytes_before(self, row: int) -> int:
-        if row in (0, self.ref.count):
+        if row in (0, self.count):
             return self.ref.size_bytes if row else 0
         data, meta = self._offsets("data"), self._offsets("meta")
         return data[row] - data[0] + meta[row] - meta[0]
@@ -361,10 +350,10 @@ class SegmentRows:
     def row_after_ts(self, ts: int) -> int:
         return bisect_right(self._numbers("ts", "q"), ts)
 
-    def columns(self, start: int, stop: int) -> Rows:
+    def columns(self, start: int, stop: int) -> Columns:
         """Rows start..stop, deleted ones too."""
         nodes, tags, metas, datas = (self._texts(name, start, stop) for name in _TEXTS)
-        return Rows(
+        return Columns(
             self._numbers("seq", "Q")[start:stop].tolist(),
             self._numbers("ts", "q")[start:stop].tolist(),
             None if nodes is None else [None if node is None else node.decode() for node in nodes],
@@ -392,11 +381,11 @@ class SegmentRows:
     def flagged_rows(self) -> list[int]:
         """Rows whose delete flag is set."""
         base = self.file.ref.columns["deleted"].values[0] + self.ref.start
-        flags = self.file.read(base, self.ref.count)
+        flags = self.file.read(base, self.count)
         live = flags.count(LIVE)
-        if live == self.ref.count:
+        if live == self.count:
             return []
-        if live + flags.count(DELETED) != self.ref.count:
+        if live + flags.count(DELETED) != self.count:
             row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
             raise Damaged(self.file.path, base + row, f"a delete flag is {flags[row]}")
         return [row for row, flag in enumerate(flags) if flag == DELETED]
@@ -409,11 +398,11 @@ class SegmentRows:
     def _numbers(self, name: str, code: Literal["Q", "q", "I"]) -> "memoryview[int]":
         width = 4 if code == "I" else 8
         offset = self.file.ref.columns[name].values[0] + self.ref.start * width
-        return self.file.checked()[offset : offset + self.ref.count * width].cast(code)
+        return self.file.checked()[offset : offset + self.count * width].cast(code)
 
     def _offsets(self, name: str) -> "memoryview[int]":
         offset = self.file.ref.columns[name].offsets[0] + self.ref.start * 4
-        return self.file.checked()[offset : offset + 4 * (self.ref.count + 1)].cast("i")
+        return self.file.checked()[offset : offset + 4 * (self.count + 1)].cast("i")
 
     def _texts(self, name: str, start: int, stop: int) -> list[bytes | None] | None:
         """The texts of rows start..stop; None if none of them has one."""

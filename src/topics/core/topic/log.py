@@ -16,7 +16,7 @@ Invariants
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from topics.core.topic.blocks import BLOCK, Blocks, blocks_of, mask_of, runs_of
@@ -143,7 +143,7 @@ class Log:
         for seq in seqs:
             self._dead[seq // BLOCK] = self._dead.get(seq // BLOCK, 0) | 1 << seq % BLOCK
 
-    def replace(self, old: list[Part], new: list[Part]) -> list[Part]:
+    def replace(self, old: Sequence[Part], new: Sequence[Part]) -> list[Part]:
         """Let `new` stand for `old`: consecutive parts, less what was dead when `new` was made of them.
 
         Gives those of `new` that are in the log now; the rest holds nothing live any more.

@@ -14,7 +14,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from topics.core.topic.parts import PAGE_ROWS, Columns, Part, Sealed, Texts
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed
+from topics.model import Columns, Texts
 
 T = TypeVar("T")
 
@@ -53,8 +54,8 @@ class Page:
         self.start = start
         self.text = bytearray()  # "{…},{…}," : every record with its comma
         self.ends = array("I")  # end of each record's text, its comma included
-        self.nodes: list[str | None] | None = None  # None: no record here has one
-        self.tags: list[str | None] | None = None
+        self.nodes: Texts = None
+        self.tags: Texts = None
 
     @property
     def count(self) -> int:
@@ -168,7 +169,7 @@ class Cache:
         key = (part, number, projection)
         page = self._pages.get(key)
         if page is None:
-            if isinstance(part, Sealed):
+            if not isinstance(part, Chunk):
                 raise ColdPage(part, number, projection)
             page = self._pages[key] = Page(number * PAGE_ROWS)
             self.size_bytes += page.size_bytes

@@ -1,8 +1,8 @@
 """Parts: runs of a topic's records, in memory or sealed.
 
 A topic's records lie in parts, sorted by seq. A `Chunk` keeps the bodies of writes as they were received; a `Sealed`
-part stands for rows of a segment and keeps nothing per record. Rows are numbered from 0 within their part. Nothing here
-does I/O of its own, or knows which records are live: a part only has their totals.
+part, a piece of a segment, keeps nothing per record: storage has the class, here is the protocol that both sides know.
+Rows are numbered from 0 within their part. A part has the totals of its live records; which those are, the log knows.
 """
 
 from array import array
@@ -10,40 +10,18 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import sub
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from msgspec import Raw, Struct
 
 from topics.core.topic.records import NO_META, Body, RecordIn, decode_body, meta_of
-from topics.model import TagMatch
+from topics.model import Columns, TagMatch
 
 T = TypeVar("T")
 
 PAGE_ROWS = 1024
 CHUNK_BYTES = 1024 * 1024  # a chunk takes no further write beyond this size
 FOLDED_BODY_BYTES_MAX = 4096  # larger ones stay apart
-
-
-Texts = list[str | None] | None  # one per row; None: no row has one
-
-
-class Columns(NamedTuple):
-    """Some rows of a part, decoded. `data` and `meta` are JSON texts."""
-
-    seqs: Sequence[int]
-    ts: Sequence[int]
-    nodes: Texts
-    tags: Texts
-    metas: list[Raw | None] | None
-    datas: list[Raw]
-
-    def select(self, runs: Sequence[tuple[int, int]]) -> "Columns":
-        """Only the rows in `runs`."""
-        return Columns(*(None if column is None else _select(column, runs) for column in self))  # type: ignore[arg-type]
-
-
-def _select(column: Sequence[Any], runs: Sequence[tuple[int, int]]) -> Sequence[Any]:
-    return [value for start, stop in runs for value in column[start:stop]]
 
 
 class ChunkImage(Struct, array_like=True, frozen=True):
@@ -232,63 +210,23 @@ def _metas(records: Sequence[RecordIn]) -> list[Raw | None] | None:
     return None if metas.count(NO_META) == len(metas) else _column([meta_of(r) for r in records])
 
 
-class SealedRows(Protocol):
-    """What a segment offers of its rows; the storage side has it. Rows are those sealed, dead ones left out."""
+class Sealed(Protocol):
+    """Records in a segment; the storage side has them. Its rows are all those that were sealed, dead ones too."""
 
-    @property
-    def count(self) -> int: ...
-    @property
-    def has_tags(self) -> bool: ...
+    first: int
+    last: int
+    count: int
+    live_count: int
+    live_bytes: int
+    has_tags: bool
+
     def seq_at(self, row: int) -> int: ...
     def row_from(self, seq: int) -> int: ...
     def bytes_before(self, row: int) -> int: ...
     def ts_at(self, row: int) -> int: ...
     def row_after_ts(self, ts: int) -> int: ...
-    def columns(self, start: int, stop: int) -> tuple[Any, ...]: ...  # in the order of Columns
+    def columns(self, start: int, stop: int) -> Columns: ...
     def matching(self, match: TagMatch) -> list[int]: ...
-
-
-class Sealed:
-    """Records in a segment. Keeps nothing per record."""
-
-    __slots__ = ("first", "flagged", "last", "live_bytes", "live_count", "sealed")
-
-    def __init__(self, first: int, last: int, sealed: SealedRows, live_count: int, live_bytes: int) -> None:
-        self.first = first
-        self.last = last
-        self.sealed = sealed
-        self.live_count = live_count
-        self.live_bytes = live_bytes
-        self.flagged = 0  # rows that were dead when delete flags were last set in the segment; -1 = not known
-
-    @property
-    def count(self) -> int:
-        return self.sealed.count
-
-    @property
-    def has_tags(self) -> bool:
-        return self.sealed.has_tags
-
-    def seq_at(self, row: int) -> int:
-        return self.sealed.seq_at(row)
-
-    def row_from(self, seq: int) -> int:
-        return self.sealed.row_from(seq)
-
-    def bytes_before(self, row: int) -> int:
-        return self.sealed.bytes_before(row)
-
-    def ts_at(self, row: int) -> int:
-        return self.sealed.ts_at(row)
-
-    def row_after_ts(self, ts: int) -> int:
-        return self.sealed.row_after_ts(ts)
-
-    def columns(self, start: int, stop: int) -> Columns:
-        return Columns(*self.sealed.columns(start, stop))
-
-    def matching(self, match: TagMatch) -> list[int]:
-        return self.sealed.matching(match)
 
 
 Part = Chunk | Sealed
