@@ -36,13 +36,13 @@ class TopicItem(Struct, array_like=True):
     config: TopicConfig
     position: int
     head: int
-    cap_hi: int
-    ttl_hi: int
+    evicted_last: int
+    expired_last: int
     gaps: list[Gap]
     last_ts: int
     last_write_ts: int
     reserved: int
-    live_hi: int  # highest live seq; what an ephemeral topic loses by a restart
+    live_last: int  # highest live seq; what an ephemeral topic loses by a restart
     dead_lettered: int
     deliveries: dict[int, int]
     leases: dict[int, tuple[int, str, int]]
@@ -95,8 +95,8 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
         topic.config,
         position,
         log.head,
-        log.cap_hi,
-        log.ttl_hi,
+        log.evicted_last,
+        log.expired_last,
         log.gaps,
         log.last_ts,
         log.last_write_ts if topic.is_logged else 0,
@@ -176,14 +176,19 @@ def _load_topic(state: State, item: TopicItem) -> None:
     topic.position = item.position
     topic.reserved = topic.reserved_durable = item.reserved
     log = topic.log
-    log.head, log.cap_hi, log.ttl_hi, log.last_ts = item.head, item.cap_hi, item.ttl_hi, item.last_ts
+    log.head, log.evicted_last, log.expired_last, log.last_ts = (
+        item.head,
+        item.evicted_last,
+        item.expired_last,
+        item.last_ts,
+    )
     log.last_write_ts = item.last_write_ts
     log.gaps = list(item.gaps)
     log.earliest = item.head + 1
     log.deleted, log.lost = item.deleted, item.lost
     if not topic.is_logged:
         log.deleted = max(0, item.deleted)
-        log.lose_all(item.live_hi)
+        log.lose_all(item.live_last)
     topic.hops = list(item.hops)
     topic.stamps.load(item.stamps)
     topic.queue.dead_lettered = item.dead_lettered

@@ -61,6 +61,10 @@ def fault_of(log: Log) -> str:
     silent = log.lost - total(announced)
     if silent > 0:
         return f"{_missing(log, announced, silent)} lost, and no loss is announced: {sums}"
+    try:
+        log.check_totals()
+    except AssertionError as broken:
+        return f"its counts do not agree: {broken}"
     return ""
 
 

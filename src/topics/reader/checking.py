@@ -6,7 +6,6 @@ where it does not. What became of every seq, by all of these, is the business of
 
 from bisect import bisect_left
 from itertools import pairwise
-from typing import Literal
 
 from msgspec import Struct
 
@@ -14,7 +13,6 @@ from topics.core.dump import TopicItem
 from topics.engine.durability.recovery import Recovery
 from topics.errors import Damaged, UnusableDirectory
 from topics.reader.accounts import Account, accounts_of
-from topics.reader.pieces import flags_of
 from topics.reader.snapshot import Snapshot, floor_of, sealed_through_of
 from topics.storage import log_files, segments, snapshots
 from topics.storage.disk import Disk, RealDisk
@@ -87,8 +85,8 @@ class Checker:
     def _check_file(self, file: FileRef, refs: list[PieceRef]) -> None:
         segment = SegmentFile(self._disk, file)
         try:
-            view = segment.checked()
-            flags_of(segment, 0, file.count)
+            topics, seqs = segment.numbers("topic", "I"), segment.numbers("seq", "Q")
+            segment.flags(0, file.count)
         except Damaged as error:
             self._fault(file.number, "", str(error))
             self._damaged.update(ref.topic for ref in refs)
@@ -96,7 +94,6 @@ class Checker:
         self._files[file.number] = segment
         if not refs:
             self._fault(file.number, "", f"the snapshot has this segment and none of its {file.count} records")
-        topics, seqs = _numbers(view, file, "topic", "I"), _numbers(view, file, "seq", "Q")
         covered = 0
         for ref in refs:
             self._check_unnamed(segment, topics, seqs, covered, ref.start)
@@ -123,7 +120,7 @@ class Checker:
         self, segment: SegmentFile, topics: "memoryview[int]", seqs: "memoryview[int]", start: int, stop: int
     ) -> None:
         """Rows in no piece: of a topic that is gone, lost, deleted, in a newer segment; or a silent hole."""
-        flags = flags_of(segment, start, stop) if stop > start else b""
+        flags = segment.flags(start, stop) if stop > start else b""
         unnamed: dict[int, list[int]] = {}
         for row, flag in enumerate(flags, start):
             if flag == LIVE and topics[row] in self._names:
@@ -218,7 +215,7 @@ class _Past(RealDisk):
 
 def _gone_back(before: TopicItem, now: TopicItem) -> str:
     """What a newer snapshot no longer says of a topic, though nothing takes it back (TM14)."""
-    for name in ("head", "cap_hi", "ttl_hi"):
+    for name in ("head", "evicted_last", "expired_last"):
         was, has = getattr(before, name), getattr(now, name)
         if has < was:
             return f"{name} was {was} in the snapshot before, and is {has}: an announced loss is taken back"
@@ -226,11 +223,6 @@ def _gone_back(before: TopicItem, now: TopicItem) -> str:
         if gap.last >= floor_of(now) and not any(a.first <= gap.first and gap.last <= a.last for a in now.gaps):
             return f"the gap {gap.first} to {gap.last} was announced in the snapshot before, and is not any more"
     return ""
-
-
-def _numbers(view: memoryview, file: FileRef, name: str, code: Literal["I", "Q"]) -> "memoryview[int]":
-    offset, size = file.columns[name].values
-    return view[offset : offset + size].cast(code)
 
 
 def _is_unexplained(seq: int, item: TopicItem, refs: list[PieceRef]) -> bool:

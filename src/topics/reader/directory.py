@@ -21,7 +21,7 @@ from topics.errors import Damaged, TopicNotFound, UnusableDirectory
 from topics.model import Gap, TopicConfig
 from topics.reader.access import forbidden, open_disk
 from topics.reader.checking import Check, Checker
-from topics.reader.pieces import COLUMNS, flags_of, live_rows, schema
+from topics.reader.pieces import COLUMNS, live_rows, schema
 from topics.reader.snapshot import Lost, Snapshot, bounded, floor_of, lost_in, sealed_through_of
 from topics.storage import frames, log_files, segments, snapshots
 from topics.storage.disk import Disk
@@ -45,8 +45,8 @@ class TopicInfo(Struct, frozen=True):
     config: TopicConfig
     head: int
     floor: int  # one above the highest seq lost to a cap or to age
-    cap_hi: int
-    ttl_hi: int
+    evicted_last: int
+    expired_last: int
     gaps: tuple[Gap, ...]  # stretches lost above the floor
     earliest: int  # lowest live seq in the segments; head + 1 if there is none
     sealed_through: int  # segments hold every live record up to here; 0 = an ephemeral topic, which has none
@@ -146,7 +146,7 @@ class Directory:
         """Hold every segment and every log file against its checksums, and all of them against the snapshot."""
         for _ in range(ATTEMPTS_MAX):
             found = Checker(self._disk, self._snapshot).run()
-            if not found.faults or self._names() == self._snapshot.names:
+            if not found.faults or snapshots.names_in(self._disk) == self._snapshot.names:
                 return found
             self.reload()  # a checkpoint was taken meanwhile, and files are gone
         raise UnusableDirectory(
@@ -181,7 +181,7 @@ class Directory:
             try:
                 return work()
             except Damaged:
-                if self._names() == self._snapshot.names:
+                if snapshots.names_in(self._disk) == self._snapshot.names:
                     raise
             except PermissionError as error:
                 raise forbidden(self.path, error) from None
@@ -201,7 +201,7 @@ class Directory:
         for ref in reversed(self._snapshot.pieces_of(item)):
             piece = SegmentPiece(self._file(ref.file), ref)
             start = piece.row_from(floor_of(item))
-            flags = flags_of(piece.file, ref.start + start, ref.start + ref.count)
+            flags = piece.file.flags(ref.start + start, ref.start + ref.count)
             if LIVE in flags:
                 live += flags.count(LIVE)
                 earliest = piece.seq_at(start + flags.index(LIVE))
@@ -212,22 +212,17 @@ class Directory:
             item.config,
             item.head,
             floor_of(item),
-            item.cap_hi,
-            item.ttl_hi,
+            item.evicted_last,
+            item.expired_last,
             tuple(item.gaps),
             earliest,
             sealed_through_of(item),
             live,
         )
 
-    def _names(self) -> list[str]:
-        """The snapshot files. They change whenever a snapshot is installed."""
-        names = self._disk.names()
-        return [n for n in names if n.startswith(snapshots.PREFIX) and not n.endswith(snapshots.TEMPORARY)]
-
     def _load(self) -> Snapshot:
         for attempt in range(ATTEMPTS_MAX):
-            names = self._names()
+            names = snapshots.names_in(self._disk)
             if not names:
                 self._check_is_ours()
             try:
@@ -235,7 +230,7 @@ class Directory:
             except PermissionError as error:
                 raise forbidden(self.path, error) from None
             except (FileNotFoundError, Damaged):
-                if self._names() == names or attempt == ATTEMPTS_MAX - 1:
+                if snapshots.names_in(self._disk) == names or attempt == ATTEMPTS_MAX - 1:
                     raise
         raise AssertionError("not reached")
 

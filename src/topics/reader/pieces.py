@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from topics.errors import Damaged, InvalidRequest
 from topics.reader.access import open_disk, ref_in
 from topics.storage import segments
-from topics.storage.segments import DELETED, LIVE, FileRef, SegmentFile
+from topics.storage.segments import DELETED, LIVE, SegmentFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,37 +72,12 @@ def live_rows(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    fields, view, stop = schema(columns), file.checked(), start + count
-    offset, size = file.ref.columns["seq"].values
-    seqs = view[offset : offset + size].cast("Q")
+    seqs, stop = file.numbers("seq", "Q"), start + count
     start = bisect_right(seqs, after, start, stop)
     stop = stop if last is None else bisect_right(seqs, last, start, stop)
-    whole = pa.py_buffer(view)
-    batch = pa.RecordBatch.from_arrays([_array(whole, file.ref, field) for field in fields], schema=fields)
-    batch = batch.slice(start, stop - start)
-    flags = flags_of(file, start, stop)
+    batch = file.batch(schema(columns), start, stop)
+    flags = file.flags(start, stop)
     if DELETED not in flags:
         return batch
     marks = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(flags)])
     return batch.filter(pc.equal(marks, pa.scalar(LIVE, pa.uint8())))
-
-
-def _array(whole: "pa.Buffer", file: FileRef, field: "pa.Field") -> "pa.Array":
-    """A column of a file, over the bytes as they are in it."""
-    import pyarrow as pa
-
-    column = file.columns[field.name]
-    places = [column.offsets, column.values] if column.offsets[1] else [column.values]
-    validity = whole.slice(*column.validity) if column.validity[1] else None
-    buffers = [whole.slice(offset, size) if size else pa.py_buffer(b"") for offset, size in places]
-    return pa.Array.from_buffers(field.type, file.count, [validity, *buffers])
-
-
-def flags_of(file: SegmentFile, start: int, stop: int) -> bytes:
-    """The delete flags of rows start..stop, as they are at this moment."""
-    base = file.ref.columns["deleted"].values[0]
-    flags = bytes(file.view()[base + start : base + stop])
-    if flags.count(LIVE) + flags.count(DELETED) != len(flags):
-        row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
-        raise Damaged(file.path, base + start + row, f"a delete flag is {flags[row]}")
-    return flags

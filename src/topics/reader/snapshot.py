@@ -48,7 +48,7 @@ class Snapshot(Contents):
 
 
 def floor_of(item: TopicItem) -> int:
-    return max(item.cap_hi, item.ttl_hi) + 1
+    return max(item.evicted_last, item.expired_last) + 1
 
 
 def sealed_through_of(item: TopicItem) -> int:
@@ -61,9 +61,9 @@ def lost_in(item: TopicItem, after: int, last: int) -> Iterator[Lost]:
     first, floor = after + 1, floor_of(item)
     if first < floor and first <= last:
         reason: Reason = "mixed"
-        if item.ttl_hi < first:
+        if item.expired_last < first:
             reason = "cap"
-        elif item.cap_hi < first:
+        elif item.evicted_last < first:
             reason = "ttl"
         yield Lost(first, min(last, floor - 1), reason)
     for gap in item.gaps:

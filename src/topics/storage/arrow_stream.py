@@ -33,16 +33,7 @@ def encode_sealed(piece: SegmentPiece, runs: Runs) -> bytes:
     import pyarrow as pa
 
     first, stop = runs[0][0], runs[-1][1]
-    view, columns = piece.file.checked(), piece.file.ref.columns
-    whole = pa.py_buffer(view)
-    arrays = []
-    for field in stream_schema():
-        column = columns[field.name]
-        places = [column.offsets, column.values] if column.offsets[1] else [column.values]
-        buffers = [whole.slice(offset, size) if size else pa.py_buffer(b"") for offset, size in places]
-        buffers.insert(0, whole.slice(*column.validity) if column.validity[1] else None)
-        arrays.append(pa.Array.from_buffers(field.type, stop - first, buffers, offset=piece.ref.start + first))
-    batch = pa.RecordBatch.from_arrays(arrays, schema=stream_schema())
+    batch = piece.file.batch(stream_schema(), piece.ref.start + first, piece.ref.start + stop)
     if len(runs) > 1:
         batch = batch.take(pa.array([row - first for start, end in runs for row in range(start, end)], pa.uint32()))
     return bytes(batch.serialize())

@@ -23,6 +23,7 @@ orphans. This module owns the files' bytes, not which of them are in force.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import accumulate, chain, pairwise
 from typing import Any, Literal
 
@@ -214,13 +215,15 @@ def text_array(values: list[Any]) -> Any:
 
 def _columns(batch: Any, base: int) -> dict[str, Column]:
     """Where the columns of a batch lie in the file image at address `base`."""
-    columns = {}
-    for name in batch.schema.names:
-        buffers = batch.column(name).buffers()
-        places = [(buffer.address - base, buffer.size) if buffer and buffer.size else (0, 0) for buffer in buffers]
-        offsets = places[1] if len(places) == 3 else (0, 0)
-        columns[name] = Column(places[0], offsets, places[-1], _checksum_of(_buffers(batch.column(name))))
-    return columns
+    pairs = zip(batch.schema.names, batch.columns, strict=True)
+    return {name: column_of(column, base, _checksum_of(_buffers(column))) for name, column in pairs}
+
+
+def column_of(array: Any, base: int, checksum: str) -> Column:
+    """Where an Arrow array lies in the file image at address `base`."""
+    buffers = array.buffers()
+    places = [(buffer.address - base, buffer.size) if buffer and buffer.size else (0, 0) for buffer in buffers]
+    return Column(places[0], places[1] if len(places) == 3 else (0, 0), places[-1], checksum)
 
 
 def _buffers(array: Any) -> Iterator[memoryview]:
@@ -254,22 +257,16 @@ class SegmentFile:
     def view(self) -> memoryview:
         """The file's bytes, whatever they are."""
         if self._view is None:
-            file = self._open()
-            try:
+            with closing(self._open()) as file:
                 self._view = file.map()
-            finally:
-                file.close()
         return self._view
 
     def read(self, offset: int, size: int) -> bytes:
         """Some bytes of the file, without a map: before Python 3.13 every map holds a file descriptor."""
         if self._view is not None:
             return bytes(self._view[offset : offset + size])
-        file = self._open()
-        try:
+        with closing(self._open()) as file:
             return file.read(offset, size)
-        finally:
-            file.close()
 
     def _open(self) -> File:
         try:
@@ -295,6 +292,33 @@ class SegmentFile:
             self._is_checked = True
         return view
 
+    def numbers(self, name: str, code: Literal["Q", "q", "I"]) -> "memoryview[int]":
+        """A whole column of numbers."""
+        offset, size = self.ref.columns[name].values
+        return self.checked()[offset : offset + size].cast(code)
+
+    def batch(self, fields: Any, start: int, stop: int) -> Any:
+        """Some columns of rows start..stop as an Arrow batch over the map: nothing is decoded or copied."""
+        import pyarrow as pa
+
+        whole, arrays = pa.py_buffer(self.checked()), []
+        for field in fields:
+            column = self.ref.columns[field.name]
+            places = [column.offsets, column.values] if column.offsets[1] else [column.values]
+            buffers = [whole.slice(offset, size) if size else pa.py_buffer(b"") for offset, size in places]
+            buffers.insert(0, whole.slice(*column.validity) if column.validity[1] else None)
+            arrays.append(pa.Array.from_buffers(field.type, stop - start, buffers, offset=start))
+        return pa.RecordBatch.from_arrays(arrays, schema=fields)
+
+    def flags(self, start: int, stop: int) -> bytes:
+        """The delete flags of rows start..stop, as they are at this moment."""
+        base = self.ref.columns["deleted"].values[0] + start
+        flags = self.read(base, stop - start)
+        if flags.count(LIVE) + flags.count(DELETED) != len(flags):
+            row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
+            raise Damaged(self.path, base + row, f"a delete flag is {flags[row]}")
+        return flags
+
     def let_go(self) -> None:
         """Give the map back. The file is mapped again when it is touched, and not checked again."""
         self._view = None
@@ -302,13 +326,10 @@ class SegmentFile:
     def set_deleted(self, runs: Iterable[tuple[int, int]]) -> None:
         """Set the delete flags of rows start..stop, and sync. Blocking."""
         base, _ = self.ref.columns["deleted"].values
-        file = self._disk.open(self.name)
-        try:
+        with closing(self._disk.open(self.name)) as file:
             for start, stop in runs:
                 file.write(base + start, bytes([DELETED]) * (stop - start))
             file.sync()
-        finally:
-            file.close()
 
 
 class SegmentPiece:
@@ -380,15 +401,8 @@ class SegmentPiece:
 
     def flagged_rows(self) -> list[int]:
         """Rows whose delete flag is set."""
-        base = self.file.ref.columns["deleted"].values[0] + self.ref.start
-        flags = self.file.read(base, self.count)
-        live = flags.count(LIVE)
-        if live == self.count:
-            return []
-        if live + flags.count(DELETED) != self.count:
-            row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
-            raise Damaged(self.file.path, base + row, f"a delete flag is {flags[row]}")
-        return [row for row, flag in enumerate(flags) if flag == DELETED]
+        flags = self.file.flags(self.ref.start, self.ref.start + self.count)
+        return [row for row, flag in enumerate(flags) if flag == DELETED] if DELETED in flags else []
 
     def set_deleted(self, runs: Iterable[tuple[int, int]]) -> None:
         """Set the delete flags of rows start..stop, and sync. Blocking."""

@@ -451,11 +451,8 @@ class Wal:
 
     def _payload(self, position: int, end: int) -> bytes:
         """Read back the payload of a frame that was written."""
-        file = self._disk.open(name_of(frames.number_of(position)), writable=False)
-        try:
+        with closing(self._disk.open(name_of(frames.number_of(position)), writable=False)) as file:
             return file.read(frames.offset_of(position), end - position)[frames.FRAME_OVERHEAD_BYTES :]
-        finally:
-            file.close()
 
     def _mark_void(self, void: frozenset[int]) -> None:
         """Try to keep frames whose commit failed from ever being replayed; if it fails, a first part of them may be."""

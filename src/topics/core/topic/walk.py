@@ -77,9 +77,9 @@ def _opening(log: Log, query: Query, epoch: int) -> tuple[Tombstone | None, int]
     first = after + 1
     if first < log.floor:
         reason: Reason = "mixed"
-        if log.ttl_hi < first:
+        if log.expired_last < first:
             reason = "cap"
-        elif log.cap_hi < first:
+        elif log.evicted_last < first:
             reason = "ttl"
         return Tombstone(first, earliest - 1, reason, earliest - first, earliest, head), earliest - 1
     for gap in log.gaps:

@@ -17,7 +17,7 @@ segments go. If the log fails, the state has been rebuilt, and nothing of this c
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 
 import msgspec
@@ -219,12 +219,9 @@ class Checkpoint:
         image, file_ref, refs = await self._sealer.encode(number, [piece for _, piece in pieces], is_large=is_large)
 
         def write() -> None:
-            file = self._disk.create(segments.name_of(number))
-            try:
+            with closing(self._disk.create(segments.name_of(number))) as file:
                 file.write(0, image)
                 file.sync()
-            finally:
-                file.close()
 
         await self._disk.run(write)
         self._files.append(file_ref)
