@@ -13,12 +13,23 @@ frame proves that the place had been synced before.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
+from typing import NamedTuple
 
 from topics.errors import Damaged, UnusableDirectory
 from topics.storage import frames
 from topics.storage.disk import Disk
 
 PREFIX = "log-"
+
+
+class StartedFile(NamedTuple):
+    """A log file that is in force."""
+
+    name: str
+    header: frames.FileHeader
+    offset: int  # of the first frame
+    size_bytes: int
 
 
 class Replay:
@@ -42,7 +53,7 @@ class Replay:
         old = [name for name in names if number_in(name) < frames.number_of(self._start)]
         self.orphans.extend(old)
         current = [name for name in names if name not in old]
-        started: list[tuple[str, frames.FileHeader, int]] = []
+        started: list[StartedFile] = []
         for name in reversed(current):
             opened = self._open(name, is_newest=not started)
             if opened is None:
@@ -51,15 +62,15 @@ class Replay:
             started.insert(0, opened)
         self._check_complete(started)
         if started:
-            self.next_number = started[-1][1].number + 1
-        self.bytes_total = sum(self._disk.open(name, writable=False).size() for name, _, _ in started)
-        for index, (name, header, offset) in enumerate(started):
-            cut = min((later.cut for _, later, _ in started[index + 1 :] if later.cut), default=0)
-            yield from self._read(name, header, offset, cut, is_newest=index == len(started) - 1)
-            self.files.append(name)
-            self.boot_id = header.boot_id
+            self.next_number = started[-1].header.number + 1
+        self.bytes_total = sum(file.size_bytes for file in started)
+        for index, file in enumerate(started):
+            cut = min((later.header.cut for later in started[index + 1 :] if later.header.cut), default=0)
+            yield from self._read(file, cut, is_newest=index == len(started) - 1)
+            self.files.append(file.name)
+            self.boot_id = file.header.boot_id
 
-    def _open(self, name: str, is_newest: bool) -> tuple[str, frames.FileHeader, int] | None:
+    def _open(self, name: str, is_newest: bool) -> StartedFile | None:
         """A started file, or None for one that was never in force."""
         data = self._data(name)
         try:
@@ -72,21 +83,20 @@ class Replay:
             return None
         first = next(iter(frames.scan(data, header.number, offset)))
         if isinstance(first, frames.Frame):
-            return name, header, offset
+            return StartedFile(name, header, offset, len(data))
         if not is_newest or self._is_damage(data, header, first.offset):
             raise Damaged(f"{self._disk.path}/{name}", first.offset, "the first frame is not valid")
         return None
 
-    def _check_complete(self, started: list[tuple[str, frames.FileHeader, int]]) -> None:
+    def _check_complete(self, started: list[StartedFile]) -> None:
         expected = frames.number_of(self._start)
-        for name, header, _ in started:
+        for name, header, _, _ in started:
             if header.number != expected or number_in(name) != expected:
                 raise Damaged(f"{self._disk.path}/{name_of(expected)}", 0, "this log file is missing")
             expected += 1
 
-    def _read(
-        self, name: str, header: frames.FileHeader, offset: int, cut: int, is_newest: bool
-    ) -> Iterator[frames.Frame]:
+    def _read(self, file: StartedFile, cut: int, is_newest: bool) -> Iterator[frames.Frame]:
+        name, header, offset, _ = file
         data = self._data(name)
         done = self.bytes_done
         self._check_end(next(iter(frames.scan(data, header.number, offset))))
@@ -123,20 +133,16 @@ class Replay:
         return any(is_same_boot or frame.synced > bad for frame in frames.frames_beyond(data, header.number, offset))
 
     def _data(self, name: str) -> memoryview:
-        file = self._disk.open(name, writable=False)
-        try:
+        with closing(self._disk.open(name, writable=False)) as file:
             return memoryview(file.read(0, file.size()))
-        finally:
-            file.close()
 
     def repair(self) -> None:
         """Cut the torn tail off and make what is left durable; remove what is not in force."""
         if self.files:
-            file = self._disk.open(self.files[-1])
-            if self.torn is not None:
-                file.truncate(self.torn[1])
-            file.sync()
-            file.close()
+            with closing(self._disk.open(self.files[-1])) as file:
+                if self.torn is not None:
+                    file.truncate(self.torn[1])
+                file.sync()
         self._disk.sync_directory()  # the snapshot that makes files superfluous may have come without a sync
         for name in self.orphans:
             self._disk.remove(name)
