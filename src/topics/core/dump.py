@@ -1,17 +1,15 @@
 """Snapshots of the state: what changed, as items; and the way back.
 
-An item is a key and a value, both bytes; a snapshot is the latest value of
-every key. A topic's item says at which log position it was taken: entries
-below it are in it, so topics may be dumped one after the other while the
-state moves on. Records are not dumped: they lie in segments, and the owner of
-the segments adds them to a loaded log with `attach`.
+An item is a key and a value, both bytes; a snapshot is the latest value of every key. A topic's item says at which log
+position it was taken: it includes all entries below that position, so topics may be dumped one after the other while
+the state moves on. Records are not dumped: they lie in segments, and recovery adds them to a loaded log with `attach`.
 
-    m                     what concerns all topics
+    m                     the instance
     t + id                a topic
     k + id + number       idempotency keys of a topic, a block for each time it was dumped
     r + name              a router
 
-`s` keys belong to the owner of the segments.
+The values of `m`, and the keys `f` and `s`, belong to the owner of the segments.
 """
 
 from collections.abc import Iterable, Mapping

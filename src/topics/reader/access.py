@@ -1,6 +1,6 @@
 """The files of a data directory, opened for reading: the directory itself, and one segment by its own metadata.
 
-Owned here: what is said of a directory that cannot be read, and what a segment must say of itself to be read without
+Owned here: the message about a directory that cannot be read, and what a segment must say of itself to be read without
 a snapshot. Nothing is written or locked.
 """
 

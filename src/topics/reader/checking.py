@@ -1,7 +1,7 @@
 """The check of a data directory: its files against their checksums, and all of them against each other.
 
-Owned here: what must hold between a snapshot, the snapshots before it, its segments and the log, and what is said
-where it does not. What became of every seq, by all of these, is the business of `accounts`.
+Owned here: what must hold between a snapshot, the snapshots before it, its segments and the log, and the message where
+it does not hold. What became of every seq is up to `accounts`.
 """
 
 from bisect import bisect_left

@@ -1,7 +1,7 @@
 """A data directory, open for reading: its topics, and the batches of one.
 
-Owned here: which snapshot is read, and what to do when its files go away meanwhile. What the snapshot says is the
-business of `snapshot`, what a segment holds that of `rows`.
+Owned here: which snapshot is read, and what to do when its files go away meanwhile. `snapshot` knows what a snapshot
+says, `pieces` what a segment holds.
 
 Invariant: of every seq that `Batches` passes, its record was yielded, or was deleted on purpose, or the seq is in
 `lost`.

@@ -1,7 +1,7 @@
 """The live rows of a segment as an Arrow batch.
 
-Owned here: the columns that readers get, and how they lie over the bytes of a file. Nothing here knows snapshots:
-which rows are a topic's, and from which seq on they count, is the caller's to say.
+Owned here: the columns that readers get. Nothing here knows snapshots: the caller says which rows are a topic's, and
+from which seq on they count.
 """
 
 import errno

@@ -1,21 +1,18 @@
 """The filesystem seam: the only place where topics touches files.
 
-A data directory is flat. A `Disk` is one such directory, a `File` one file
-in it, by a name relative to it. Everything above is written against these two
-protocols; `RealDisk` is the machine's file system, `topics.testing.disk` has
-one that fails on demand.
+A data directory is flat. A `Disk` is one such directory, a `File` one file in it, named relative to the directory. All
+code above is written against these two protocols; `RealDisk` is the machine's file system, and `topics.testing.disk`
+has a disk that fails on demand.
 
 What a caller may rely on:
 
-- Nothing is durable before its sync: bytes by the file's sync, names
-  (create, rename, remove) by `sync_directory`.
-- A write is complete or an OSError, and a sync is done or an OSError. After a
-  failed sync the bytes written since the last good one are in doubt for ever:
-  they can still be read, and a later good sync does not cover them.
+- Nothing is durable before its sync: bytes by the file's sync, names (create, rename, remove) by `sync_directory`.
+- A write is complete or raises OSError, and so is a sync. After a failed sync the bytes written since the last good
+  sync stay in doubt for ever: they can still be read, and a later good sync does not cover them.
 - Whatever `run` and `sync` were given happens, even if the caller is cancelled.
-- Files are for their owner only (ST13).
+- Only their owner may read or write the files (ST13).
 
-This module knows nothing of what is in the files.
+This module does not know what is in the files.
 """
 
 import errno

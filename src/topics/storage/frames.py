@@ -5,13 +5,11 @@ A log file is a header, then frames, then zeros that were written ahead.
     header   8s "TOPICLOG" | u32 version | u32 length | u64 checksum | content
     frame    4s "FRME" | u32 length | u64 synced | u64 checksum | payload
 
-All little endian. The checksum is xxh3 of the content, or of the payload
-seeded with the frame's position and `synced`, so a frame is valid in its own
-place only. `synced` is the position up to which the log was known to be
-synced when the frame was made: it tells a torn tail from damage.
+All little endian. The checksum is xxh3 of the content, or of the payload seeded with the frame's position and `synced`,
+so a frame is valid only in its own place. `synced` is the position up to which the log was known to be synced when the
+frame was made: it tells a torn tail from damage.
 
-A position is `file number << 40 | offset in the file`: later frames have
-higher positions, across files.
+A position is `file number << 40 | offset in the file`: later frames have higher positions, across files.
 """
 
 from collections.abc import Iterator

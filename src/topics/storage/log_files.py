@@ -1,26 +1,54 @@
-"""Reading the log back: every frame that counts, in order, and nothing else.
+"""The files of the log: created ahead of their first frame, and read back, every frame that counts and nothing else.
 
-A log file is *started* once its first frame is valid; before that moment it
-is not in force and may be removed. When a file was started, all earlier ones
-were complete and synced, and its first frame says where they end. So in an
-earlier file anything but valid frames followed by zeros is damage (ST12).
+A log file is *started* once its first frame is valid; before that moment it is not in force and may be removed. When a
+file was started, all earlier ones were complete and synced, and its first frame says where they end. So in an earlier
+file anything but valid frames followed by zeros is damage (ST12).
 
-In the newest file a bad frame is a torn tail, to be cut off (ST8), or damage.
-Under the boot that wrote the file nothing that was written is lost: a torn tail
-is the first part of a write, and whatever else is found is damage. After a
-power loss each sector may be old or new: there it is damage only if a later
-frame proves that the place had been synced before.
+In the newest file a bad frame is either a torn tail, to be cut off (ST8), or damage. Under the boot that wrote the
+file, nothing that was written gets lost: a torn tail is the first part of a write, and anything else is damage. After a
+power loss each sector may be old or new: then a bad frame is damage only if a later frame proves that its place had
+been synced before.
 """
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 from topics.errors import Damaged, UnusableDirectory
 from topics.storage import frames
-from topics.storage.disk import Disk
+from topics.storage.disk import Disk, File
 
 PREFIX = "log-"
+
+
+def create(disk: Disk, number: int, cut: int, ahead_bytes: int) -> tuple[File, int]:
+    """A new file, not started yet, and the position of its first frame. Its directory entry is durable (ST5)."""
+    name = name_of(number)
+    if name in disk.names():
+        disk.remove(name)
+    file = disk.create(name)
+    header = frames.encode_header(frames.FileHeader(number, disk.boot_id, cut))
+    file.write(0, header + bytes(ahead_bytes))
+    file.sync()
+    disk.sync_directory()
+    return file, frames.position_of(number, len(header))
+
+
+def read_payload(disk: Disk, position: int, end: int) -> bytes:
+    """Read back the payload of a frame that was written."""
+    with closing(disk.open(name_of(frames.number_of(position)), writable=False)) as file:
+        return file.read(frames.offset_of(position), end - position)[frames.FRAME_OVERHEAD_BYTES :]
+
+
+def mark_void(disk: Disk, positions: Iterable[int]) -> None:
+    """Try to keep frames whose commit failed from ever being replayed; if it fails, a first part of them may be."""
+    with suppress(OSError):
+        for position in sorted(positions, reverse=True):
+            with closing(disk.open(name_of(frames.number_of(position)))) as file:
+                file.write(frames.offset_of(position), frames.void_mark())
+        for number in {frames.number_of(position) for position in positions}:
+            with closing(disk.open(name_of(number))) as file:
+                file.sync()
 
 
 class StartedFile(NamedTuple):

@@ -1,11 +1,10 @@
-"""The threads and processes that block so that the event loop does not.
+"""Threads and processes that block so that the event loop does not have to.
 
 A `WorkThread` does what it is given, in order. A `HelperProcess` is a Python script that this process talks to over a
-socket. On these two stand the ways to call fdatasync off the loop: `SyncThread`, and `SyncProcess` with its
-`SyncHelper`, the talk with one helper that runs `syncer.py`.
+socket. Both carry a way to call fdatasync off the loop: `SyncThread`, and `SyncProcess` with its `SyncHelper`, the talk
+with one helper that runs `syncer.py`.
 
-This module knows files by their number and their descriptor only; what is in them, or where they lie, is not its
-business.
+This module knows a file by its number and its descriptor, not where it lies or what is in it.
 """
 
 import asyncio

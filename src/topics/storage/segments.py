@@ -9,15 +9,13 @@ A file holds one record batch, up to a bound of rows and bytes:
     deleted    uint8                 0 = live, 255 = deleted; the only bytes that ever change
     tag_order  uint32                a piece's rows in the order of their tags, untagged ones last
 
-A run of rows of one topic, ascending by seq, is a *piece*; small topics share
-a file. Arrow has no checksums, so the schema's metadata has one per column
-(xxh3, `deleted` left out), and so has the `FileRef` in the snapshot, along
-with the offsets of all buffers: the server reads by offset and never parses
-Arrow metadata. A file is checked when it is first touched; a mismatch is
-`Damaged`.
+A run of rows of one topic, ascending by seq, is a *piece*; small topics share a file. Arrow has no checksums, so the
+schema's metadata has one per column (xxh3, `deleted` left out). The `FileRef` in the snapshot has them too, along with
+the offsets of all buffers: the server reads by offset and never parses Arrow metadata. A file is checked when it is
+first touched; a mismatch is `Damaged`.
 
-A file is complete and synced before a snapshot names it. Unnamed files are
-orphans. This module owns the files' bytes, not which of them are in force.
+A file is complete and synced before a snapshot names it; a file that no snapshot names is an orphan. This module owns
+the bytes of the files, not which of them are in force.
 """
 
 from array import array

@@ -2,16 +2,13 @@
 
     8s "TOPICSNP" | u32 version | u64 length | u64 xxh3 of the content | content
 
-The content is MessagePack, a list of (key, value), value nil where the key
-went. A base has every key, a delta those that changed; files are numbered in
-the order of their installation. In force is the newest base with all deltas
-after it. A file is written under a temporary name, synced, renamed, and the
-directory synced; only then does anything older go. So either the old or the
-new snapshot is in force, and installing one costs what changed: a new base is
-written when the deltas have outgrown the old one.
+The content is MessagePack, a list of (key, value); a nil value means that the key is gone. A base has every key, a
+delta those that changed; files are numbered in the order in which they were installed. The newest base and all deltas
+after it are in force. A file is written under a temporary name, synced and renamed, and the directory is synced; only
+then is anything older removed. So either the old or the new snapshot is in force, and installing one costs what
+changed: a new base is written when the deltas have outgrown the old one.
 
-This module knows nothing of what keys and values mean. All of it blocks; the
-caller runs it off the event loop.
+This module does not know what keys and values mean. All of it blocks; the caller runs it off the event loop.
 """
 
 from collections.abc import Iterable, Mapping

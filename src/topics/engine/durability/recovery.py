@@ -1,15 +1,15 @@
-"""Recovery: snapshot, segments and log of a data directory, joined into the state that they describe.
+"""Recovery: the snapshot, segments and log of a data directory, joined into the state that they describe.
 
-One loader for all: the engine opens a directory with it, and reads it back after the log failed; the accounts replay a
-directory that is not theirs. Owned here: what a snapshot says of the instance, its files and pieces, which rows of a
-piece a topic's log gets, and how frames are replayed. Nothing is written or locked; who keeps the files, and what
-becomes of pieces that no topic needs, is the caller's business.
+One loader for everybody: the engine opens a directory with it, and reads the directory back after the log failed; the
+accounts replay a directory that another process may be using. Owned here: what a snapshot says of the instance, its
+files and pieces, which rows of a piece a topic's log gets, and how frames are replayed. Nothing is written or locked.
+Who keeps the files, and what happens to pieces that no topic needs, is up to the caller.
 
     m                                 the instance: `Meta`
     f + number                        a segment file
-    s + topic + first seq + file      a piece of one
+    s + topic + first seq + file      a piece of a segment file
 
-The other keys of a snapshot are those of `core.dump`.
+The other keys of a snapshot belong to `core.dump`.
 """
 
 from collections.abc import Container, Iterator, Mapping

@@ -1,19 +1,17 @@
 """Sealing: rows in memory become the bytes of segment files, in a process of its own if there are many.
 
-Decoding bodies and building columns is pure Python, about as much work as
-taking the records in. Done by the server's process it would halve what that
-takes in; so a helper process does it. It is given bodies, gives back the
-image of a file, and touches nothing but the segments it is told to read.
-Small checkpoints are sealed on the spot, and so are all while no helper starts.
+Decoding bodies and building columns is pure Python, about as much work as taking the records in. In the server's
+process it would halve the rate of writes, so a helper process does it. The helper gets bodies, gives back the image of
+a file, and touches nothing but the segments that it is told to read. Small checkpoints are sealed on the spot, and so
+are all others if no helper can be started.
 
-Owned here: which rows go into which file, the talk with the helper, and the
-helper's half of it. What is said over the socket:
+Owned here: which rows go into which file, and both halves of the talk with the helper:
 
     request   u32 length · SealingTask in MessagePack · the bodies, one after the other
     answer    u32 length · SealingDone in MessagePack · the image
 
-This file also runs as the helper's script; it is given the module search path
-before it imports anything of the package.
+This file also runs as the helper's script; it is given the module search path before it imports anything of the
+package.
 """
 
 import socket

@@ -1,7 +1,7 @@
 """The data directory of an engine: its log, its catalogue of files, and the checkpoints that keep recovery short.
 
-Here recovery and checkpoints are started, one checkpoint at a time; how they go is the business of `recovery` and
-`checkpoint`, and which files are in force that of `catalogue`.
+Starts recovery, and one checkpoint at a time; `recovery` and `checkpoint` know how these go, `catalogue` which files
+are in force.
 """
 
 import asyncio
