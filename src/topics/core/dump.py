@@ -137,7 +137,7 @@ def _router_value(router: Router, position: int) -> bytes:
 
 
 def _dump_keys(topic: Topic, position: int, now: int) -> Items:
-    """Keys not dumped yet, as a new block; blocks whose keys are all forgotten go, as those of an ephemeral topic."""
+    """Dump new keys as a new block; end blocks whose keys are all forgotten, and all blocks of an ephemeral topic."""
     items: Items = {}
     fresh = topic.keys.take_fresh()
     if fresh and topic.is_logged:

@@ -22,9 +22,8 @@ from topics.storage.segments import LIVE, FileRef, PieceRef, SegmentFile
 class Fault(Struct, frozen=True):
     """Something in a data directory that is not as it was written.
 
-    `is_certain` is False where a delete leaves the same traces, and there is no account of the topic that tells: a
-    piece that was deleted as a whole is taken out of the snapshot without a mark on its rows, if other topics still
-    need the file.
+    `is_certain` is False where a delete leaves the same traces, and no account of the topic tells which it was: a piece
+    that was deleted as a whole leaves the snapshot without a mark on its rows, if other topics still need the file.
     """
 
     file: str  # "" = what the snapshot says of a topic
@@ -103,7 +102,7 @@ class Checker:
         segment.let_go()
 
     def _check_piece(self, file: FileRef, ref: PieceRef, topics: "memoryview[int]", seqs: "memoryview[int]") -> None:
-        """Whether the rows of a piece are what the snapshot says of them."""
+        """Check that the rows of a piece are what the snapshot says."""
         start, stop = ref.start, ref.start + ref.count
         rows = f"rows {start} to {stop}"
         if not 0 <= start < stop <= file.count:
@@ -119,7 +118,7 @@ class Checker:
     def _check_unnamed(
         self, segment: SegmentFile, topics: "memoryview[int]", seqs: "memoryview[int]", start: int, stop: int
     ) -> None:
-        """Rows in no piece: of a topic that is gone, lost, deleted, in a newer segment; or a silent hole."""
+        """Find rows in no piece that should be in one: not of a deleted topic, not lost, deleted or sealed anew."""
         flags = segment.flags(start, stop) if stop > start else b""
         unnamed: dict[int, list[int]] = {}
         for row, flag in enumerate(flags, start):
@@ -133,7 +132,7 @@ class Checker:
                 self._unnamed.append((segment, topic, missing))
 
     def _judge(self, accounts: dict[int, Account]) -> None:
-        """Say which accounts are not whole, and of the rows in no piece those whose topic's account is not."""
+        """Report the accounts that are not whole, and the rows in no piece whose topic has no whole account."""
         for account in accounts.values():
             if account.fault:
                 self._fault("", account.topic, account.fault)
@@ -162,7 +161,7 @@ class Checker:
                 self._fault("", item.name, f"the gap {gap.first} to {gap.last} is none below the head {item.head}")
 
     def _check_history(self) -> None:
-        """Watermarks and gaps do not go back: hold each snapshot against the one before, as far as they are kept."""
+        """Check that watermarks and gaps never go back, from each snapshot to the next, as far as they are kept."""
         before: dict[int, TopicItem] = {}
         bases = [name for name in self._snapshot.names if name.endswith(snapshots.BASE)]
         for name in self._snapshot.names:
@@ -214,7 +213,7 @@ class _Past(RealDisk):
 
 
 def _gone_back(before: TopicItem, now: TopicItem) -> str:
-    """What a newer snapshot no longer says of a topic, though nothing takes it back (TM14)."""
+    """Which loss a newer snapshot of a topic takes back, though nothing may (TM14)."""
     for name in ("head", "evicted_last", "expired_last"):
         was, has = getattr(before, name), getattr(now, name)
         if has < was:

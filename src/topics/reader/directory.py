@@ -104,7 +104,7 @@ class Directory:
         self._files = OrderedDict((n, file) for n, file in self._files.items() if n in self._snapshot.files)
 
     def topics(self) -> list[TopicInfo]:
-        """All topics that the snapshot knows, sorted by name; one created since the last checkpoint it does not."""
+        """All topics that the snapshot knows, sorted by name; topics created since the last checkpoint are missing."""
         return self._steadily(lambda: [self._info(item) for _, item in sorted(self._snapshot.topics.items())])
 
     def topic(self, name: str) -> TopicInfo:
@@ -176,7 +176,7 @@ class Directory:
         return file
 
     def _steadily(self, work: Callable[[], T]) -> T:
-        """Do `work`; once more on a newer snapshot, if the files of this one went away meanwhile."""
+        """Do `work`, and do it again on a newer snapshot if the files of this one went away meanwhile."""
         for _ in range(ATTEMPTS_MAX):
             try:
                 return work()
@@ -241,7 +241,7 @@ class Directory:
 
 
 class Batches:
-    """An iterator over record batches, one per piece that has live rows. While it goes on, `lost` grows."""
+    """An iterator over record batches, one per piece that has live rows. `lost` grows as it goes on."""
 
     def __init__(self, directory: Directory, item: TopicItem, after: int, last: int, columns: Sequence[str]) -> None:
         self.lost: list[Lost] = []  # what was passed and could not be yielded, ascending

@@ -44,9 +44,9 @@ def read_piece(
 ) -> "pa.RecordBatch":
     """The live rows of one piece (`Directory.pieces`) with seqs above `after` and up to `last`.
 
-    For processes that have no Directory: the file alone is read. It does not know the topic's
-    floor, so `after` must be at least `floor - 1`. FileNotFoundError: a newer checkpoint has
-    replaced the file; the same seqs are in other pieces now, if they are live.
+    For processes that have no Directory: only the file is read. The file does not know the topic's floor, so `after`
+    must be at least `floor - 1`. FileNotFoundError: a newer checkpoint has replaced the file; its seqs are in other
+    pieces now, if they are live.
     """
     disk = open_disk(path)
     try:

@@ -118,7 +118,7 @@ def check_name(name: str) -> str:
 
 
 class RealFile:
-    """A file of a RealDisk. `number` names it to the helper and is never used twice."""
+    """A file of a RealDisk. Its `number` names it to the helper and is never used twice."""
 
     _numbers = count(1)
 
@@ -201,7 +201,7 @@ class _Named:
 class RealDisk:
     """A directory of the machine's file system.
 
-    With `create` it is made if absent, and must be writable; without, a reader's rights are enough.
+    With `create` the directory is made if absent, and must be writable; without, a reader's rights are enough.
     `sync` says who calls fdatasync for `Disk.sync`: a helper process, or a thread.
     """
 
@@ -238,7 +238,7 @@ class RealDisk:
                 "stop that one, or choose another directory with TOPICS_DATA_DIR"
             ) from None
         self._lock = descriptor
-        with suppress(OSError):  # the process id is for the message above; a full disk need not stop the start
+        with suppress(OSError):  # the process id only serves the message above; a full disk need not stop the start
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
 
@@ -307,7 +307,7 @@ def _open_directory(path: str, create: bool) -> int:
 
 
 def _make_directory(path: str) -> None:
-    """Make the directory and what is missing above it, durably; or nothing."""
+    """Make the directory and what is missing above it, durably; or leave nothing behind."""
     missing: list[str] = []
     existing = path
     while not os.path.lexists(existing):
@@ -349,7 +349,7 @@ def _unusable(path: str, error: OSError) -> UnusableDirectory:
         errno.EPERM: no_permission,
         errno.EROFS: ("it lies on a read-only file system", "mount that writable"),
         errno.ENOSPC: ("the disk is full", "free some space"),
-    }.get(error.errno or 0, (str(error), "mend that"))
+    }.get(error.errno or 0, (str(error), "fix that"))
     culprit = error.filename if isinstance(error.filename, str) and error.filename.startswith("/") else path
     subject = "" if culprit == path else f"{culprit}: "
     return UnusableDirectory(

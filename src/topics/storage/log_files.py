@@ -41,11 +41,11 @@ def read_payload(disk: Disk, position: int, end: int) -> bytes:
 
 
 def mark_void(disk: Disk, positions: Iterable[int]) -> None:
-    """Try to keep frames whose commit failed from ever being replayed; if it fails, a first part of them may be."""
+    """Try to keep frames whose commit failed from ever being replayed; if this fails, the first of them may be."""
     with suppress(OSError):
         for position in sorted(positions, reverse=True):
             with closing(disk.open(name_of(frames.number_of(position)))) as file:
-                file.write(frames.offset_of(position), frames.void_mark())
+                file.write(frames.offset_of(position), frames.VOID_MARK)
         for number in {frames.number_of(position) for position in positions}:
             with closing(disk.open(name_of(number))) as file:
                 file.sync()
@@ -171,7 +171,7 @@ class Replay:
                 if self.torn is not None:
                     file.truncate(self.torn[1])
                 file.sync()
-        self._disk.sync_directory()  # the snapshot that makes files superfluous may have come without a sync
+        self._disk.sync_directory()  # the snapshot that makes files superfluous may not be synced itself
         for name in self.orphans:
             self._disk.remove(name)
         if self.orphans:

@@ -39,7 +39,7 @@ class OpenFile(Protocol):
 
 
 class WorkThread:
-    """One thread that does what it is given, in order. It starts with the first work."""
+    """One thread that does what it is given, in order. It starts with the first piece of work."""
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -139,7 +139,7 @@ class SyncHelper:
         self._lock = threading.Lock()
         self._handed: set[int] = set()  # numbers of the files whose descriptor the helper has
         self._outbox: deque[tuple[bytes, int | None]] = deque()  # request, and a descriptor to hand over
-        self._waiting: deque[tuple[int, asyncio.Future[int] | None]] = deque()  # file number, who waits if anybody
+        self._waiting: deque[tuple[int, asyncio.Future[int] | None]] = deque()  # file number, and who waits, if anybody
         self._unread = b""
         self._process = HelperProcess(["-I", "-S", syncer.__file__, path])
         self._socket = self._process.socket
@@ -231,7 +231,7 @@ class SyncHelper:
 
 
 class HelperProcess:
-    """A Python script that serves this process over a socket, its stdin, and ends when that is closed."""
+    """A Python script that serves this process over a socket, its stdin, and ends when the socket is closed."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.socket, theirs = socket.socketpair()
@@ -253,8 +253,10 @@ class HelperProcess:
 
 
 def _start_process(connection: socket.socket, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
-    """Start a helper. It inherits a mask that blocks what a terminal or a service manager sends to all
-    processes of the server: a graceful stop needs its helpers to the end."""
+    """Start a helper that ignores what a terminal or a service manager sends to all processes of the server.
+
+    A graceful stop needs its helpers to the end; they inherit the mask of blocked signals.
+    """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         return subprocess.Popen(

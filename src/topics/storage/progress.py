@@ -30,9 +30,9 @@ class Progress:
         self.is_read_only = False
         self._unsynced: deque[tuple[int, int, int]] = deque()  # position, end, what must be synced for its ack
         self._written_waiters: list[Callback] = []
-        self._synced_waiters: list[tuple[int, int, Callback]] = []  # a heap by position, in the order of coming
+        self._synced_waiters: list[tuple[int, int, Callback]] = []  # a heap by position, then by arrival
         self._waits = count()
-        self._due: list[Callback] = []  # what they waited for is true; they are told at the end of a turn
+        self._due: list[Callback] = []  # what they waited for is true; the end of a turn tells them
 
     def start_sync(self) -> None:
         """Sync what is written, now or as soon as the sync that runs is over."""
@@ -44,14 +44,14 @@ class Progress:
         return len(self._written_waiters) + len(self._synced_waiters)
 
     def when_written(self, callback: Callback) -> None:
-        """Call back when everything appended so far is written, or has failed; at once if it is."""
+        """Call back when everything appended so far is written or has failed; at once if it is written already."""
         if self.written >= self.end:
             callback(None)
         else:
             self._written_waiters.append(callback)
 
     def when_synced(self, position: int, callback: Callback) -> None:
-        """Call back when everything below `position` is synced, or has failed; at once if it is."""
+        """Call back when everything below `position` is synced or has failed; at once if it is synced already."""
         if self.synced >= position:
             callback(None)
         elif self.is_read_only:
@@ -60,12 +60,6 @@ class Progress:
             heappush(self._synced_waiters, (position, next(self._waits), callback))
             if self.written >= position:
                 self.start_sync()
-
-    async def wait_written(self) -> None:
-        """Wait until everything appended so far is written."""
-        waiter = asyncio.get_running_loop().create_future()
-        self.when_written(partial(settle, waiter))
-        await waiter
 
     async def wait_synced(self, position: int) -> None:
         """Wait until everything below `position` is synced."""
@@ -91,7 +85,7 @@ class Progress:
             self._due.append(heappop(waiters)[2])
 
     def _take_waiters(self) -> list[Callback]:
-        """Those who wait, in the order of what they wait for: it will not come."""
+        """Give up all waiters, in the order of what they wait for: it will not come."""
         waiters = [*self._written_waiters, *(waiter for _, _, waiter in sorted(self._synced_waiters))]
         self._written_waiters, self._synced_waiters = [], []
         return waiters

@@ -253,7 +253,7 @@ class SegmentFile:
         return f"{self._disk.path}/{self.name}"
 
     def view(self) -> memoryview:
-        """The file's bytes, whatever they are."""
+        """The file's bytes, unchecked."""
         if self._view is None:
             with closing(self._open()) as file:
                 self._view = file.map()
@@ -278,7 +278,7 @@ class SegmentFile:
         return file
 
     def checked(self) -> memoryview:
-        """The file's bytes, known to be what was written but for the delete flags."""
+        """The file's bytes, known to be what was written, except for the delete flags."""
         view = self.view()
         if not self._is_checked:
             for name in _CHECKED:
@@ -318,7 +318,7 @@ class SegmentFile:
         return flags
 
     def let_go(self) -> None:
-        """Give the map back. The file is mapped again when it is touched, and not checked again."""
+        """Unmap the file. It is mapped again when it is touched, and not checked again."""
         self._view = None
 
     def set_deleted(self, runs: Iterable[tuple[int, int]]) -> None:
@@ -370,7 +370,7 @@ class SegmentPiece:
         return bisect_right(self._numbers("ts", "q"), ts)
 
     def columns(self, start: int, stop: int) -> Columns:
-        """Rows start..stop, deleted ones too."""
+        """Rows start..stop, deleted ones included."""
         nodes, tags, metas, datas = (self._texts(name, start, stop) for name in _TEXTS)
         return Columns(
             self._numbers("seq", "Q")[start:stop].tolist(),
@@ -439,10 +439,6 @@ class SegmentPiece:
         return texts
 
 
-_encode_ref = msgspec.msgpack.Encoder().encode
+encode_ref = msgspec.msgpack.Encoder().encode
 decode_piece = msgspec.msgpack.Decoder(PieceRef).decode
 decode_file = msgspec.msgpack.Decoder(FileRef).decode
-
-
-def encode_ref(ref: PieceRef | FileRef) -> bytes:
-    return _encode_ref(ref)

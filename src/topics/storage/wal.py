@@ -34,7 +34,7 @@ from topics.storage.progress import READ_ONLY, Callback, Progress, settle
 __all__ = ["Callback", "Wal", "settle"]
 
 AHEAD_BYTES = 1024 * 1024  # zeros written at a time
-UNSYNCED_BYTES_MAX = 8 * 1024 * 1024  # more than this is synced without being asked
+UNSYNCED_BYTES_MAX = 8 * 1024 * 1024  # more than this is synced unasked
 QUEUE_BYTES_MAX = 64 * 1024 * 1024  # frames that may wait for the disk
 FSYNC_BUCKETS_US = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
 
@@ -86,9 +86,9 @@ class Wal(Progress):
         self._is_end_scheduled = False
         self._is_held = False
         self._sync_task: asyncio.Task[None] | None = None
-        self.generation = 0  # of the file; a sync that ends for an earlier one is ignored
+        self.generation = 0  # rises with each failure; the end of a sync from before is ignored
         self._creating = threading.Lock()  # a file is created by a roll, off the loop, or after a failure, on it
-        self._refusal: str | None = None  # why no frame is taken any more
+        self._refusal: str | None = None  # why no more frames are taken
 
     # --- files
 
@@ -176,7 +176,7 @@ class Wal(Progress):
             raise CommitFailed("the log failed meanwhile")
 
     async def warm_up(self) -> None:
-        """Sync once off the loop, so that whatever that takes to get going is there for the first commit."""
+        """Sync once off the loop, so that the first commit does not wait for a helper to start."""
         assert self._file is not None
         await self._disk.sync(self._file)
 
@@ -189,11 +189,11 @@ class Wal(Progress):
 
     @property
     def fill(self) -> float:
-        """How much waits to be written, as a part of what may wait."""
+        """How much waits to be written, as a fraction of what may wait."""
         return self._buffered_bytes / QUEUE_BYTES_MAX
 
     def refuse(self, why: str) -> None:
-        """Take no frame any more."""
+        """Take no more frames."""
         self._refusal = why
 
     def append(self, payload: bytes, needs_sync: bool, depends_on: int = 0) -> int:
@@ -243,7 +243,7 @@ class Wal(Progress):
         self._end_turn()
 
     def flush(self) -> None:
-        """Write what is buffered, unless a roll holds it back. Who waits for that is told in a later turn."""
+        """Write what is buffered, unless a roll holds it back. Waiters are told in a later turn."""
         if self._buffer and not self._is_held:
             self._write_buffer()
             self._end_turn_soon()
@@ -269,7 +269,7 @@ class Wal(Progress):
     # --- turns of the log's own
 
     def _end_turn_soon(self) -> None:
-        """The caller may be in the middle of something: a turn of its own follows."""
+        """Schedule a turn of the log's own: the caller may be in the middle of something."""
         if not self._is_end_scheduled:
             self._is_end_scheduled = True
             asyncio.get_running_loop().call_soon(self._end_turn_later)
@@ -279,7 +279,7 @@ class Wal(Progress):
         self._end_turn()
 
     def _end_turn(self) -> None:
-        """Tell those who are due, and deal with a failure. Nobody but the event loop may be further up the stack."""
+        """Tell those who are due, and deal with a failure. Only the event loop may be further up the stack."""
         due, self._due = self._due, []
         _call_back(due, None)
         self.on_progress()
@@ -320,7 +320,7 @@ class Wal(Progress):
     # --- failing
 
     def _fail_soon(self, error: OSError, generation: int) -> None:
-        """The log has failed, unless it did so before and goes on in another file by now."""
+        """Note a failure of the log, unless the log has failed before and goes on in another file by now."""
         if generation == self.generation and self._failure is None:
             self._failure = error
             self._end_turn_soon()
@@ -333,7 +333,7 @@ class Wal(Progress):
     def _fail(self, error: OSError) -> None:
         """Fail every commit that waits, and go on in a fresh file, or latch read-only (ST4).
 
-        The state is rebuilt first: whoever hears that it failed finds the one that holds.
+        The state is rebuilt first: whoever hears of the failure finds the state that holds.
         """
         logger.error("the log failed: %s; what waited for it is refused", error)
         self._failure = None
@@ -363,7 +363,7 @@ class Wal(Progress):
 
 
 def _call_back(callbacks: list[Callback], failure: CommitFailed | None) -> None:
-    """Call each; the failure of one must not keep the others from hearing."""
+    """Call each one; if one fails, the others are still told."""
     for callback in callbacks:
         try:
             callback(failure)

@@ -218,7 +218,7 @@ class LiveRecords:
     def measure(self, before: int, blocks: Iterable[tuple[int, int]]) -> int:
         """How many live records a delete of these seqs takes.
 
-        All is looked at that the delete will look at: damage shows now, not when the delete is logged.
+        Looks at all that the delete will look at: damage shows now, not when the delete is logged.
         """
         part = self.part_at(before - 1)
         if part is not None:
@@ -243,7 +243,7 @@ class LiveRecords:
     def matching(self, match: TagMatch, before: int) -> Iterator[Blocks]:
         """The seqs below `before` whose tag matches, part by part, as blocks; dead ones may be among them.
 
-        Each step also measures what it selects, so that the delete itself is quick however much it takes.
+        Each step also measures what it selects, so the delete itself is quick, however much it takes.
         """
         self._measured.clear()
         for part in list(self.parts):

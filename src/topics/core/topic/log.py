@@ -143,7 +143,7 @@ class Log(LiveRecords):
         before = self.count
         self._drop_through(seq - 1)
         self.deleted += before - self.count
-        self._settle()
+        self._drop_emptied()
 
     def delete_blocks(self, blocks: Iterable[tuple[int, int]]) -> None:
         before = self.count
@@ -155,7 +155,7 @@ class Log(LiveRecords):
                 index += 1
         self.deleted += before - self.count
         self._measured.clear()
-        self._settle()
+        self._drop_emptied()
 
     def were_deleted(self, count: int) -> None:
         """Note deletes of rows that were dead before their delete was replayed: their flags came first."""
@@ -173,7 +173,7 @@ class Log(LiveRecords):
         self.lost += before - self.count
         if self.gaps and self.gaps[0].last < self.floor:
             self.gaps = [gap for gap in self.gaps if gap.last >= self.floor]
-        self._settle()
+        self._drop_emptied()
 
     def _drop_through(self, last: int) -> None:
         """Make every live record up to `last` dead: whole parts at once, the rest by marks."""
@@ -204,8 +204,8 @@ class Log(LiveRecords):
         if not part.live_count:
             self._has_emptied = True
 
-    def _settle(self) -> None:
-        """Clear away parts that have died and bring `earliest` up to date."""
+    def _drop_emptied(self) -> None:
+        """Drop parts without a live record, and bring `earliest` up to date."""
         if self._has_emptied:
             self._has_emptied = False
             self.dropped.extend(part for part in self.parts if not part.live_count)
@@ -227,7 +227,7 @@ class Log(LiveRecords):
     # --- checking
 
     def check(self) -> None:
-        """Assert the invariants. Costs what the parts and the marks cost; rows of sealed parts are looked at."""
+        """Assert the invariants. The cost is that of parts and marks, not of records; rows of sealed parts are read."""
         self.check_totals()
         for part in self.parts:
             assert self._live_totals(part) == (part.live_count, part.live_bytes), f"totals of the part at {part.first}"
@@ -238,7 +238,7 @@ class Log(LiveRecords):
             assert not self.count_between(gap.first - 1, gap.last), f"a live record in the gap {gap}"
 
     def check_totals(self) -> None:
-        """Assert those invariants that no row need be looked at for."""
+        """Assert the invariants that can be told without looking at rows."""
         parts, gaps, floor = self.parts, self.gaps, self.floor
         assert 1 <= floor <= self.earliest <= self.head + 1, f"floor {floor}, earliest {self.earliest}"
         assert all(part.first <= part.last <= self.head and part.live_count > 0 for part in parts), "an empty part"

@@ -141,7 +141,7 @@ class ColdPage(Exception):
 
     @property
     def key(self) -> Hashable:
-        """The same for all that lack the same."""
+        """Equal for all who miss this page in this projection."""
         return self.part, self.number, self.projection
 
     @property

@@ -98,7 +98,7 @@ class Chunk:
             self._tag_order = None
 
     def fold(self) -> None:
-        """No further write comes: keep small bodies as one, a Python object costs more than many of them."""
+        """Take no further write, and keep small bodies as one: a Python object costs more than many of them."""
         self.is_closed = True
         if self._ends is None and len(self.bodies) > 1 and self.body_bytes < FOLDED_BODY_BYTES_MAX * len(self.bodies):
             self._ends = array("I", accumulate(map(len, self.bodies)))
@@ -111,7 +111,7 @@ class Chunk:
 
     @classmethod
     def from_image(cls, image: ChunkImage, body: memoryview) -> "Chunk":
-        """A chunk whose rows can be decoded, and no more than that; `body` is all its bodies, joined."""
+        """A chunk whose rows can be decoded, but nothing else; `body` is all its bodies, joined."""
         chunk = cls(image.first)
         chunk.count, chunk.has_tags, chunk.bodies, chunk.is_closed = image.count, image.has_tags, [body], True
         chunk._ends = array("I", image.ends)

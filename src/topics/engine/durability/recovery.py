@@ -86,7 +86,7 @@ class Recovery:
         """Load the snapshot and attach the pieces; the log is not read yet. Flags may be ahead of the snapshot.
 
         `void` are the positions of frames that do not count, `unreadable` the ids of topics that get no pieces. A map
-        holds a descriptor: without `keeps_maps` not more files stay mapped than some frames touch.
+        holds a descriptor: without `keeps_maps`, only files that the last frames touched stay mapped.
         """
         self._disk = disk
         self._meta = contents.meta
@@ -99,14 +99,16 @@ class Recovery:
         self.unattached: list[PieceRef] = []  # pieces that no topic needs
         for ref in contents.pieces:
             topic = self.state.by_id.get(ref.topic)
-            is_read = topic is not None and topic.is_logged and ref.topic not in unreadable
-            piece = SegmentPiece(files[ref.file], ref) if is_read else None
-            if topic is not None and piece is not None and _attach(topic.log, piece):
+            if topic is None or not topic.is_logged or ref.topic in unreadable:
+                self.unattached.append(ref)
+                continue
+            piece = SegmentPiece(files[ref.file], ref)
+            if _attach(topic.log, piece):
                 self.attached.append(piece)
             else:
                 self.unattached.append(ref)
-            if ref.file in self._mapped:
-                files[ref.file].let_go()
+            if not keeps_maps:
+                piece.file.let_go()
         _count_from_here(self.state)
         self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
 

@@ -197,7 +197,7 @@ class Sealer:
             self._helper = None
 
     def _ask(self, number: int, pieces: Sequence[PiecePlan]) -> Encoded:
-        """Let the helper do it. Blocking."""
+        """Let the helper make the image. Blocking."""
         if self._helper is None:
             self._helper = HelperProcess(["-I", __file__, self._disk.path])
             self._helper.socket.sendall("\0".join([*filter(None, sys.path), PACKAGE_ROOT]).encode() + b"\n")
