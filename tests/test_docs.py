@@ -22,7 +22,7 @@ from topics.core import state as core_state
 from topics.core.topic import parts, reservation
 from topics.core.topic.blocks import BLOCK
 from topics.engine import upkeep
-from topics.engine.durability import store
+from topics.engine.durability import catalogue, checkpoint
 from topics.settings import Settings
 from topics.storage import snapshots, wal
 
@@ -166,9 +166,13 @@ QUOTED = [
     ("embedded", "1 MiB by default", model.BATCH_BYTES_DEFAULT),
     ("embedded", "at most 8 MiB", model.BATCH_BYTES_MAX),
     ("embedded", "at most 30,000", model.WAIT_MS_MAX),
-    ("embedded", "2 ms", store.SLICE_SECONDS * 1000),
-    ("architecture decisions/002-checkpoint-and-segments", "eight of them", store.SMALL_PIECES_MAX),
-    ("architecture operations decisions/002-checkpoint-and-segments", "less than a quarter", 1 / store.SPARSE_FACTOR),
+    ("embedded", "2 ms", checkpoint.SLICE_SECONDS * 1000),
+    ("architecture decisions/002-checkpoint-and-segments", "eight of them", checkpoint.SMALL_PIECES_MAX),
+    (
+        "architecture operations decisions/002-checkpoint-and-segments",
+        "less than a quarter",
+        1 / catalogue.SPARSE_FACTOR,
+    ),
     ("formats", "64 deltas", snapshots.DELTAS_MAX),
     ("formats", "256 KiB", snapshots.DELTA_BYTES_MIN),
 ]

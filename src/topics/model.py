@@ -22,7 +22,8 @@ Live = stored, not evicted, not expired, not deleted.
 """
 
 import re
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -147,3 +148,25 @@ def is_topic_name(name: str) -> bool:
 
 def is_router_name(name: str) -> bool:
     return ROUTER_NAME.fullmatch(name) is not None
+
+
+Texts = list[str | None] | None  # one per row; None: no row has one
+
+
+class Columns(NamedTuple):
+    """Some rows of a part, decoded. `datas` and `metas` are JSON texts; a column is None if no row has a value."""
+
+    seqs: Sequence[int]
+    ts: Sequence[int]
+    nodes: Texts
+    tags: Texts
+    metas: list[msgspec.Raw | None] | None
+    datas: list[msgspec.Raw]
+
+    def select(self, runs: Sequence[tuple[int, int]]) -> "Columns":
+        """Only the rows in `runs`."""
+        return Columns(*(None if column is None else _select(column, runs) for column in self))  # type: ignore[arg-type]
+
+
+def _select(column: Sequence[Any], runs: Sequence[tuple[int, int]]) -> Sequence[Any]:
+    return [value for start, stop in runs for value in column[start:stop]]

@@ -105,7 +105,13 @@ def test_a_topic_comes_back_from_its_dump() -> None:
     assert (back.id, back.name, back.epoch, back.config, back.position) == (3, "t3", 3, topic.config, 7)
     log = back.log
     assert (log.deleted, log.lost, log.unaccounted) == (1, 4, 2), "two lie in segments"
-    assert (log.head, log.cap_hi, log.ttl_hi, log.gaps, log.last_ts) == (7, 1, 0, [Gap(3, 5, "source_trim")], 600)
+    assert (log.head, log.evicted_last, log.expired_last, log.gaps, log.last_ts) == (
+        7,
+        1,
+        0,
+        [Gap(3, 5, "source_trim")],
+        600,
+    )
     assert (back.last_write_ts, back.reservation.last) == (600, topic.reservation.last)
     assert back.keys.find("k", 10**9, 500) == Written(1, 2, 500)
     assert back.queue.deliveries == {2: 4}

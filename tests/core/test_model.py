@@ -9,7 +9,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, open_gap, record_in, topic_view
 from topics.core import decide
-from topics.core.topic import blocks, log, parts, walk
+from topics.core.topic import blocks, live, log, pages, parts, walk
 from topics.engine import Engine
 from topics.engine.answers import DeleteResult
 from topics.errors import Refusal
@@ -328,23 +328,19 @@ class Machine(RuleBasedStateMachine):
     def check_totals(self) -> None:
         state = self.engine.state
         for topic in state.topics.values():
-            live, own = topic.log.parts, topic.log
-            assert sum(part.live_count for part in live) == own.count
-            assert sum(part.live_bytes for part in live) == own.bytes
-            assert all(part.live_count > 0 and part.first <= part.last for part in live)
-            assert all(a.last < b.first for a, b in pairwise(live))
+            topic.log.check()
             slots = [slot.status for slot in self.oracle._topics[topic.name].slots]
-            assert own.deleted == slots.count("deleted"), topic.name
-            assert own.lost == len(slots) - slots.count("deleted") - slots.count("live"), topic.name
-            assert own.unaccounted == 0, topic.name
+            assert topic.log.deleted == slots.count("deleted"), topic.name
+            assert topic.log.lost == len(slots) - slots.count("deleted") - slots.count("live"), topic.name
+        self.engine._ledger.store.catalogue.check()
         assert state.records == sum(topic.log.count for topic in state.topics.values())
         assert state.bytes == sum(topic.log.bytes for topic in state.topics.values())
         assert self.engine._cache.size_bytes == sum(page.size_bytes for page in self.engine._cache._pages.values())
 
 
 TINY = [
-    *((module, "BLOCK", 8) for module in (blocks, log, decide)),
-    *((module, "PAGE_ROWS", 4) for module in (parts, walk)),
+    *((module, "BLOCK", 8) for module in (blocks, live, log, decide)),
+    *((module, "PAGE_ROWS", 4) for module in (pages, parts, walk)),
 ]
 
 

@@ -5,10 +5,13 @@ from array import array
 import pytest
 from msgspec import Raw
 
-from topics.core.topic.parts import PAGE_OVERHEAD_BYTES, PAGE_ROWS, Cache, Chunk, ColdPage, Columns, Projection, Sealed
+from topics.core.topic.pages import PAGE_OVERHEAD_BYTES, Cache, ColdPage, Projection
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Sealed
 from topics.core.topic.records import parse_write
-from topics.model import TagMatch
+from topics.model import Columns, TagMatch
 from topics.settings import Settings
+from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentPiece
+from topics.testing.disk import MemoryDisk
 
 
 def chunk_of(*bodies: bytes, first: int = 1, ts: int = 5) -> Chunk:
@@ -134,18 +137,10 @@ def test_tags_are_searched_in_order() -> None:
         assert found == [row for row, tag in enumerate(tags) if tag.startswith(prefix)]
 
 
-class Rows:
-    """Rows of a segment, as the storage side gives them."""
-
-    has_tags = False
-
-    def __init__(self, seqs: list[int]) -> None:
-        self.seqs = seqs
-        self.count = len(seqs)
-
-
 def sealed(seqs: list[int]) -> Sealed:
-    return Sealed(seqs[0], seqs[-1], Rows(seqs), len(seqs), len(seqs))  # type: ignore[arg-type]
+    """A piece whose file is not there: what is read of it must not touch that."""
+    ref = PieceRef(1, 1, seqs[0], seqs[-1], 0, len(seqs), len(seqs), 0)
+    return SegmentPiece(SegmentFile(MemoryDisk(), FileRef(1, 0, len(seqs), {})), ref)
 
 
 def columns(seqs: list[int]) -> Columns:

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from topics.core import decide
 from topics.core.queue import jobs as jobs_module
-from topics.core.topic import blocks, log, parts, walk
+from topics.core.topic import blocks, live, log, pages, parts, walk
 from topics.engine import Engine
 from topics.engine.queues import claims, dead_letters
 from topics.errors import TopicFull
@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 NODES = ["a", "b", "c"]
 TINY = [
-    *((module, "BLOCK", 8) for module in (blocks, log, decide, dead_letters)),
-    *((module, "PAGE_ROWS", 4) for module in (parts, walk, claims)),
+    *((module, "BLOCK", 8) for module in (blocks, live, log, decide, dead_letters)),
+    *((module, "PAGE_ROWS", 4) for module in (pages, parts, walk, claims)),
     (jobs_module, "STALE_MAX", 2),
 ]
 configs = st.fixed_dictionaries(
@@ -254,6 +254,7 @@ class Machine(RuleBasedStateMachine):
     def each_job_is_in_one_place(self) -> None:
         self.the_counters_are_right()  # looks at the queue first, which ends what has ended
         topic = self.engine.state.topics["q"]
+        topic.log.check()
         jobs = topic.queue
         places = [jobs.leases, jobs.delayed, jobs.scheduled, jobs.returned, jobs.late, jobs.exhausted]
         known = [seq for place in places for seq in place]

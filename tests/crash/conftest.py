@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from topics.core.topic import reservation
-from topics.engine.durability import store
+from topics.engine.durability import checkpoint
 from topics.storage import snapshots, wal
 
 SMALL = [
     (wal, "AHEAD_BYTES", 1500),  # the log asks for space every few writes
     (snapshots, "DELTAS_MAX", 2),  # every third checkpoint folds the deltas into a new base
     (snapshots, "DELTA_BYTES_MIN", 100_000),
-    (store, "SMALL_PIECES_MAX", 2),  # small pieces are merged early
+    (checkpoint, "SMALL_PIECES_MAX", 2),  # small pieces are merged early
     (reservation, "RESERVE", 8),  # reservations run out every few records
 ]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tests.engine.running import data, running
-from topics.core.topic.parts import ColdPage, Projection
+from topics.core.topic.pages import ColdPage, Projection
 from topics.settings import Settings
 from topics.testing.disk import MemoryDisk
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.engine.running import data, running, seqs, tick
-from topics.core.topic.parts import Chunk, Sealed
+from topics.core.topic.parts import Chunk
 from topics.settings import MIB, Settings
 from topics.testing.clock import ManualClock
 from topics.testing.disk import MemoryDisk
@@ -19,7 +19,7 @@ async def test_rendered_pages_stay_within_the_cache_bound(is_sealed: bool) -> No
             await engine.append("t", data(*[RECORD] * 100))
         if is_sealed:
             await engine.checkpoint()
-            assert all(isinstance(part, Sealed) for part in engine.state.topics["t"].log.parts)
+            assert all(not isinstance(part, Chunk) for part in engine.state.topics["t"].log.parts)
         cursor = 0
         while cursor < 2000:
             answer = await engine.read("t", cursor, 50)

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from topics.core.topic.parts import Chunk, Sealed
+from topics.core.topic.parts import Chunk
 from topics.core.topic.records import NO_META, RecordIn, batch_of
 from topics.engine import Engine
-from topics.engine.durability.sealing import JOB_BYTES_MIN, PiecePlan, Rows, Sealer, encode, plan
+from topics.engine.durability.sealing import LARGE_BYTES_MIN, PartRows, PiecePlan, Sealer, encode, plan
 from topics.settings import Settings
 from topics.storage.disk import RealDisk
-from topics.storage.segments import SegmentFile, SegmentRows
+from topics.storage.segments import SegmentFile, SegmentPiece
 
 SETTINGS = Settings()
 
@@ -81,15 +81,15 @@ def test_a_plan_has_every_row_once_in_order_and_keeps_its_bounds(
 async def test_the_helper_makes_the_same_file_as_is_made_on_the_spot(tmp_path: Path, is_folded: bool) -> None:
     """ST6: from chunks, parts of them, and pieces of an earlier segment."""
     disk = RealDisk(tmp_path)
-    old_image, old_ref, (old_piece,) = encode(1, [(7, [Rows(chunk_of(1, 50, tagged=True), [(0, 50)])])])
+    old_image, old_ref, (old_piece,) = encode(1, [(7, [PartRows(chunk_of(1, 50, tagged=True), [(0, 50)])])])
     file = disk.create("segment-0000000001.arrow")
     file.write(0, old_image)
     file.close()
-    sealed = Sealed(1, 50, SegmentRows(SegmentFile(disk, old_ref), old_piece), 50, old_piece.size_bytes)
+    sealed = SegmentPiece(SegmentFile(disk, old_ref), old_piece)
     chunk = chunk_of(51, 700, 1, 1, 900, tagged=True, is_folded=is_folded)
     pieces = [
-        PiecePlan(7, [Rows(sealed, [(0, 3), (5, 50)]), Rows(chunk, [(0, 10), (500, 1100), (1101, 1602)])]),
-        PiecePlan(9, [Rows(chunk_of(1, 3), [(1, 2)])]),
+        PiecePlan(7, [PartRows(sealed, [(0, 3), (5, 50)]), PartRows(chunk, [(0, 10), (500, 1100), (1101, 1602)])]),
+        PiecePlan(9, [PartRows(chunk_of(1, 3), [(1, 2)])]),
     ]
     sealer = Sealer(disk)
     try:
@@ -130,12 +130,12 @@ async def test_a_helper_that_dies_is_done_without(tmp_path: Path, caplog: pytest
         await engine.checkpoint()
         assert "records are sealed without it" in caplog.text
         assert engine._ledger.store._sealer.helper_pid is None
-        assert all(isinstance(part, Sealed) for part in engine.state.topics["t"].log.parts)
+        assert all(isinstance(part, SegmentPiece) for part in engine.state.topics["t"].log.parts)
         assert await everything(engine) == list(range(1, 2 * COUNT + 1))
 
 
 RECORD = "x" * 2000
-COUNT = JOB_BYTES_MIN // len(RECORD) + 1000
+COUNT = LARGE_BYTES_MIN // len(RECORD) + 1000
 
 
 async def fill(engine: Engine) -> None:

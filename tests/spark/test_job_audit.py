@@ -212,8 +212,8 @@ def test_a_hole_stays_a_finding_after_the_server_has_run_on_it(house: House) -> 
 
 SILENT: dict[str, tuple[dict[str, Any], str]] = {
     "a head raised": ({"head": 140}, "83, 101 to 140 and 1 ranges more are neither live nor deleted"),
-    "a floor raised": ({"cap_hi": 40}, "36 of seqs 1 to 40, "),
-    "an age invented": ({"ttl_hi": 100}, "90 of seqs 1 to 100 are"),
+    "a floor raised": ({"evicted_last": 40}, "36 of seqs 1 to 40, "),
+    "an age invented": ({"expired_last": 100}, "90 of seqs 1 to 100 are"),
     "a loss that is no loss": ({"gaps": [Gap(41, 80, "cap")]}, "seqs 41 to 80 are announced as lost, and some"),
     "a delete forgotten": ({"deleted": 9}, "1 of seqs 3, 13, "),
     "a delete invented": ({"deleted": 11}, "1 records are there though they are gone"),
@@ -232,7 +232,7 @@ def test_a_topic_edited_in_a_snapshot_is_found(house: House, edit: str) -> None:
 
 def test_a_loss_that_is_announced_no_more_is_found(house: House) -> None:
     """TM3, TM14"""
-    house.edit_snapshot(lambda items: change_topic(items, "capped", cap_hi=0))
+    house.edit_snapshot(lambda items: change_topic(items, "capped", evicted_last=0))
     found = house.audit()
     assert not found.is_sound and "10 live" not in told(found)
     assert "seqs 1 to 20 are lost, and no loss is announced: live 10 + deleted 0 + lost 20" in told(found)
@@ -304,12 +304,12 @@ def test_an_announced_loss_that_a_newer_snapshot_takes_back_is_found(house: Hous
         shots = Snapshots(disk)
         items = dict(shots.load() or {})
         before = dict(items)
-        change_topic(items, "capped", cap_hi=0)
+        change_topic(items, "capped", evicted_last=0)
         shots.install({key: value for key, value in items.items() if value != before[key]})
     finally:
         disk.close()
     found = house.audit()
-    assert not found.is_sound and "cap_hi was 21 in the snapshot before, and is 0" in told(found)
+    assert not found.is_sound and "evicted_last was 21 in the snapshot before, and is 0" in told(found)
 
 
 def test_pieces_that_overlap_or_reach_above_the_head_are_found(house: House) -> None:

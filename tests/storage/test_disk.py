@@ -1,716 +1,536 @@
-"""The hostile disk itself: what survives what, and that faults strike where they are told to."""
+"""The filesystem seam: one table of behaviour for every Disk, then what only a real one can show."""
 
 import asyncio
 import errno
-import random
-from collections.abc import Callable, Iterable
+import fcntl
+import os
+import resource
+import shutil
+import stat
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from topics.clock import Clock
-from topics.errors import DirectoryLocked
-from topics.storage.disk import Disk
-from topics.testing.clock import ManualClock
-from topics.testing.disk import (
-    CrashAt,
-    Crashed,
-    Faulty,
-    Hook,
-    MemoryDisk,
-    Operation,
-    OrderMonitor,
-    Rule,
-    crash_points,
-    entry_before_sync,
-    installed_before_remove,
-    successor_before_remove,
-    synced_before_rename,
-)
+from tests.storage.outside import LOOPS, descriptors, python, run
+from topics.errors import DirectoryLocked, UnusableDirectory
+from topics.storage.disk import LOCK_NAME, Disk, RealDisk
+from topics.testing.disk import MemoryDisk
 
-Files = dict[str, bytes]
+DISKS = ["memory", "process", "thread"]
 
 
-def outcomes(disk: MemoryDisk) -> list[Files]:
-    """Every distinct directory that a power loss can leave."""
-    found: list[Files] = []
-    for after in disk.power_losses():
-        if after.files() not in found:
-            found.append(after.files())
-    return found
+@pytest.fixture(params=DISKS)
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    disk: Disk = MemoryDisk() if request.param == "memory" else RealDisk(tmp_path / "data", sync=request.param)
+    yield disk
+    disk.close()
 
 
-def contents(disk: MemoryDisk, name: str = "a") -> set[bytes]:
-    return {files[name] for files in outcomes(disk)}
+@pytest.fixture(params=["process", "thread"])
+def real_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealDisk]:
+    disk = RealDisk(tmp_path / "data", sync=request.param)
+    yield disk
+    disk.close()
 
 
-# What survives what.
+@pytest.fixture
+def public_directory() -> Iterator[Path]:
+    """A directory that every user may enter; tmp_path is its owner's only."""
+    directory = Path(tempfile.mkdtemp(prefix="topics-test-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
 
 
-def nothing(disk: Disk) -> None:
-    pass
+def tree(directory: Path) -> list[tuple[str, int, int, int]]:
+    return sorted(
+        (str(path), path.lstat().st_mode, path.lstat().st_size, path.lstat().st_mtime_ns)
+        for path in [directory, *directory.rglob("*")]
+    )
 
 
-def write(disk: Disk) -> None:
-    disk.open("a").write(3, b"new")
+# Every Disk.
 
 
-def write_and_sync(disk: Disk) -> None:
-    write(disk)
-    disk.open("a").sync()
+def test_a_file_gives_back_what_was_written(disk: Disk) -> None:
+    file = disk.create("a")
+    file.write(0, b"hello")
+    file.write(5, bytearray(b" world"))
+    file.write(0, memoryview(b"J"))
+    file.write(11, b"")
+    assert file.read(0, 100) == b"Jello world"
+    assert file.read(6, 3) == b"wor"
+    assert file.read(11, 1) == b"" and file.read(50, 1) == b""
+    assert file.size() == 11
 
 
-def sync_and_write(disk: Disk) -> None:
-    disk.open("a").sync()
-    write(disk)
+def test_a_write_past_the_end_leaves_zeros(disk: Disk) -> None:
+    file = disk.create("a")
+    file.write(3, b"x")
+    assert file.read(0, 10) == b"\0\0\0x"
 
 
-def truncate(disk: Disk) -> None:
-    disk.open("a").truncate(1)
+def test_truncate_cuts_and_extends(disk: Disk) -> None:
+    file = disk.create("a")
+    file.write(0, b"abcdef")
+    file.truncate(2)
+    assert file.read(0, 10) == b"ab"
+    file.truncate(4)
+    assert file.read(0, 10) == b"ab\0\0"
 
 
-def truncate_and_sync(disk: Disk) -> None:
-    truncate(disk)
-    disk.open("a").sync()
+def test_a_new_file_must_be_new_and_an_opened_one_must_be_there(disk: Disk) -> None:
+    disk.create("a")
+    with pytest.raises(FileExistsError):
+        disk.create("a")
+    with pytest.raises(FileNotFoundError):
+        disk.open("b")
+    with pytest.raises(FileNotFoundError):
+        disk.remove("b")
+    with pytest.raises(FileNotFoundError):
+        disk.rename("b", "c")
+    assert disk.names() == ["a"]
 
 
-def create(disk: Disk) -> None:
-    disk.create("b")
+def test_names_are_sorted_and_leave_the_lock_out(disk: Disk) -> None:
+    disk.lock()
+    for name in ("b", "a", "c-1"):
+        disk.create(name)
+    assert disk.names() == ["a", "b", "c-1"]
 
 
-def create_and_sync_the_file(disk: Disk) -> None:
-    file = disk.create("b")
-    file.write(0, b"B")
-    file.sync()
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "a\0b", LOCK_NAME])
+def test_a_name_that_leads_elsewhere_is_refused(disk: Disk, name: str) -> None:
+    disk.create("a")
+    for attempt in (disk.create, disk.open, disk.remove, lambda n: disk.rename("a", n)):
+        with pytest.raises(ValueError):
+            attempt(name)
+    assert disk.names() == ["a"]
 
 
-def create_and_sync_the_directory(disk: Disk) -> None:
-    disk.create("b").write(0, b"B")
-    disk.sync_directory()
+def test_rename_replaces_and_open_files_follow(disk: Disk) -> None:
+    old, new = disk.create("a"), disk.create("a.new")
+    old.write(0, b"old")
+    new.write(0, b"new")
+    disk.rename("a.new", "a")
+    assert disk.names() == ["a"]
+    assert disk.open("a").read(0, 9) == b"new"
+    assert old.read(0, 9) == b"old"
+    new.write(0, b"NEW")
+    assert disk.open("a").read(0, 9) == b"NEW"
 
 
-def create_and_sync_both(disk: Disk) -> None:
-    create_and_sync_the_file(disk)
-    disk.sync_directory()
-
-
-def rename(disk: Disk) -> None:
-    disk.rename("a", "b")
-
-
-def rename_and_sync(disk: Disk) -> None:
-    disk.rename("a", "b")
-    disk.sync_directory()
-
-
-def remove(disk: Disk) -> None:
+def test_a_removed_file_can_be_read_until_it_is_closed(disk: Disk) -> None:
+    file = disk.create("a")
+    file.write(0, b"x")
     disk.remove("a")
+    assert disk.names() == []
+    assert file.read(0, 1) == b"x"
 
 
-def remove_and_sync(disk: Disk) -> None:
+def test_a_file_opened_to_read_cannot_be_changed(disk: Disk) -> None:
+    disk.create("a").write(0, b"x")
+    file = disk.open("a", writable=False)
+    with pytest.raises(OSError):
+        file.write(0, b"y")
+    with pytest.raises(OSError):
+        file.truncate(0)
+    assert file.read(0, 9) == b"x"
+
+
+def test_a_closed_file_answers_with_an_error_that_names_it(disk: Disk) -> None:
+    file = disk.create("a")
+    file.close()
+    file.close()
+    for attempt in (
+        lambda: file.read(0, 1),
+        lambda: file.write(0, b"x"),
+        lambda: file.truncate(0),
+        file.sync,
+        file.size,
+        file.map,
+    ):
+        with pytest.raises(OSError) as caught:
+            attempt()
+        assert (caught.value.errno, caught.value.filename) == (errno.EBADF, "a")
+
+
+def test_a_map_shows_later_writes_and_outlives_the_file(disk: Disk) -> None:
+    """DL9: a delete flag is one byte written into a mapped segment."""
+    file = disk.create("a")
+    file.write(0, b"abc")
+    mapped = file.map()
+    file.write(1, b"B")
+    file.write(2, b"Cdef")
+    assert bytes(mapped) == b"aBC"
+    assert mapped.readonly
+    file.close()
+    disk.open("a").write(0, b"A")
     disk.remove("a")
-    disk.sync_directory()
+    assert bytes(mapped) == b"ABC"
 
 
-@pytest.mark.parametrize(
-    ("steps", "after_kill", "after_power_loss"),
-    [
-        (nothing, {"a": b"old"}, {"a": b"old"}),
-        (write, {"a": b"oldnew"}, {"a": b"old"}),
-        (write_and_sync, {"a": b"oldnew"}, {"a": b"oldnew"}),
-        (sync_and_write, {"a": b"oldnew"}, {"a": b"old"}),
-        (truncate, {"a": b"o"}, {"a": b"old"}),
-        (truncate_and_sync, {"a": b"o"}, {"a": b"o"}),
-        (create, {"a": b"old", "b": b""}, {"a": b"old"}),
-        (create_and_sync_the_file, {"a": b"old", "b": b"B"}, {"a": b"old"}),
-        (create_and_sync_the_directory, {"a": b"old", "b": b"B"}, {"a": b"old", "b": b""}),
-        (create_and_sync_both, {"a": b"old", "b": b"B"}, {"a": b"old", "b": b"B"}),
-        (rename, {"b": b"old"}, {"a": b"old"}),
-        (rename_and_sync, {"b": b"old"}, {"b": b"old"}),
-        (remove, {}, {"a": b"old"}),
-        (remove_and_sync, {}, {}),
-    ],
-)
-def test_a_kill_keeps_what_was_written_and_a_power_loss_what_was_synced(
-    steps: Callable[[Disk], None], after_kill: Files, after_power_loss: Files
-) -> None:
-    """DU3, DU4, ST5: the two crashes that the classes tell apart."""
-    disk = MemoryDisk({"a": b"old"})
-    steps(disk)
-    assert disk.files() == after_kill
-    assert disk.kill().files() == after_kill
-    assert disk.power_loss("lost").files() == after_power_loss
-    assert disk.power_loss("kept").files() == after_kill
-    assert disk.kill().power_loss("lost").files() == after_power_loss, "a kill syncs nothing"
-    assert disk.power_loss("lost").power_loss("lost").files() == after_power_loss, "what survived is durable"
+def test_an_empty_file_has_an_empty_map(disk: Disk) -> None:
+    assert bytes(disk.create("a").map()) == b""
 
 
-def test_the_next_process_finds_no_lock_and_tells_a_kill_from_a_power_loss() -> None:
-    """DU10, ST11."""
-    disk = MemoryDisk()
+def test_a_directory_has_one_holder(disk: Disk) -> None:
+    """ST11."""
     disk.lock()
     with pytest.raises(DirectoryLocked):
         disk.lock()
-    killed, lost = disk.kill(), disk.power_loss("lost")
-    killed.lock()
-    lost.lock()
-    assert killed.boot_id == disk.boot_id != lost.boot_id
-    assert lost.power_loss("lost").boot_id not in (disk.boot_id, lost.boot_id)
-
-
-def test_disks_derived_from_one_moment_do_not_share_bytes() -> None:
-    disk = MemoryDisk({"a": b"old"})
-    write(disk)
-    killed = disk.kill()
-    disk.open("a").write(0, b"OLD")
-    killed.open("a").sync()
-    assert killed.files() == killed.power_loss("lost").files() == {"a": b"oldnew"}
-    assert disk.files() == {"a": b"OLDnew"}
-    assert disk.power_loss("lost").files() == {"a": b"old"}
-
-
-def test_a_power_loss_leaves_any_size_between_and_bytes_or_zeros() -> None:
-    """G5: the tail of a log after a power loss."""
-    disk = MemoryDisk({"a": b""})
-    disk.open("a").write(0, b"abc")
-    assert contents(disk) == {b"", b"\0\0", b"ab", b"\0\0\0", b"abc"}
-
-
-def test_writes_to_one_sector_survive_in_order() -> None:
-    disk = MemoryDisk({"a": b"----"})
-    for offset, data in ((0, b"1"), (1, b"2"), (0, b"3")):
-        disk.open("a").write(offset, data)
-    assert contents(disk) == {b"----", b"1---", b"12--", b"32--"}
-
-
-def test_sectors_survive_in_any_order() -> None:
-    """G2: a later frame may survive an earlier one that is lost; recovery must not believe it."""
-    disk = MemoryDisk({"a": bytes(1024)})
-    disk.open("a").write(510, b"1234")
-    halves = {(content[510:512], content[512:514]) for content in contents(disk)}
-    assert halves == {(one, two) for one in (b"\0\0", b"12") for two in (b"\0\0", b"34")}
-
-
-def test_a_truncate_may_be_lost_and_what_it_cut_may_be_zeroed() -> None:
-    disk = MemoryDisk({"a": b"abcd"})
-    truncate(disk)
-    assert contents(disk) == {b"abcd", b"a\0\0\0", b"a"}
-
-
-def test_unsynced_directory_operations_on_different_names_are_lost_or_kept_independently() -> None:
-    disk = MemoryDisk({"a": b"", "b": b""})
-    disk.remove("a")
-    disk.create("c")
-    disk.rename("b", "d")
-    found = {"".join(files) for files in outcomes(disk)}
-    assert found == {"ab", "b", "ad", "d", "abc", "bc", "acd", "cd"}
-
-
-def test_unsynced_directory_operations_on_one_name_are_kept_in_order() -> None:
-    disk = MemoryDisk({"a": b"old"})
-    disk.rename("a", "b")
-    disk.create("a")
-    disk.rename("a", "c")
-    found = outcomes(disk)
-    assert len(found) == 4
-    for files in ({"a": b"old"}, {"b": b"old"}, {"a": b"", "b": b"old"}, {"b": b"old", "c": b""}):
-        assert files in found
-
-
-def test_a_rename_into_place_is_atomic_but_without_a_sync_may_show_an_empty_file() -> None:
-    """G6: why a snapshot is synced before it is installed."""
-    disk = MemoryDisk({"a": b"old"})
-    file = disk.create("tmp")
-    file.write(0, b"new")
-    disk.rename("tmp", "a")
-    assert contents(disk) >= {b"old", b"", b"new"}
-    file.sync()
-    assert contents(disk) == {b"old", b"new"}
-    disk.sync_directory()
-    assert outcomes(disk) == [{"a": b"new"}]
-
-
-def test_a_seeded_power_loss_is_repeatable_and_one_of_the_possible_ones() -> None:
-    disk = MemoryDisk({"a": bytes(600)})
-    disk.open("a").write(500, b"x" * 30)
-    disk.remove("a")
-    possible = outcomes(disk)
-    for seed in range(20):
-        after = disk.power_loss(random.Random(seed)).files()
-        assert after in possible
-        assert after == disk.power_loss(random.Random(seed)).files()
-    assert {name for name, _ in disk.aftermaths()} >= {"kill", "power loss, torn", "power loss, seed 0"}
-
-
-def test_too_many_outcomes_are_an_error_and_not_a_silent_sample() -> None:
-    disk = MemoryDisk({"a": b""})
-    disk.open("a").write(0, bytes(100_000))
-    with pytest.raises(ValueError, match="more than 50"):
-        list(disk.power_losses(limit=50))
-
-
-STEPS = st.one_of(
-    st.tuples(st.just("append"), st.integers(1, 700)),
-    st.tuples(st.just("overwrite"), st.integers(0, 700)),
-    st.tuples(st.just("truncate"), st.integers(0, 1500)),
-    st.tuples(st.just("sync"), st.just(0)),
-    st.tuples(st.just("failed sync"), st.just(0)),
-)
-
-
-@given(st.lists(STEPS, max_size=12), st.integers(0, 2**32))
-def test_no_power_loss_invents_bytes_or_touches_what_was_synced_and_left_alone(
-    steps: list[tuple[str, int]], seed: int
-) -> None:
-    """G2. Every byte after the loss is one that stood there since the last good sync, or a zero where it grew."""
-    disk = MemoryDisk({"a": b"start"})
-    file = disk.open("a")
-    possible: list[set[int]] = [{byte} for byte in b"start"]
-    for number, (kind, size) in enumerate(steps, 1):
-        if kind in ("append", "overwrite"):
-            offset = file.size() if kind == "append" else size
-            file.write(offset, bytes([number]) * max(size, 1))
-        elif kind == "truncate":
-            file.truncate(size)
-        elif kind == "sync":
-            file.sync()
-        else:
-            disk.hooks.append(Faulty("sync"))
-            with pytest.raises(OSError):
-                file.sync()
-            disk.hooks.clear()
-        now = file.read(0, file.size())
-        is_all_durable = disk.is_synced("a")
-        possible += [{0} for _ in range(len(now) - len(possible))]
-        for at, seen in enumerate(possible):
-            byte = now[at] if at < len(now) else 0
-            possible[at] = {byte} if is_all_durable else seen | {byte}
-    for after in (disk.power_loss(random.Random(seed)), disk.power_loss("torn"), disk.power_loss("lost")):
-        content = after.files()["a"]
-        assert all(byte in possible[at] for at, byte in enumerate(content))
-        if disk.is_synced("a"):
-            assert content == disk.files()["a"]
-    assert disk.power_loss("kept").files() == disk.kill().files() == disk.files()
-
-
-# Syncs.
-
-
-def test_a_held_sync_covers_only_what_was_written_before_it() -> None:
-    """G13: bytes written while a sync runs are not covered by it."""
-
-    async def main() -> None:
-        disk = MemoryDisk({"a": b""})
-        file = disk.open("a")
-        disk.hold_syncs()
-        file.write(0, b"one")
-        first = asyncio.ensure_future(disk.sync(file))
-        await asyncio.sleep(0)
-        file.write(3, b"two")
-        second = asyncio.ensure_future(disk.sync(file))
-        await asyncio.sleep(0)
-        assert disk.held_syncs == 2
-        assert disk.power_loss("lost").files() == {"a": b""}
-        disk.release_syncs(1)
-        await first
-        assert not second.done()
-        assert disk.power_loss("lost").files() == {"a": b"one"}
-        disk.release_syncs()
-        await second
-        assert disk.power_loss("lost").files() == {"a": b"onetwo"}
-        file.write(0, b"ONE")
-        await disk.sync(file)
-        assert disk.power_loss("lost").files() == {"a": b"ONEtwo"}
-
-    asyncio.run(main())
-
-
-def test_other_tasks_run_while_a_sync_or_work_is_under_way() -> None:
-    async def main() -> None:
-        disk = MemoryDisk({"a": b""})
-        for under_way in (disk.sync(disk.open("a")), disk.run(lambda: None)):
-            order: list[str] = []
-            asyncio.get_running_loop().call_soon(order.append, "other")
-            await under_way
-            order.append("done")
-            assert order == ["other", "done"]
-
-    asyncio.run(main())
-
-
-def test_bytes_of_a_failed_sync_stay_in_doubt_until_they_are_written_again() -> None:
-    """ST4: the next good sync does not save them."""
-    disk = MemoryDisk({"a": b"----"}, hooks=[Faulty("sync")])
-    file = disk.open("a")
-    file.write(0, b"ab")
-    with pytest.raises(OSError):
-        file.sync()
-    file.write(2, b"c")
-    file.sync()
-    assert file.read(0, 4) == b"abc-"
-    assert disk.kill().files() == {"a": b"abc-"}
-    assert not disk.is_synced("a")
-    assert contents(disk) == {b"--c-", b"abc-"}
-    file.write(0, b"a")
-    file.sync()
-    assert contents(disk) == {b"a-c-", b"abc-"}
-    file.write(0, b"ab")
-    file.sync()
-    assert contents(disk) == {b"abc-"}
-
-
-def test_a_tail_in_doubt_is_gone_for_good_once_it_is_cut_off() -> None:
-    """ST4: one way to make sure that a failed batch is never replayed."""
-    disk = MemoryDisk({"a": b"good"}, hooks=[Faulty("sync")])
-    file = disk.open("a")
-    file.write(4, b"bad")
-    with pytest.raises(OSError):
-        file.sync()
-    file.truncate(4)
-    file.sync()
-    file.write(4, b"new")
-    file.sync()
-    assert contents(disk) == {b"goodnew"}
-
-
-# Crashes.
-
-
-def install(disk: Disk, version: bytes) -> None:
-    """A snapshot put in place as it should be (ST7)."""
-    for name in set(disk.names()) & {"tmp"}:
-        disk.remove(name)
-    file = disk.create("tmp")
-    file.write(0, version)
-    file.sync()
-    disk.rename("tmp", "snapshot")
-    disk.sync_directory()
-
-
-def install_without_sync(disk: Disk, version: bytes) -> None:
-    disk.create("tmp").write(0, version)
-    disk.rename("tmp", "snapshot")
-    disk.sync_directory()
-
-
-def install_by_removing_first(disk: Disk, version: bytes) -> None:
-    disk.remove("snapshot")
-    file = disk.create("snapshot")
-    disk.sync_directory()
-    file.write(0, version)
-    file.sync()
-
-
-def sweep(steps: Callable[[Disk, bytes], None], seeds: Iterable[int] = range(5)) -> set[bytes | None]:
-    """Crash at every operation, in every mode, and look what the snapshot is afterwards."""
-    fine = MemoryDisk({"snapshot": b"old"})
-    steps(fine, b"new")
-    found: set[bytes | None] = set()
-    for crash in crash_points(fine.operations):
-        disk = MemoryDisk({"snapshot": b"old"}, hooks=[crash])
-        with pytest.raises(Crashed):
-            steps(disk, b"new")
-        for _, after in disk.aftermaths(seeds):
-            found.add(after.files().get("snapshot"))
-    return found
-
-
-def test_a_sweep_finds_one_snapshot_in_force_when_the_order_is_right() -> None:
-    """G6."""
-    assert sweep(install) == {b"old", b"new"}
-
-
-@pytest.mark.parametrize(
-    ("steps", "wrong"),
-    [
-        (install_without_sync, {b"", b"n\0", b"n\0\0", b"\0\0\0", b"\0\0"}),
-        (install_by_removing_first, {None, b""}),
-    ],
-)
-def test_a_sweep_finds_a_wrong_order(steps: Callable[[Disk, bytes], None], wrong: set[bytes | None]) -> None:
-    """G6: the disk is hostile enough to show the mistake."""
-    assert sweep(steps) & wrong
-
-
-def test_a_crashed_process_does_nothing_more() -> None:
-    disk = MemoryDisk({"a": b"old"}, hooks=[CrashAt(1)])
-    file = disk.open("a")
-    file.write(0, b"1")
-    for _ in range(2):
-        for attempt in (
-            lambda: file.write(0, b"2"),
-            lambda: file.truncate(0),
-            lambda: file.read(0, 1),
-            file.sync,
-            file.size,
-            file.map,
-            disk.sync_directory,
-            disk.names,
-            disk.lock,
-            lambda: disk.create("b"),
-            lambda: disk.open("a"),
-            lambda: disk.rename("a", "b"),
-            lambda: disk.remove("a"),
-            lambda: asyncio.run(disk.sync(file)),
-            lambda: asyncio.run(disk.run(lambda: None)),
-        ):
-            with pytest.raises(Crashed):
-                attempt()
-    file.close()
     disk.unlock()
-    disk.close()
-    assert disk.kill().files() == {"a": b"1ld"}
+    disk.unlock()
+    disk.lock()
 
 
-def test_no_handler_of_exceptions_survives_a_crash() -> None:
-    disk = MemoryDisk(hooks=[CrashAt(0)])
+def test_work_runs_in_the_order_of_the_calls_and_gives_its_result_or_error(disk: Disk) -> None:
+    order: list[int] = []
 
-    def careful() -> None:
-        try:
-            disk.create("a")
-        except Exception:
-            pytest.fail("the process went on")
+    def work(n: int) -> int:
+        order.append(n)
+        return n if n != 3 else 1 // 0
 
-    with pytest.raises(Crashed):
-        careful()
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(disk.run(partial(work, n)) for n in range(5)), return_exceptions=True)
+
+    results = run(main())
+    assert order == [0, 1, 2, 3, 4]
+    assert [r for r in results if not isinstance(r, Exception)] == [0, 1, 2, 4]
+    assert isinstance(results[3], ZeroDivisionError)
 
 
-def test_a_crash_reaches_whoever_awaits_the_disk() -> None:
+def test_work_and_syncs_happen_even_if_the_caller_is_cancelled(disk: Disk) -> None:
+    """G15: a cancelled request leaves no work half queued."""
+    done: list[str] = []
+
     async def main() -> None:
-        disk = MemoryDisk({"a": b""}, hooks=[CrashAt(0)])
-        task = asyncio.ensure_future(disk.run(disk.sync_directory))
-        with pytest.raises(Crashed):
-            await task
+        first = asyncio.ensure_future(disk.run(lambda: done.append("first")))
+        second = asyncio.ensure_future(disk.run(lambda: done.append("second")))
+        sync = asyncio.ensure_future(disk.sync(disk.create("a")))
+        await asyncio.sleep(0)
+        for task in (first, second, sync):
+            task.cancel()
+        await asyncio.gather(first, second, sync, return_exceptions=True)
+        await disk.run(lambda: done.append("third"))
+        await disk.sync(disk.open("a"))
 
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(
-    ("crash", "content"),
-    [
-        (CrashAt(0, "before"), b"----"),
-        (CrashAt(0, "torn"), b"ab--"),
-        (CrashAt(0, "torn", part=3), b"abc-"),
-        (CrashAt(0, "after"), b"abcd"),
-    ],
-)
-def test_a_crash_comes_before_inside_or_after_a_write(crash: CrashAt, content: bytes) -> None:
-    disk = MemoryDisk({"a": b"----"}, hooks=[crash])
-    with pytest.raises(Crashed):
-        disk.open("a").write(0, b"abcd")
-    assert disk.kill().files() == {"a": content}
+    run(main())
+    assert done == ["first", "second", "third"]
 
 
-@pytest.mark.parametrize("mode", ["before", "torn", "after"])
-def test_a_crash_at_a_sync_leaves_it_done_or_not(mode: str) -> None:
-    disk = MemoryDisk({"a": b""}, hooks=[CrashAt(1, mode)])  # type: ignore[arg-type]
-    file = disk.open("a")
-    file.write(0, b"x")
-    with pytest.raises(Crashed):
-        file.sync()
-    assert disk.power_loss("lost").files() == {"a": b"x" if mode == "after" else b""}
+@pytest.mark.parametrize("loop", LOOPS)
+def test_syncs_of_many_files_at_once_all_end(disk: Disk, loop: str) -> None:
+    """G15."""
+
+    async def main() -> None:
+        files = [disk.create(f"f{n}") for n in range(10)]
+        for file in files:
+            file.write(0, b"x")
+        await asyncio.gather(*(disk.sync(file) for file in files * 3))
+        disk.sync_directory()
+
+    run(main(), loop)
 
 
-def test_the_sweep_stands_before_inside_and_after_every_operation() -> None:
-    operations = [Operation("write", "a", 0, 10), Operation("write", "a", 0, 1), Operation("sync", "a")]
-    assert [repr(crash) for crash in crash_points(operations)] == [
-        "CrashAt(0, 'before')",
-        "CrashAt(0, 'torn', part=1)",
-        "CrashAt(0, 'torn', part=5)",
-        "CrashAt(0, 'torn', part=9)",
-        "CrashAt(0, 'after')",
-        "CrashAt(1, 'before')",
-        "CrashAt(1, 'after')",
-        "CrashAt(2, 'before')",
-        "CrashAt(2, 'after')",
-    ]
+def test_a_file_may_be_closed_while_its_sync_runs(disk: Disk) -> None:
+    async def main() -> None:
+        files = [disk.create(f"f{n}") for n in range(10)]
+        syncs = [asyncio.ensure_future(disk.sync(file)) for file in files]
+        await asyncio.sleep(0)
+        for file in files:
+            file.close()
+        await asyncio.gather(*syncs)
+
+    run(main())
 
 
-def test_the_log_of_operations_says_what_was_done() -> None:
-    disk = MemoryDisk()
+def test_a_sync_of_a_closed_file_is_an_error(disk: Disk) -> None:
+    async def main() -> None:
+        file = disk.create("a")
+        file.close()
+        with pytest.raises(OSError):
+            await disk.sync(file)
+
+    run(main())
+
+
+def test_one_disk_serves_event_loops_in_sequence(disk: Disk) -> None:
     file = disk.create("a")
-    file.write(5, b"xyz")
-    file.truncate(6)
-    file.sync()
-    file.read(0, 5)
-    disk.rename("a", "b")
-    disk.sync_directory()
-    disk.remove("b")
-    assert disk.operations == [
-        Operation("create", "a"),
-        Operation("write", "a", offset=5, size=3),
-        Operation("truncate", "a", size=6),
-        Operation("sync", "a"),
-        Operation("rename", "a", to="b"),
-        Operation("sync_directory"),
-        Operation("remove", "b"),
-    ]
+    for loop in ("asyncio", "uvloop", "asyncio"):
+        run(disk.sync(file), loop)
+        assert run(disk.run(lambda: 7), loop) == 7
 
 
-# Faults.
-
-
-def write_five(disk: MemoryDisk) -> list[int]:
-    """Write two bytes into each of five places; the errnos of those that failed, 0 for the others."""
-    file = disk.open("a")
-    results = []
-    for n in range(5):
-        try:
-            file.write(n * 2, f"{n}{n}".encode())
-            results.append(0)
-        except OSError as error:
-            results.append(error.errno or -1)
-    return results
-
-
-@pytest.mark.parametrize(
-    ("fault", "results", "content"),
-    [
-        (Faulty("write", at=1), [0, errno.EIO, 0, 0, 0], b"00--223344"),
-        (Faulty("write", at=1, times=2), [0, errno.EIO, errno.EIO, 0, 0], b"00----3344"),
-        (Faulty("write", at=1, part=1), [0, errno.EIO, 0, 0, 0], b"001-223344"),
-        (Faulty("write", at=1, part=9), [0, errno.EIO, 0, 0, 0], b"001-223344"),
-        (Faulty("write", at=3, times=None, error=errno.ENOSPC), [0, 0, 0, errno.ENOSPC, errno.ENOSPC], b"001122----"),
-        (Faulty("write", name="b*"), [0, 0, 0, 0, 0], b"0011223344"),
-        (Faulty("sync"), [0, 0, 0, 0, 0], b"0011223344"),
-    ],
-)
-def test_a_fault_strikes_the_operations_it_is_meant_for_and_the_process_goes_on(
-    fault: Faulty, results: list[int], content: bytes
-) -> None:
-    """ST4."""
-    disk = MemoryDisk({"a": b"----------"}, hooks=[fault])
-    assert write_five(disk) == results
-    assert disk.files() == {"a": content}
-    assert fault.failed == sum(map(bool, results))
-
-
-@pytest.mark.parametrize(
-    ("kind", "attempt"),
-    [
-        ("create", lambda disk: disk.create("b")),
-        ("rename", lambda disk: disk.rename("a", "b")),
-        ("remove", lambda disk: disk.remove("a")),
-        ("truncate", lambda disk: disk.open("a").truncate(0)),
-        ("sync_directory", lambda disk: disk.sync_directory()),
-    ],
-)
-def test_any_kind_of_operation_can_fail_and_then_has_done_nothing(
-    kind: str, attempt: Callable[[MemoryDisk], object]
-) -> None:
-    disk = MemoryDisk({"a": b"old"}, hooks=[Faulty(kind)])  # type: ignore[arg-type]
+def test_a_closed_disk_does_no_more_and_closes_twice(disk: Disk) -> None:
+    file = disk.create("a")
+    disk.close()
+    disk.close()
+    for attempt in (disk.names, disk.sync_directory, lambda: disk.create("b"), lambda: disk.open("a")):
+        with pytest.raises(OSError):
+            attempt()
     with pytest.raises(OSError):
-        attempt(disk)
-    assert disk.files() == disk.power_loss("lost").files() == {"a": b"old"}
-    attempt(disk)
-
-
-def test_hooks_compose_and_each_sees_every_operation() -> None:
-    seen: list[Operation] = []
-    hooks: list[Hook] = [Faulty("write", at=1), CrashAt(2), lambda _, operation: seen.append(operation)]
-    disk = MemoryDisk({"a": b""}, hooks=hooks)
-    file = disk.open("a")
-    file.write(0, b"1")
+        run(disk.sync(file))
     with pytest.raises(OSError):
-        file.write(0, b"2")
-    with pytest.raises(Crashed):
-        file.write(0, b"3")
-    assert seen == disk.operations and len(seen) == 3
+        run(disk.run(lambda: None))
+    file.write(0, b"x")
+    assert file.read(0, 1) == b"x"
 
 
-# The order monitor.
+# A real directory.
 
 
-def two_generations(disk: Disk, without: str = "") -> None:
-    """A new snapshot and log replace the old ones, in the right order; or without one of the steps."""
-    log = disk.create("log-2")
-    if without != "first directory sync":
-        disk.sync_directory()
-    log.write(0, b"x")
-    log.sync()
-    snapshot = disk.create("tmp")
-    snapshot.write(0, b"2")
-    if without != "snapshot sync":
-        snapshot.sync()
-    if without != "rename":
-        disk.rename("tmp", "snapshot-2")
-    if without != "second directory sync":
-        disk.sync_directory()
-    disk.remove("snapshot-1")
-    disk.remove("log-1")
+def test_the_directory_and_its_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    """ST13, whatever the umask allows."""
+    before = os.umask(0)
+    try:
+        disk = RealDisk(tmp_path / "above" / "data")
+        disk.lock()
+        disk.create("a")
+        disk.rename("a", "b")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "above").rglob("*")}
+    assert modes == {"data": 0o700, LOCK_NAME: 0o600, "b": 0o600}
+    assert stat.S_IMODE((tmp_path / "above").stat().st_mode) == 0o700
+    disk.close()
 
 
-SUCCESSOR = {"snapshot-1": "snapshot-2"}.get
+def test_opening_creates_nothing_but_the_directory(tmp_path: Path) -> None:
+    RealDisk(tmp_path / "data").close()
+    assert [path.name for path in tmp_path.rglob("*")] == ["data"]
 
 
-@pytest.mark.parametrize(
-    ("rule", "without", "complaint"),
-    [
-        (synced_before_rename("snapshot-*"), "snapshot sync", "tmp has unsynced bytes"),
-        (installed_before_remove("snapshot-*"), "second directory sync", "not synced since snapshot-2 came"),
-        (successor_before_remove(SUCCESSOR), "second directory sync", "successor snapshot-2 is not durable"),
-        (successor_before_remove(SUCCESSOR), "snapshot sync", "successor snapshot-2 is not durable"),
-        (successor_before_remove(SUCCESSOR), "rename", "successor snapshot-2 is not durable"),
-        (entry_before_sync("log-*"), "first directory sync", "the directory was not synced since it came"),
-    ],
-)
-def test_the_monitor_stops_an_operation_that_comes_too_early(rule: Rule, without: str, complaint: str) -> None:
-    """ST5, ST7, G6."""
-    start = {"snapshot-1": b"1", "log-1": b"x"}
-    good = OrderMonitor([rule])
-    disk = MemoryDisk(start, hooks=[good])
-    two_generations(disk)
-    good.check()
-    assert disk.names() == ["log-2", "snapshot-2"]
-
-    bad = OrderMonitor([rule])
-    with pytest.raises(AssertionError, match=complaint):
-        two_generations(MemoryDisk(start, hooks=[bad]), without)
-    with pytest.raises(AssertionError, match=complaint):
-        bad.check()
+def test_a_directory_among_the_files_is_not_a_file(tmp_path: Path) -> None:
+    """`lost+found`, when a file system is mounted as the data directory."""
+    (tmp_path / "lost+found").mkdir()
+    disk = RealDisk(tmp_path)
+    assert disk.names() == []
+    disk.close()
 
 
-# The clock.
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_text("mine")
+    before = tree(tmp_path)
+    with pytest.raises(UnusableDirectory, match=f"{path}.*not a directory.*TOPICS_DATA_DIR"):
+        RealDisk(path)
+    with pytest.raises(UnusableDirectory, match=f"{path}/below.*: {path}: it is not a directory"):
+        RealDisk(path / "below" / "data")
+    assert tree(tmp_path) == before
 
 
-def test_the_manual_clock_moves_only_when_told() -> None:
-    clock = ManualClock(now_ms=1_000)
-    as_clock: Clock = clock
-    assert (as_clock.now_ms(), as_clock.monotonic()) == (1_000, 0.0)
-    clock.advance(1_500)
-    assert (clock.now_ms(), clock.monotonic()) == (2_500, 1.5)
-    with pytest.raises(ValueError):
-        clock.advance(-1)
+def test_a_missing_directory_is_refused_when_it_may_not_be_created(tmp_path: Path) -> None:
+    with pytest.raises(UnusableDirectory, match="does not exist"):
+        RealDisk(tmp_path / "data", create=False)
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("now_ms", [0, 9_999])
-def test_a_step_of_the_wall_clock_leaves_durations_alone(now_ms: int) -> None:
-    clock = ManualClock(now_ms=5_000)
-    clock.advance(10)
-    clock.set(now_ms)
-    assert (clock.now_ms(), clock.monotonic()) == (now_ms, 0.01)
-    clock.advance(1)
-    assert (clock.now_ms(), clock.monotonic()) == (now_ms + 1, 0.011)
+def test_a_refused_opening_takes_back_the_directories_it_made(tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UnusableDirectory, match="File name too long"):
+        RealDisk(tmp_path / "a" / "b" / ("c" * 300))
+    assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_wait_ends_when_its_future_is_done_or_the_time_is_over() -> None:
+OPEN_AND_LOCK = """
+import os, sys
+from topics.errors import TopicsError
+from topics.storage.disk import RealDisk
+path, is_dropped, create = sys.argv[1], sys.argv[2] == "True", sys.argv[3] == "True"
+if is_dropped and os.getuid() == 0:
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+try:
+    disk = RealDisk(path, create=create)
+    print("opened", disk.names())
+    disk.lock()
+    print("locked")
+except TopicsError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def open_and_lock(
+    path: Path, *, is_dropped: bool = False, create: bool = True, launcher: tuple[str, ...] = ()
+) -> list[str]:
+    with python(OPEN_AND_LOCK, path, is_dropped, create, launcher=launcher) as process:
+        return process.communicate(timeout=60)[0].splitlines()
+
+
+def test_a_directory_without_permission_is_refused(public_directory: Path) -> None:
+    data = public_directory / "data"
+    data.mkdir()
+    (data / "log-1").write_bytes(b"x")
+    data.chmod(0o555)
+    before = tree(public_directory)
+    (refusal,) = open_and_lock(data, is_dropped=True)
+    assert refusal.startswith(f"UnusableDirectory cannot use data directory {data}: user ")
+    assert "may not read and write it; give it to that user (chown -R)" in refusal
+    assert tree(public_directory) == before
+
+
+def test_a_directory_that_may_not_be_created_is_refused(public_directory: Path) -> None:
+    public_directory.chmod(0o555)
+    (refusal,) = open_and_lock(public_directory / "data", is_dropped=True)
+    assert "UnusableDirectory" in refusal and "may not read and write it" in refusal
+    assert list(public_directory.iterdir()) == []
+
+
+def test_a_reader_needs_no_right_to_write_until_it_locks(public_directory: Path) -> None:
+    (public_directory / "seg-1").write_bytes(b"x")
+    public_directory.chmod(0o555)
+    opened, refused = open_and_lock(public_directory, is_dropped=True, create=False)
+    assert opened == "opened ['seg-1']"
+    assert refused.startswith("UnusableDirectory")
+
+
+def test_a_read_only_file_system_is_refused(public_directory: Path) -> None:
+    script = 'mount -t tmpfs none "$1" && mkdir "$1/data" && mount -o remount,ro "$1" && shift && exec "$@"'
+    launcher = ("unshare", "-rm", "sh", "-c", script, "sh", str(public_directory))
+    if subprocess.run([*launcher, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not mount")
+    for path in (public_directory / "data", public_directory / "other"):
+        (refusal,) = open_and_lock(path, launcher=launcher)
+        assert f"data directory {path}: it lies on a read-only file system; mount that writable" in refusal
+
+
+def test_a_second_process_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    """ST11."""
+    disk = RealDisk(tmp_path)
+    disk.lock()
+    disk.create("log-1").write(0, b"x")
+    before = tree(tmp_path)
+    opened, refused = open_and_lock(tmp_path)
+    assert opened == "opened ['log-1']"
+    assert refused.startswith(f"DirectoryLocked data directory {tmp_path} is in use by another server")
+    assert f"(process {os.getpid()})" in refused
+    assert tree(tmp_path) == before
+    disk.close()
+    assert open_and_lock(tmp_path)[-1] == "locked"
+
+
+def test_a_killed_process_leaves_no_lock_behind(tmp_path: Path) -> None:
+    """ST11: the lock is the kernel's, not the file's existence."""
+    holder = "import sys; from topics.storage.disk import RealDisk; d = RealDisk(sys.argv[1]); d.lock(); print(1)"
+    with python(holder + "; sys.stdout.flush(); sys.stdin.read()", tmp_path) as process:
+        assert process.stdout is not None and process.stdout.readline() == "1\n"
+        assert open_and_lock(tmp_path)[-1].startswith("DirectoryLocked")
+        process.kill()
+        process.wait()
+        assert open_and_lock(tmp_path)[-1] == "locked"
+
+
+def test_the_helper_does_not_hold_the_lock(helped: RealDisk) -> None:
+    """ST11: a helper that lingers must not keep the next server out."""
+    helped.lock()
+    run(helped.sync(helped.create("a")))
+    helped.unlock()
+    other = RealDisk(helped.path)
+    other.lock()
+    other.close()
+
+
+def test_a_short_write_is_carried_on_and_ends_as_an_error(real_disk: RealDisk) -> None:
+    """ST4: a write is complete, or it is an OSError."""
+    file = real_disk.create("a")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError) as caught:
+            file.write(0, b"x" * 2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, "a")
+    assert file.size() == 1000
+
+
+def test_a_failed_sync_is_an_error_that_names_the_file(real_disk: RealDisk) -> None:
+    """ST4. A fifo cannot be synced: the kernel refuses it."""
+    os.mkfifo(Path(real_disk.path) / "fifo", 0o600)
+    fifo, file = real_disk.open("fifo"), real_disk.create("a")
+
     async def main() -> None:
-        clock, loop = ManualClock(), asyncio.get_running_loop()
-        never, soon = loop.create_future(), loop.create_future()
-        late, early = (asyncio.ensure_future(clock.wait(future, 100)) for future in (never, soon))
-        await asyncio.sleep(0)
-        assert clock.waits == 2
-        soon.set_result(None)
-        await early
-        assert clock.waits == 1
-        clock.advance(99)
-        clock.set(0)
-        await asyncio.sleep(0)
-        assert not late.done()
-        clock.advance(1)
-        await late
-        await clock.wait(never, 0)
-        assert clock.waits == 0 and not never.done()
+        for _ in range(2):
+            with pytest.raises(OSError) as caught:
+                await real_disk.sync(fifo)
+            assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, "fifo")
+            await real_disk.sync(file)
+        results = await asyncio.gather(*(real_disk.sync(f) for f in (fifo, fifo, file)), return_exceptions=True)
+        assert [isinstance(result, OSError) for result in results] == [True, True, False]
 
-    asyncio.run(main())
+    run(main())
+
+
+def test_work_is_off_the_event_loop_and_on_one_thread(real_disk: RealDisk) -> None:
+    async def main() -> set[int]:
+        return {await real_disk.run(threading.get_ident) for _ in range(3)}
+
+    threads = run(main())
+    assert len(threads) == 1 and threading.get_ident() not in threads
+
+
+def test_work_that_waits_for_the_thread_is_done_even_if_the_caller_is_cancelled(real_disk: RealDisk) -> None:
+    """G15."""
+    may_end = threading.Event()
+    done: list[str] = []
+
+    async def main() -> None:
+        first = asyncio.ensure_future(real_disk.run(may_end.wait))
+        second = asyncio.ensure_future(real_disk.run(lambda: done.append("second")))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        may_end.set()
+        assert await first
+        await real_disk.run(lambda: done.append("third"))
+
+    run(main())
+    assert done == ["second", "third"]
+
+
+def test_closing_the_disk_lets_work_end_that_was_given_before(real_disk: RealDisk) -> None:
+    async def main() -> None:
+        created = asyncio.ensure_future(real_disk.run(lambda: real_disk.create("a")))
+        await asyncio.sleep(0)
+        real_disk.close()
+        await created
+
+    run(main())
+    assert (Path(real_disk.path) / "a").exists()
+
+
+def test_nothing_stays_open_after_close(tmp_path: Path) -> None:
+    run(asyncio.sleep(0))
+    before, threads = descriptors(), set(threading.enumerate())
+    modes: tuple[Literal["process"], Literal["thread"]] = ("process", "thread")
+    for mode in modes:
+        disk = RealDisk(tmp_path, sync=mode)
+        disk.lock()
+        file = disk.create(mode)
+        file.write(0, b"x")
+        mapped = file.map()
+        run(disk.sync(file))
+        file.close()
+        disk.close()
+        assert bytes(mapped) == b"x"
+        del mapped
+    assert descriptors() == before
+    assert set(threading.enumerate()) <= threads
+
+
+def test_the_boot_id_is_that_of_the_machine(helped: RealDisk) -> None:
+    """DU10 tells a kill from a power loss by it."""
+    assert helped.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def test_the_lock_is_one_that_other_programs_can_see(helped: RealDisk) -> None:
+    """ST11: flock on the file `lock`, so that a backup script can take it, too."""
+    helped.lock()
+    with open(Path(helped.path) / LOCK_NAME) as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -115,7 +115,7 @@ def test_a_frame_of_another_file_is_none() -> None:
 @pytest.mark.parametrize("index", range(3))
 def test_a_frame_marked_void_is_skipped(index: int, size: int) -> None:
     """ST4: a commit that failed is never replayed, even if its mark is half written."""
-    mark = frames.void_mark()[:size]
+    mark = frames.VOID_MARK[:size]
     data = FILE[: STARTS[index]] + mark + FILE[STARTS[index] + len(mark) :]
     assert scanned(data) == ([p for n, p in enumerate(PAYLOADS) if n != index], End(len(FILE), is_clean=True))
 

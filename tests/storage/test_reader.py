@@ -145,7 +145,7 @@ async def test_what_a_cap_and_age_took_is_left_out_and_told(tmp_path: Path) -> N
         assert directory.lost("a", after=2, last=10) == [Lost(3, 10, "mixed")]
         assert directory.lost("a", after=24) == []
         info = directory.topic("a")
-        assert (info.cap_hi, info.ttl_hi, info.floor, info.earliest) == (4, 24, 25, 25)
+        assert (info.evicted_last, info.expired_last, info.floor, info.earliest) == (4, 24, 25, 25)
 
 
 async def test_a_gap_is_told_where_it_lies(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """Reading the log back: a torn tail is cut, anything else that is wrong stops the start, with file and offset."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from tests.storage.outside import descriptors
 from topics.errors import Damaged, UnusableDirectory
 from topics.storage import frames
+from topics.storage.disk import RealDisk
 from topics.storage.frames import FileHeader
 from topics.storage.log_files import Replay, name_of, number_in
 from topics.testing.disk import MemoryDisk
@@ -57,6 +60,17 @@ def test_frames_come_in_order_across_files() -> None:
     assert (log.torn, log.boot_id, log.next_number) == (None, OTHER_BOOT, 3)
     assert log.bytes_done == log.bytes_total == len(ONE) + len(TWO)
     assert frames.offset_of(log.end) == end_of(TWO)
+
+
+def test_reading_leaves_no_file_open(tmp_path: Path) -> None:
+    (tmp_path / name_of(1)).write_bytes(ONE)
+    (tmp_path / name_of(2)).write_bytes(TWO)
+    disk = RealDisk(tmp_path, create=False)
+    before = descriptors()
+    for _ in range(3):
+        assert len(list(Replay(disk, START).read())) == 5
+    assert descriptors() == before
+    disk.close()
 
 
 def test_files_below_the_start_are_superfluous() -> None:

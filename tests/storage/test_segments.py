@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from topics.errors import Damaged
-from topics.model import TagMatch
+from topics.model import Columns, TagMatch
 from topics.storage import segments
-from topics.storage.segments import DELETED, FileRef, Piece, PieceRef, SegmentFile, SegmentRows
+from topics.storage.segments import DELETED, FileRef, PieceBuilder, PieceRef, SegmentFile, SegmentPiece
 from topics.testing.disk import MemoryDisk
 
 
@@ -41,13 +41,13 @@ SPARSE = [Row(10, '"sparse"', "z"), Row(20, "2"), Row(1_000_000, "3", "a")]
 PLAIN = [Row(seq, str(seq)) for seq in range(1, 30)]
 
 
-def columns_of(rows: list[Row]) -> tuple[Any, ...]:
+def columns_of(rows: list[Row]) -> Columns:
     """Rows as columns; one that is empty throughout is None."""
 
     def texts(values: list[Any]) -> list[Any] | None:
         return None if all(value is None for value in values) else values
 
-    return (
+    return Columns(
         [row.seq for row in rows],
         [row.ts for row in rows],
         texts([row.node for row in rows]),
@@ -61,7 +61,7 @@ def sealed(*groups: list[Row]) -> tuple[bytes, FileRef, list[PieceRef]]:
     """A segment file with a piece for each group: topic 1, 2, …"""
     pieces = []
     for topic, rows in enumerate(groups, 1):
-        piece = Piece(topic)
+        piece = PieceBuilder(topic)
         half = len(rows) // 2
         for part in (rows[:half], rows[half:]):
             if part:
@@ -70,15 +70,15 @@ def sealed(*groups: list[Row]) -> tuple[bytes, FileRef, list[PieceRef]]:
     return segments.encode(1, pieces)
 
 
-def opened(*groups: list[Row], disk: MemoryDisk | None = None) -> list[SegmentRows]:
+def opened(*groups: list[Row], disk: MemoryDisk | None = None) -> list[SegmentPiece]:
     """The pieces, as the next process has them from the snapshot."""
     image, file, refs = sealed(*groups)
     disk = disk or MemoryDisk({segments.name_of(1): image})
     kept = SegmentFile(disk, segments.decode_file(segments.encode_ref(file)))
-    return [SegmentRows(kept, segments.decode_piece(segments.encode_ref(ref))) for ref in refs]
+    return [SegmentPiece(kept, segments.decode_piece(segments.encode_ref(ref))) for ref in refs]
 
 
-def read(piece: SegmentRows, start: int = 0, stop: int | None = None) -> list[Row]:
+def read(piece: SegmentPiece, start: int = 0, stop: int | None = None) -> list[Row]:
     stop = piece.count if stop is None else stop
     seqs, timestamps, nodes, tags, metas, datas = piece.columns(start, stop)
     blank = [None] * len(seqs)
@@ -189,12 +189,12 @@ def test_delete_flags_are_set_by_runs_and_seen_by_arrow() -> None:
     """DL9"""
     image, file, refs = sealed(SPARSE, ROWS)
     disk = MemoryDisk({segments.name_of(1): image})
-    piece = SegmentRows(SegmentFile(disk, file), refs[1])
+    piece = SegmentPiece(SegmentFile(disk, file), refs[1])
     assert piece.flagged_rows() == []
     piece.set_deleted([(0, 1), (3, 5)])
     assert piece.flagged_rows() == [0, 3, 4]
-    assert SegmentRows(piece.file, refs[0]).flagged_rows() == []
-    again = SegmentRows(SegmentFile(disk.power_loss("lost"), file), refs[1])
+    assert SegmentPiece(piece.file, refs[0]).flagged_rows() == []
+    again = SegmentPiece(SegmentFile(disk.power_loss("lost"), file), refs[1])
     assert again.flagged_rows() == [0, 3, 4]
     assert read(again) == ROWS
     table = pa.ipc.open_file(pa.BufferReader(disk.files()[segments.name_of(1)])).read_all()
@@ -209,7 +209,7 @@ def test_a_crash_in_mid_flip_leaves_each_record_live_or_deleted() -> None:
     flags, _ = file.columns["deleted"].values
     disk.open(segments.name_of(1)).write(flags + 100, bytes([DELETED]) * 1000)
     for name, after in disk.aftermaths():
-        flagged = set(SegmentRows(SegmentFile(after, file), refs[0]).flagged_rows())
+        flagged = set(SegmentPiece(SegmentFile(after, file), refs[0]).flagged_rows())
         assert flagged <= set(range(100, 1100)), name
 
 
@@ -220,9 +220,9 @@ def test_a_delete_flag_of_another_value_is_damage(value: int) -> None:
     offset = file.columns["deleted"].values[0] + len(SPARSE) + 2
     disk = MemoryDisk({segments.name_of(1): image[:offset] + bytes([value]) + image[offset + 1 :]})
     kept = SegmentFile(disk, file)
-    assert SegmentRows(kept, refs[0]).flagged_rows() == []
+    assert SegmentPiece(kept, refs[0]).flagged_rows() == []
     with pytest.raises(Damaged, match=f"damaged at offset {offset}: a delete flag is {value}"):
-        SegmentRows(kept, refs[1]).flagged_rows()
+        SegmentPiece(kept, refs[1]).flagged_rows()
 
 
 def test_a_flipped_byte_is_found_by_its_columns_checksum_or_changes_nothing() -> None:
@@ -233,7 +233,7 @@ def test_a_flipped_byte_is_found_by_its_columns_checksum_or_changes_nothing() ->
     for offset in range(len(image)):
         hurt = image[:offset] + bytes([image[offset] ^ 0x55]) + image[offset + 1 :]
         kept = SegmentFile(MemoryDisk({segments.name_of(1): hurt}), file)
-        pieces = [SegmentRows(kept, ref) for ref in refs]
+        pieces = [SegmentPiece(kept, ref) for ref in refs]
         try:
             assert [read(piece) for piece in pieces] == [ROWS, SPARSE]
             assert all(piece.flagged_rows() == [] for piece in pieces)
@@ -250,11 +250,11 @@ def test_a_segment_that_is_missing_or_cut_short_is_damage_and_a_longer_one_is_no
     """ST12"""
     image, file, refs = sealed(ROWS)
     with pytest.raises(Damaged, match=r"segment-0000000001\.arrow: damaged at offset 0: this segment is missing"):
-        read(SegmentRows(SegmentFile(MemoryDisk(), file), refs[0]))
+        read(SegmentPiece(SegmentFile(MemoryDisk(), file), refs[0]))
     for size in range(0, len(image), 7):
         with pytest.raises(Damaged, match=f"damaged at offset {size}: the segment is cut short"):
-            read(SegmentRows(SegmentFile(MemoryDisk({segments.name_of(1): image[:size]}), file), refs[0]))
-    assert read(SegmentRows(SegmentFile(MemoryDisk({segments.name_of(1): image + b"x"}), file), refs[0])) == ROWS
+            read(SegmentPiece(SegmentFile(MemoryDisk({segments.name_of(1): image[:size]}), file), refs[0]))
+    assert read(SegmentPiece(SegmentFile(MemoryDisk({segments.name_of(1): image + b"x"}), file), refs[0])) == ROWS
 
 
 @pytest.mark.parametrize("name", ["segment-1.txt", "segment-.arrow", "segment-x.arrow", "log-0000000001", "arrow"])

@@ -75,7 +75,7 @@ def text(disk: MemoryDisk) -> bytes:
 
 async def written(log: Wal, payload: bytes) -> None:
     log.append(payload, needs_sync=False)
-    await log.wait_written()
+    await write_of(log)
 
 
 async def outcome(work: "asyncio.Future[None]") -> str:
@@ -94,7 +94,7 @@ async def test_frames_of_one_turn_go_out_in_one_write() -> None:
     log, disk = begun()
     ends = [log.append(payload, needs_sync=False) for payload in (b"a", b"bb", b"ccc")]
     assert kinds(disk) == []
-    await log.wait_written()
+    await write_of(log)
     assert kinds(disk) == ["write"]
     assert (log.written, log.counters.batches, log.counters.frames) == (ends[-1], 1, 3)
     assert payloads(disk.kill()) == [b"a", b"bb", b"ccc"]
@@ -106,7 +106,7 @@ async def test_positions_are_known_at_once_and_lie_one_behind_the_other() -> Non
     start = log.end
     ends = [log.append(bytes(size), needs_sync=False) for size in (0, 1, 100)]
     assert ends == [start + 24, start + 24 + 25, start + 24 + 25 + 124]
-    await log.wait_written()
+    await write_of(log)
     replay = Replay(disk, START)
     assert [frame.position for frame in replay.read()][1:] == [start, *ends[:-1]]
 
@@ -331,7 +331,7 @@ async def test_a_frame_that_depends_on_an_unsynced_one_fails_with_it() -> None:
     await until(lambda: disk.held_syncs == 1)
     log.append(b"depends", needs_sync=False, depends_on=end)
     log.append(b"does not", needs_sync=False)
-    await log.wait_written()
+    await write_of(log)
     disk.release_syncs()
     assert await outcome(creation) == "failed"
     assert payloads(disk.kill()) == [b"does not"]
@@ -343,7 +343,7 @@ async def test_a_frame_whose_dependency_was_synced_before_the_failure_is_kept() 
     log.append(b"depends", needs_sync=False, depends_on=end)
     await log.wait_synced(end)
     log.append(b"depends, too", needs_sync=False, depends_on=end)
-    await log.wait_written()
+    await write_of(log)
     disk.hooks.append(Faulty("sync"))
     assert await outcome(asyncio.ensure_future(synced(log, b"x"))) == "failed"
     assert text(disk.power_loss("lost")) == b"creationdependsdepends, too"
@@ -405,7 +405,7 @@ async def test_when_no_fresh_file_can_be_had_the_log_is_read_only() -> None:
         log.append(b"z", needs_sync=False)
     with pytest.raises(CommitFailed, match="read-only"):
         await log.roll()
-    await log.wait_written()
+    await write_of(log)
     for after in (disk.kill(), disk.power_loss("kept")):
         assert payloads(after) == [b"acked"]
 
@@ -624,7 +624,7 @@ async def test_whoever_waits_for_less_hears_first_though_he_came_later() -> None
     log.when_synced(high, lambda failure: heard.append("failed" if failure else "high"))
     log.append(b"c", needs_sync=False, depends_on=low)
     log.when_synced(low, lambda failure: heard.append("failed" if failure else "low"))
-    await log.wait_written()
+    await write_of(log)
     disk.hooks.append(Faulty("sync", at=1, name="log-*"))
     disk.release_syncs()
     await until(lambda: len(heard) == 2)

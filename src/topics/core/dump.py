@@ -1,17 +1,15 @@
 """Snapshots of the state: what changed, as items; and the way back.
 
-An item is a key and a value, both bytes; a snapshot is the latest value of
-every key. A topic's item says at which log position it was taken: entries
-below it are in it, so topics may be dumped one after the other while the
-state moves on. Records are not dumped: they lie in segments, and the owner of
-the segments adds them to a loaded log with `attach`.
+An item is a key and a value, both bytes; a snapshot is the latest value of every key. A topic's item says at which log
+position it was taken: it includes all entries below that position, so topics may be dumped one after the other while
+the state moves on. Records are not dumped: they lie in segments, and recovery adds them to a loaded log with `attach`.
 
-    m                     what concerns all topics
+    m                     the instance
     t + id                a topic
     k + id + number       idempotency keys of a topic, a block for each time it was dumped
     r + name              a router
 
-`s` keys belong to the owner of the segments.
+The values of `m`, and the keys `f` and `s`, belong to the owner of the segments.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,13 +34,13 @@ class TopicItem(Struct, array_like=True):
     config: TopicConfig
     position: int
     head: int
-    cap_hi: int
-    ttl_hi: int
+    evicted_last: int
+    expired_last: int
     gaps: list[Gap]
     last_ts: int
     last_write_ts: int
     reserved: int
-    live_hi: int  # highest live seq; what an ephemeral topic loses by a restart
+    live_last: int  # highest live seq; what an ephemeral topic loses by a restart
     dead_lettered: int
     deliveries: dict[int, int]
     leases: dict[int, tuple[int, str, int]]
@@ -95,8 +93,8 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
         topic.config,
         position,
         log.head,
-        log.cap_hi,
-        log.ttl_hi,
+        log.evicted_last,
+        log.expired_last,
         log.gaps,
         log.last_ts,
         log.last_write_ts if topic.is_logged else 0,
@@ -139,7 +137,7 @@ def _router_value(router: Router, position: int) -> bytes:
 
 
 def _dump_keys(topic: Topic, position: int, now: int) -> Items:
-    """Keys not dumped yet, as a new block; blocks whose keys are all forgotten go, as those of an ephemeral topic."""
+    """Dump new keys as a new block; end blocks whose keys are all forgotten, and all blocks of an ephemeral topic."""
     items: Items = {}
     fresh = topic.keys.take_fresh()
     if fresh and topic.is_logged:
@@ -176,14 +174,19 @@ def _load_topic(state: State, item: TopicItem) -> None:
     topic.position = item.position
     topic.reservation.restore(item.reserved)
     log = topic.log
-    log.head, log.cap_hi, log.ttl_hi, log.last_ts = item.head, item.cap_hi, item.ttl_hi, item.last_ts
+    log.head, log.evicted_last, log.expired_last, log.last_ts = (
+        item.head,
+        item.evicted_last,
+        item.expired_last,
+        item.last_ts,
+    )
     log.last_write_ts = item.last_write_ts
     log.gaps = list(item.gaps)
     log.earliest = item.head + 1
     log.deleted, log.lost = item.deleted, item.lost
     if not topic.is_logged:
         log.deleted = max(0, item.deleted)
-        log.lose_all(item.live_hi)
+        log.lose_all(item.live_last)
     topic.hops = list(item.hops)
     topic.stamps.load(item.stamps)
     topic.queue.dead_lettered = item.dead_lettered

@@ -25,7 +25,7 @@ from topics.core.routing.table import PutRouter
 from topics.core.state import State, Topic
 from topics.core.topic.blocks import Blocks
 from topics.core.topic.config import ConfigIn
-from topics.core.topic.parts import Cache, Projection
+from topics.core.topic.pages import Cache, Projection
 from topics.core.topic.records import NO_META, Batch, RecordIn, batch_of
 from topics.core.topic.walk import Query
 from topics.engine.answers import (
@@ -38,7 +38,8 @@ from topics.engine.answers import (
     TopicState,
     WriteResult,
 )
-from topics.engine.durability.store import SLICE_SECONDS, Store
+from topics.engine.durability.checkpoint import SLICE_SECONDS
+from topics.engine.durability.store import Store
 from topics.engine.export import Export
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger

@@ -13,16 +13,15 @@ import msgspec
 from msgspec import Struct
 
 from topics.core.state import Topic
-from topics.core.topic.parts import Part, Sealed
+from topics.core.topic.parts import Part
 from topics.core.topic.walk import Query, losses
 from topics.model import Tombstone
 from topics.storage import arrow_stream
-from topics.storage.segments import SegmentRows
+from topics.storage.segments import Runs, SegmentPiece
 
 BATCH_BYTES: Final = 1024 * 1024
 BATCH_ROWS: Final = 16_384
 
-Run = tuple[int, int]  # rows start..stop
 Worker = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 
 
@@ -36,7 +35,7 @@ class Export(Struct):
     after: int
     last: int  # every seq up to here is in it, in `lost`, or was deleted
     lost: list[Tombstone]
-    pieces: list[tuple[Part, list[Run]]]  # runs of live rows
+    pieces: list[tuple[Part, Runs]]  # runs of live rows
 
     def metadata(self) -> dict[str, str]:
         """What the stream's schema says of it."""
@@ -47,8 +46,8 @@ class Export(Struct):
     def pin(self) -> None:
         """Open the files now, so that they stay readable even if they are removed. Blocking."""
         for part, _ in self.pieces:
-            if isinstance(part, Sealed) and isinstance(part.sealed, SegmentRows):
-                part.sealed.file.view()
+            if isinstance(part, SegmentPiece):
+                part.file.view()
 
     async def stream(self, run: Worker) -> AsyncIterator[bytes]:
         """The Arrow stream in parts; `run` does the blocking work."""
@@ -64,7 +63,7 @@ def capture(topic: Topic, after: int, last: int | None, epoch: int | None) -> Ex
     log = topic.log
     last = log.head if last is None else min(last, log.head)
     lost, cursor = losses(log, Query(after, 1, 1, epoch=epoch), topic.epoch, last)
-    pieces: list[tuple[Part, list[Run]]] = []
+    pieces: list[tuple[Part, Runs]] = []
     for part in log.parts:
         if part.last > cursor and part.first <= last:
             runs = list(log.live_runs(part, part.row_from(cursor + 1), part.row_from(last + 1)))
@@ -73,9 +72,9 @@ def capture(topic: Topic, after: int, last: int | None, epoch: int | None) -> Ex
     return Export(topic.name, topic.epoch, log.head, log.earliest, after, last, lost, pieces)
 
 
-def _portions(part: Part, runs: list[Run]) -> Iterator[list[Run]]:
+def _portions(part: Part, runs: Runs) -> Iterator[Runs]:
     """Runs of rows, in portions of about BATCH_BYTES and at most BATCH_ROWS."""
-    some: list[Run] = []
+    some: Runs = []
     rows = size = 0
     for start, stop in runs:
         while start < stop:
@@ -96,10 +95,9 @@ def _fitting(part: Part, start: int, rows: int, room_bytes: int) -> int:
     return max(1, bisect_right(range(1, rows + 1), room_bytes, key=lambda n: part.bytes_before(start + n) - base))
 
 
-def _encode(part: Part, runs: list[Run]) -> bytes:
-    if isinstance(part, Sealed):
-        assert isinstance(part.sealed, SegmentRows)
-        return arrow_stream.encode_sealed(part.sealed, runs)
+def _encode(part: Part, runs: Runs) -> bytes:
+    if isinstance(part, SegmentPiece):
+        return arrow_stream.encode_sealed(part, runs)
     first = runs[0][0]
     columns = part.columns(first, runs[-1][1])
     return arrow_stream.encode_rows(columns.select([(start - first, stop - first) for start, stop in runs]))

@@ -231,7 +231,7 @@ class Ledger:
                 if not topic.is_logged:
                     topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
                     topic.queue, topic.hops, topic.stamps = before.queue, before.hops, before.stamps
-                    self.store.adopt(topic.log.parts)
+                    self.store.catalogue.adopt(topic.log.parts)
                 elif topic.is_queue:
                     topic.queue.recovered(topic.log)
                     if not topic.keeps_leases:

@@ -12,7 +12,7 @@ import msgspec
 from topics.clock import Clock
 from topics.core.state import State
 from topics.core.topic import walk
-from topics.core.topic.parts import Cache, ColdPage
+from topics.core.topic.pages import Cache, ColdPage
 from topics.core.topic.walk import Query
 from topics.engine.answers import ReadResult, TopicState, read_result, topic_state
 from topics.engine.export import Export, capture
@@ -131,7 +131,7 @@ class Reading:
         try:
             self._cache.load(cold, await self._run(lambda: cold.part.columns(start, stop)))
         except Damaged:
-            if self._ledger.store.is_in_force(cold.part):
+            if self._ledger.store.catalogue.is_in_force(cold.part):
                 raise
         finally:
             del self._loading[cold.key]

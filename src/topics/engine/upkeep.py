@@ -8,8 +8,9 @@ import logging
 
 from topics.clock import Clock
 from topics.core.state import State
-from topics.core.topic.parts import Cache, Chunk, Part
-from topics.engine.durability.store import SLICE_SECONDS
+from topics.core.topic.pages import Cache
+from topics.core.topic.parts import Chunk, Part
+from topics.engine.durability.checkpoint import SLICE_SECONDS
 from topics.engine.ledger import Ledger
 from topics.errors import StorageError
 from topics.settings import Settings

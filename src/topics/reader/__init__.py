@@ -4,21 +4,20 @@
         for batch in directory.batches("orders", after=0):
             ...  # a pyarrow.RecordBatch: seq, ts, node, tag, meta, data
 
-It reads the snapshot in force and the segments that it names. It takes no lock
-and writes nothing, so a server may be running on the directory. What it shows
-is the directory as of the last checkpoint, less what was deleted since: records
-that are still in the log only, above a topic's `sealed_through`, are not read.
+It reads the snapshot in force and the segments that the snapshot names. It takes no lock and writes nothing, so a
+server may be running on the directory. It shows the directory as of the last checkpoint, less what was deleted since:
+records that only the log has, above a topic's `sealed_through`, are not read.
 
     directory   open_directory, Directory: topics, pieces, lost; Batches, an iterator
-    rows        read_piece: the live rows of one file, for processes that have no Directory
+    pieces      read_piece: the live rows of one file, for processes that have no Directory
     checking    Directory.check: snapshot, segments and log against each other
+    accounts    what became of every seq
     snapshot    what a snapshot says of topics, pieces and losses
-    files       the directory and its segments, opened for reading
+    access      the directory and its segments, opened for reading
 
-Nothing here knows the engine or the clock. pyarrow is imported only by what needs it.
+Of the engine it uses recovery only, and no clock. pyarrow is imported only by what needs it.
 
-Invariant: of every seq that a reader passes, its record was yielded, or was
-deleted on purpose, or the seq is in `lost`.
+Invariant: of every seq that a reader passes, its record was yielded or was deleted on purpose, or the seq is in `lost`.
 """
 
 from topics.reader.checking import Check, Fault

@@ -1,6 +1,6 @@
 """The files of a data directory, opened for reading: the directory itself, and one segment by its own metadata.
 
-Owned here: what is said of a directory that cannot be read, and what a segment must say of itself to be read without
+Owned here: the message about a directory that cannot be read, and what a segment must say of itself to be read without
 a snapshot. Nothing is written or locked.
 """
 
@@ -54,7 +54,9 @@ def ref_in(disk: Disk, name: str) -> FileRef:
     except (pa.ArrowException, OSError) as error:
         raise Damaged(path, 0, f"it cannot be read as an Arrow file: {error}") from None
     checksums = _checksums(path, found)
-    columns = {name: _column(batch.column(name), image.address, checksums.get(name, "")) for name in found.names}
+    columns = {
+        name: segments.column_of(batch.column(name), image.address, checksums.get(name, "")) for name in found.names
+    }
     _check_sizes(path, columns, batch.num_rows)
     return FileRef(number, image.size, batch.num_rows, columns)
 
@@ -71,11 +73,6 @@ def _checksums(path: str, found: "pa.Schema") -> dict[str, str]:
     if version != segments.FORMAT_VERSION or not found.equals(segments.schema()):
         raise Damaged(path, 0, "its schema is not that of a segment")
     return {key.removeprefix("topics.xxh3."): value for key, value in metadata.items()}
-
-
-def _column(array: "pa.Array", base: int, checksum: str) -> Column:
-    places = [(buffer.address - base, buffer.size) if buffer is not None else (0, 0) for buffer in array.buffers()]
-    return Column(places[0], places[1] if len(places) == 3 else (0, 0), places[-1], checksum)
 
 
 def _check_sizes(path: str, columns: dict[str, Column], count: int) -> None:

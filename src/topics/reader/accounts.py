@@ -1,27 +1,21 @@
 """Accounts: what became of every seq of a data directory.
 
-The state is put together as recovery does it, from snapshot, segments and log, and nothing is changed. Then each seq
-that a topic has handed out must be live, deleted or lost, by the counts that its log has kept since its first record:
-live + deleted + lost = head. A record that is missing without a delete or a loss breaks the sum, whatever took it.
+Recovery puts the state together, from snapshot, segments and log. Then each seq that a topic has handed out must be
+live, deleted or lost, by the counts that its log has kept since its first record: live + deleted + lost = head. A
+record that is missing without a delete or a loss breaks the sum, whatever took it.
 
 Owned here: when an account is whole, and what is said of one that is not. Files and checksums are checked elsewhere.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 
 from msgspec import Struct
 
-from topics.core import dump, entries
-from topics.core.apply import replay
+from topics.core.state import State
 from topics.core.topic.log import Log
-from topics.engine.durability.attaching import attach_part, begin_accounts, sealed_part
 from topics.ranges import Range, subtract, total
-from topics.storage import segments
-from topics.storage.frames import Frame
-from topics.storage.segments import SegmentFile
 
 NAMED_MAX = 10  # ranges that a message names
-FRAMES_MAPPED = 256  # frames replayed before segments that they touched are unmapped: a map holds a descriptor
 
 
 class Account(Struct, frozen=True):
@@ -36,49 +30,20 @@ class Account(Struct, frozen=True):
     fault: str  # "" = it is whole
 
 
-class Accounts:
-    """The accounts of a directory, under way. Attach before the log is read: flags may be ahead of a snapshot."""
+def accounts_of(state: State, unreadable: Container[int]) -> dict[int, Account]:
+    """The accounts of a state that recovery has put together, by topic id.
 
-    def __init__(self, items: Mapping[bytes, bytes], files: Mapping[int, SegmentFile], damaged: Container[int]) -> None:
-        """`damaged` are ids of topics whose segments cannot be read; they get no account."""
-        self._damaged = damaged
-        self._files = files
-        self._frames = 0
-        self._state = dump.load(items)
-        for key in sorted(items):
-            if key.startswith(b"s"):
-                ref = segments.decode_piece(items[key])
-                topic = self._state.by_id.get(ref.topic)
-                if topic is not None and topic.is_logged and ref.topic not in damaged:
-                    attach_part(topic.log, sealed_part(ref, files[ref.file]))
-                    files[ref.file].let_go()
-        begin_accounts(self._state)
-
-    def replay(self, frame: Frame) -> None:
-        """Take one frame of the log in. UnknownEntry, MissingRecord: it cannot be."""
-        for entry in entries.decode(frame.payload):
-            replay(self._state, entry, frame.position)
-        self._frames += 1
-        if self._frames % FRAMES_MAPPED == 0:
-            for file in self._files.values():
-                file.let_go()
-
-    def close(self) -> dict[int, Account]:
-        """The accounts, by topic id. Ephemeral topics have none: their records are in no file."""
-        topics = (topic for _, topic in sorted(self._state.topics.items()))
-        return {
-            topic.id: Account(
-                topic.name,
-                topic.epoch,
-                topic.log.head,
-                topic.log.count,
-                topic.log.deleted,
-                topic.log.lost,
-                fault_of(topic.log),
-            )
-            for topic in topics
-            if topic.is_logged and topic.id not in self._damaged
-        }
+    Ephemeral topics have none, for their records are in no file; nor have those whose segments cannot be read.
+    """
+    logs = {
+        topic.id: (topic, topic.log)
+        for _, topic in sorted(state.topics.items())
+        if topic.is_logged and topic.id not in unreadable
+    }
+    return {
+        id: Account(topic.name, topic.epoch, log.head, log.count, log.deleted, log.lost, fault_of(log))
+        for id, (topic, log) in logs.items()
+    }
 
 
 def fault_of(log: Log) -> str:
@@ -96,6 +61,10 @@ def fault_of(log: Log) -> str:
     silent = log.lost - total(announced)
     if silent > 0:
         return f"{_missing(log, announced, silent)} lost, and no loss is announced: {sums}"
+    try:
+        log.check_totals()
+    except AssertionError as broken:
+        return f"its counts do not agree: {broken}"
     return ""
 
 

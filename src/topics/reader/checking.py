@@ -1,23 +1,20 @@
 """The check of a data directory: its files against their checksums, and all of them against each other.
 
-Owned here: what must hold between a snapshot, the snapshots before it, its segments and the log, and what is said
-where it does not. What became of every seq, by all of these, is the business of `accounts`.
+Owned here: what must hold between a snapshot, the snapshots before it, its segments and the log, and the message where
+it does not hold. What became of every seq is up to `accounts`.
 """
 
 from bisect import bisect_left
 from itertools import pairwise
-from typing import Literal
 
 from msgspec import Struct
 
 from topics.core.dump import TopicItem
-from topics.core.entries import UnknownEntry
-from topics.core.routing.copies import MissingRecord
+from topics.engine.durability.recovery import Recovery
 from topics.errors import Damaged, UnusableDirectory
-from topics.reader.accounts import Account, Accounts
-from topics.reader.pieces import flags_of
+from topics.reader.accounts import Account, accounts_of
 from topics.reader.snapshot import Snapshot, floor_of, sealed_through_of
-from topics.storage import frames, log_files, segments, snapshots
+from topics.storage import log_files, segments, snapshots
 from topics.storage.disk import Disk, RealDisk
 from topics.storage.segments import LIVE, FileRef, PieceRef, SegmentFile
 
@@ -25,9 +22,8 @@ from topics.storage.segments import LIVE, FileRef, PieceRef, SegmentFile
 class Fault(Struct, frozen=True):
     """Something in a data directory that is not as it was written.
 
-    `is_certain` is False where a delete leaves the same traces, and there is no account of the topic that tells: a
-    piece that was deleted as a whole is taken out of the snapshot without a mark on its rows, if other topics still
-    need the file.
+    `is_certain` is False where a delete leaves the same traces, and no account of the topic tells which it was: a piece
+    that was deleted as a whole leaves the snapshot without a mark on its rows, if other topics still need the file.
     """
 
     file: str  # "" = what the snapshot says of a topic
@@ -61,7 +57,7 @@ class Checker:
 
     def run(self) -> Check:
         by_file: dict[int, list[PieceRef]] = {number: [] for number in self._snapshot.files}
-        for ref in self._snapshot.all_pieces():
+        for ref in self._snapshot.pieces:
             if ref.file in by_file:
                 by_file[ref.file].append(ref)
             else:
@@ -88,8 +84,8 @@ class Checker:
     def _check_file(self, file: FileRef, refs: list[PieceRef]) -> None:
         segment = SegmentFile(self._disk, file)
         try:
-            view = segment.checked()
-            flags_of(segment, 0, file.count)
+            topics, seqs = segment.numbers("topic", "I"), segment.numbers("seq", "Q")
+            segment.flags(0, file.count)
         except Damaged as error:
             self._fault(file.number, "", str(error))
             self._damaged.update(ref.topic for ref in refs)
@@ -97,7 +93,6 @@ class Checker:
         self._files[file.number] = segment
         if not refs:
             self._fault(file.number, "", f"the snapshot has this segment and none of its {file.count} records")
-        topics, seqs = _numbers(view, file, "topic", "I"), _numbers(view, file, "seq", "Q")
         covered = 0
         for ref in refs:
             self._check_unnamed(segment, topics, seqs, covered, ref.start)
@@ -107,7 +102,7 @@ class Checker:
         segment.let_go()
 
     def _check_piece(self, file: FileRef, ref: PieceRef, topics: "memoryview[int]", seqs: "memoryview[int]") -> None:
-        """Whether the rows of a piece are what the snapshot says of them."""
+        """Check that the rows of a piece are what the snapshot says."""
         start, stop = ref.start, ref.start + ref.count
         rows = f"rows {start} to {stop}"
         if not 0 <= start < stop <= file.count:
@@ -123,21 +118,21 @@ class Checker:
     def _check_unnamed(
         self, segment: SegmentFile, topics: "memoryview[int]", seqs: "memoryview[int]", start: int, stop: int
     ) -> None:
-        """Rows in no piece: of a topic that is gone, lost, deleted, in a newer segment; or a silent hole."""
-        flags = flags_of(segment, start, stop) if stop > start else b""
+        """Find rows in no piece that should be in one: not of a deleted topic, not lost, deleted or sealed anew."""
+        flags = segment.flags(start, stop) if stop > start else b""
         unnamed: dict[int, list[int]] = {}
         for row, flag in enumerate(flags, start):
             if flag == LIVE and topics[row] in self._names:
                 unnamed.setdefault(topics[row], []).append(seqs[row])
         for topic, missing in unnamed.items():
             item = self._snapshot.topics[self._names[topic]]
-            refs = self._snapshot.pieces(item)
+            refs = self._snapshot.pieces_of(item)
             missing = [seq for seq in missing if _is_unexplained(seq, item, refs)]
             if missing:
                 self._unnamed.append((segment, topic, missing))
 
     def _judge(self, accounts: dict[int, Account]) -> None:
-        """Say which accounts are not whole, and of the rows in no piece those whose topic's account is not."""
+        """Report the accounts that are not whole, and the rows in no piece whose topic has no whole account."""
         for account in accounts.values():
             if account.fault:
                 self._fault("", account.topic, account.fault)
@@ -149,11 +144,11 @@ class Checker:
                 f"seqs {missing[0]} to {missing[-1]} ({len(missing)} records) are in this segment and not marked "
                 "as deleted, but in no piece of the snapshot, and no loss is announced"
             )
-            is_only = not any(ref.file == segment.ref.number for ref in self._snapshot.all_pieces())
+            is_only = not any(ref.file == segment.ref.number for ref in self._snapshot.pieces)
             self._fault(segment.name, topic, message, is_certain=is_only or told is not None)
 
     def _check_topic(self, item: TopicItem) -> None:
-        refs = self._snapshot.pieces(item)
+        refs = self._snapshot.pieces_of(item)
         for one, other in pairwise(refs):
             if other.first <= one.last:
                 self._fault_of_piece(other, f"pieces overlap at seq {other.first}")
@@ -166,7 +161,7 @@ class Checker:
                 self._fault("", item.name, f"the gap {gap.first} to {gap.last} is none below the head {item.head}")
 
     def _check_history(self) -> None:
-        """Watermarks and gaps do not go back: hold each snapshot against the one before, as far as they are kept."""
+        """Check that watermarks and gaps never go back, from each snapshot to the next, as far as they are kept."""
         before: dict[int, TopicItem] = {}
         bases = [name for name in self._snapshot.names if name.endswith(snapshots.BASE)]
         for name in self._snapshot.names:
@@ -187,23 +182,23 @@ class Checker:
             before = now
 
     def _check_log(self) -> tuple[dict[int, Account], int, int]:
-        """Read all frames that recovery would read. A torn end is none of damage: what was acked lies before it."""
-        meta = self._snapshot.meta
-        log, count = log_files.Replay(self._disk, frames.position_of(1, 0) if meta is None else meta.start), 0
+        """Read all frames that recovery would read. A torn end is not damage: what was acked lies before it."""
+        accounts: dict[int, Account] = {}
+        recovery = None
         try:
-            accounts = Accounts(self._snapshot.items, self._files, self._damaged)
-            for frame in log.read():
-                accounts.replay(frame)
-                count += 1
-        except (Damaged, UnusableDirectory, UnknownEntry, MissingRecord) as error:
+            recovery = Recovery(self._disk, self._snapshot, self._files, unreadable=self._damaged, keeps_maps=False)
+            for _ in recovery.replay():
+                pass
+        except (Damaged, UnusableDirectory) as error:
             self._fault(log_files.PREFIX + "*", "", str(error))
         except FileNotFoundError as error:
             self._fault(str(error.filename), "", "this log file went away")
         else:
-            if meta is None or meta.is_clean or log.files:
-                return accounts.close(), len(log.files), count
-            self._fault(log_files.name_of(frames.number_of(meta.start)), "", "this log file is missing")
-        return {}, len(log.files), count
+            if recovery.missing_log:
+                self._fault(recovery.missing_log, "", "this log file is missing")
+            else:
+                accounts = accounts_of(recovery.state, self._damaged)
+        return accounts, len(recovery.log.files) if recovery else 0, recovery.frames if recovery else 0
 
 
 class _Past(RealDisk):
@@ -218,8 +213,8 @@ class _Past(RealDisk):
 
 
 def _gone_back(before: TopicItem, now: TopicItem) -> str:
-    """What a newer snapshot no longer says of a topic, though nothing takes it back (TM14)."""
-    for name in ("head", "cap_hi", "ttl_hi"):
+    """Which loss a newer snapshot of a topic takes back, though nothing may (TM14)."""
+    for name in ("head", "evicted_last", "expired_last"):
         was, has = getattr(before, name), getattr(now, name)
         if has < was:
             return f"{name} was {was} in the snapshot before, and is {has}: an announced loss is taken back"
@@ -227,11 +222,6 @@ def _gone_back(before: TopicItem, now: TopicItem) -> str:
         if gap.last >= floor_of(now) and not any(a.first <= gap.first and gap.last <= a.last for a in now.gaps):
             return f"the gap {gap.first} to {gap.last} was announced in the snapshot before, and is not any more"
     return ""
-
-
-def _numbers(view: memoryview, file: FileRef, name: str, code: Literal["I", "Q"]) -> "memoryview[int]":
-    offset, size = file.columns[name].values
-    return view[offset : offset + size].cast(code)
 
 
 def _is_unexplained(seq: int, item: TopicItem, refs: list[PieceRef]) -> bool:

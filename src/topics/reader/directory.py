@@ -1,7 +1,7 @@
 """A data directory, open for reading: its topics, and the batches of one.
 
-Owned here: which snapshot is read, and what to do when its files go away meanwhile. What the snapshot says is the
-business of `snapshot`, what a segment holds that of `rows`.
+Owned here: which snapshot is read, and what to do when its files go away meanwhile. `snapshot` knows what a snapshot
+says, `pieces` what a segment holds.
 
 Invariant: of every seq that `Batches` passes, its record was yielded, or was deleted on purpose, or the seq is in
 `lost`.
@@ -21,11 +21,11 @@ from topics.errors import Damaged, TopicNotFound, UnusableDirectory
 from topics.model import Gap, TopicConfig
 from topics.reader.access import forbidden, open_disk
 from topics.reader.checking import Check, Checker
-from topics.reader.pieces import COLUMNS, flags_of, live_rows, schema
+from topics.reader.pieces import COLUMNS, live_rows, schema
 from topics.reader.snapshot import Lost, Snapshot, bounded, floor_of, lost_in, sealed_through_of
 from topics.storage import frames, log_files, segments, snapshots
 from topics.storage.disk import Disk
-from topics.storage.segments import LIVE, PieceRef, SegmentFile, SegmentRows
+from topics.storage.segments import LIVE, PieceRef, SegmentFile, SegmentPiece
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,8 +45,8 @@ class TopicInfo(Struct, frozen=True):
     config: TopicConfig
     head: int
     floor: int  # one above the highest seq lost to a cap or to age
-    cap_hi: int
-    ttl_hi: int
+    evicted_last: int
+    expired_last: int
     gaps: tuple[Gap, ...]  # stretches lost above the floor
     earliest: int  # lowest live seq in the segments; head + 1 if there is none
     sealed_through: int  # segments hold every live record up to here; 0 = an ephemeral topic, which has none
@@ -104,7 +104,7 @@ class Directory:
         self._files = OrderedDict((n, file) for n, file in self._files.items() if n in self._snapshot.files)
 
     def topics(self) -> list[TopicInfo]:
-        """All topics that the snapshot knows, sorted by name; one created since the last checkpoint it does not."""
+        """All topics that the snapshot knows, sorted by name; topics created since the last checkpoint are missing."""
         return self._steadily(lambda: [self._info(item) for _, item in sorted(self._snapshot.topics.items())])
 
     def topic(self, name: str) -> TopicInfo:
@@ -117,7 +117,7 @@ class Directory:
         Otherwise a topic may have records above its `sealed_through`, which only the log has.
         """
         meta = self._snapshot.meta
-        if meta is None or not meta.is_clean:
+        if not self._snapshot.items or not meta.is_clean:
             return False
         logs = (name for name in self._disk.names() if name.startswith(log_files.PREFIX))
         return all(log_files.number_in(name) < frames.number_of(meta.start) for name in logs)
@@ -126,7 +126,7 @@ class Directory:
         """The pieces in which the live records of a topic lie, ascending; deleted ones may lie between them."""
         return [
             Piece(segments.name_of(ref.file), ref.start, ref.count, ref.first, ref.last, ref.size_bytes)
-            for ref in self._snapshot.pieces(self._item(name))
+            for ref in self._snapshot.pieces_of(self._item(name))
         ]
 
     def batches(
@@ -146,7 +146,7 @@ class Directory:
         """Hold every segment and every log file against its checksums, and all of them against the snapshot."""
         for _ in range(ATTEMPTS_MAX):
             found = Checker(self._disk, self._snapshot).run()
-            if not found.faults or self._names() == self._snapshot.names:
+            if not found.faults or snapshots.names_in(self._disk) == self._snapshot.names:
                 return found
             self.reload()  # a checkpoint was taken meanwhile, and files are gone
         raise UnusableDirectory(
@@ -164,7 +164,7 @@ class Directory:
         return found
 
     def _refs(self, item: TopicItem) -> list[PieceRef]:
-        return self._snapshot.pieces(item)
+        return self._snapshot.pieces_of(item)
 
     def _file(self, number: int) -> SegmentFile:
         file = self._files.get(number)
@@ -176,12 +176,12 @@ class Directory:
         return file
 
     def _steadily(self, work: Callable[[], T]) -> T:
-        """Do `work`; once more on a newer snapshot, if the files of this one went away meanwhile."""
+        """Do `work`, and do it again on a newer snapshot if the files of this one went away meanwhile."""
         for _ in range(ATTEMPTS_MAX):
             try:
                 return work()
             except Damaged:
-                if self._names() == self._snapshot.names:
+                if snapshots.names_in(self._disk) == self._snapshot.names:
                     raise
             except PermissionError as error:
                 raise forbidden(self.path, error) from None
@@ -198,13 +198,13 @@ class Directory:
 
     def _info(self, item: TopicItem) -> TopicInfo:
         live, earliest = 0, item.head + 1
-        for ref in reversed(self._snapshot.pieces(item)):
-            rows = SegmentRows(self._file(ref.file), ref)
-            start = rows.row_from(floor_of(item))
-            flags = flags_of(rows.file, ref.start + start, ref.start + ref.count)
+        for ref in reversed(self._snapshot.pieces_of(item)):
+            piece = SegmentPiece(self._file(ref.file), ref)
+            start = piece.row_from(floor_of(item))
+            flags = piece.file.flags(ref.start + start, ref.start + ref.count)
             if LIVE in flags:
                 live += flags.count(LIVE)
-                earliest = rows.seq_at(start + flags.index(LIVE))
+                earliest = piece.seq_at(start + flags.index(LIVE))
         return TopicInfo(
             item.name,
             item.id,
@@ -212,22 +212,17 @@ class Directory:
             item.config,
             item.head,
             floor_of(item),
-            item.cap_hi,
-            item.ttl_hi,
+            item.evicted_last,
+            item.expired_last,
             tuple(item.gaps),
             earliest,
             sealed_through_of(item),
             live,
         )
 
-    def _names(self) -> list[str]:
-        """The snapshot files. They change whenever a snapshot is installed."""
-        names = self._disk.names()
-        return [n for n in names if n.startswith(snapshots.PREFIX) and not n.endswith(snapshots.TEMPORARY)]
-
     def _load(self) -> Snapshot:
         for attempt in range(ATTEMPTS_MAX):
-            names = self._names()
+            names = snapshots.names_in(self._disk)
             if not names:
                 self._check_is_ours()
             try:
@@ -235,7 +230,7 @@ class Directory:
             except PermissionError as error:
                 raise forbidden(self.path, error) from None
             except (FileNotFoundError, Damaged):
-                if self._names() == names or attempt == ATTEMPTS_MAX - 1:
+                if snapshots.names_in(self._disk) == names or attempt == ATTEMPTS_MAX - 1:
                     raise
         raise AssertionError("not reached")
 
@@ -246,7 +241,7 @@ class Directory:
 
 
 class Batches:
-    """An iterator over record batches, one per piece that has live rows. While it goes on, `lost` grows."""
+    """An iterator over record batches, one per piece that has live rows. `lost` grows as it goes on."""
 
     def __init__(self, directory: Directory, item: TopicItem, after: int, last: int, columns: Sequence[str]) -> None:
         self.lost: list[Lost] = []  # what was passed and could not be yielded, ascending

@@ -1,7 +1,7 @@
 """The live rows of a segment as an Arrow batch.
 
-Owned here: the columns that readers get, and how they lie over the bytes of a file. Nothing here knows snapshots:
-which rows are a topic's, and from which seq on they count, is the caller's to say.
+Owned here: the columns that readers get. Nothing here knows snapshots: the caller says which rows are a topic's, and
+from which seq on they count.
 """
 
 import errno
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from topics.errors import Damaged, InvalidRequest
 from topics.reader.access import open_disk, ref_in
 from topics.storage import segments
-from topics.storage.segments import DELETED, LIVE, FileRef, SegmentFile
+from topics.storage.segments import DELETED, LIVE, SegmentFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,9 +44,9 @@ def read_piece(
 ) -> "pa.RecordBatch":
     """The live rows of one piece (`Directory.pieces`) with seqs above `after` and up to `last`.
 
-    For processes that have no Directory: the file alone is read. It does not know the topic's
-    floor, so `after` must be at least `floor - 1`. FileNotFoundError: a newer checkpoint has
-    replaced the file; the same seqs are in other pieces now, if they are live.
+    For processes that have no Directory: only the file is read. The file does not know the topic's floor, so `after`
+    must be at least `floor - 1`. FileNotFoundError: a newer checkpoint has replaced the file; its seqs are in other
+    pieces now, if they are live.
     """
     disk = open_disk(path)
     try:
@@ -72,37 +72,12 @@ def live_rows(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    fields, view, stop = schema(columns), file.checked(), start + count
-    offset, size = file.ref.columns["seq"].values
-    seqs = view[offset : offset + size].cast("Q")
+    seqs, stop = file.numbers("seq", "Q"), start + count
     start = bisect_right(seqs, after, start, stop)
     stop = stop if last is None else bisect_right(seqs, last, start, stop)
-    whole = pa.py_buffer(view)
-    batch = pa.RecordBatch.from_arrays([_array(whole, file.ref, field) for field in fields], schema=fields)
-    batch = batch.slice(start, stop - start)
-    flags = flags_of(file, start, stop)
+    batch = file.batch(schema(columns), start, stop)
+    flags = file.flags(start, stop)
     if DELETED not in flags:
         return batch
     marks = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(flags)])
     return batch.filter(pc.equal(marks, pa.scalar(LIVE, pa.uint8())))
-
-
-def _array(whole: "pa.Buffer", file: FileRef, field: "pa.Field") -> "pa.Array":
-    """A column of a file, over the bytes as they are in it."""
-    import pyarrow as pa
-
-    column = file.columns[field.name]
-    places = [column.offsets, column.values] if column.offsets[1] else [column.values]
-    validity = whole.slice(*column.validity) if column.validity[1] else None
-    buffers = [whole.slice(offset, size) if size else pa.py_buffer(b"") for offset, size in places]
-    return pa.Array.from_buffers(field.type, file.count, [validity, *buffers])
-
-
-def flags_of(file: SegmentFile, start: int, stop: int) -> bytes:
-    """The delete flags of rows start..stop, as they are at this moment."""
-    base = file.ref.columns["deleted"].values[0]
-    flags = bytes(file.view()[base + start : base + stop])
-    if flags.count(LIVE) + flags.count(DELETED) != len(flags):
-        row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
-        raise Damaged(file.path, base + start + row, f"a delete flag is {flags[row]}")
-    return flags

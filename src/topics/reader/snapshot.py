@@ -5,17 +5,16 @@ snapshot. It knows items, no files: neither the segments that a snapshot names, 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Struct
 
-from topics.core.dump import META, TopicItem
+from topics.core.dump import TopicItem
+from topics.engine.durability.recovery import Contents
 from topics.errors import InvalidRequest
 from topics.model import Reason
-from topics.storage import segments
-from topics.storage.segments import FileRef, PieceRef
+from topics.storage.segments import PieceRef
 
 
 class Lost(NamedTuple):
@@ -26,45 +25,21 @@ class Lost(NamedTuple):
     reason: Reason  # cap, ttl, mixed or source_trim
 
 
-class _Meta(Struct, array_like=True):
-    """What a reader needs of the snapshot's item on the whole instance."""
-
-    start: int  # log position at which recovery starts
-    next_id: int
-    next_segment: int
-    is_clean: bool  # taken at a graceful stop
-
-
 _decode_topic = msgspec.msgpack.Decoder(TopicItem).decode
-_decode_meta = msgspec.msgpack.Decoder(_Meta).decode
 
 
-class Snapshot:
+class Snapshot(Contents):
     """What a snapshot says of topics, pieces and files. `names` are the snapshot files that were there."""
 
-    def __init__(self, names: list[str], items: dict[bytes, bytes]) -> None:
+    def __init__(self, names: list[str], items: Mapping[bytes, bytes]) -> None:
+        super().__init__(items)
         self.names = names
-        self.items = items
-        self.meta = _decode_meta(items[META]) if META in items else None
-        self.topics: dict[str, TopicItem] = {}
-        self.files: dict[int, FileRef] = {}
+        self.topics = {item.name: item for item in (_decode_topic(items[key]) for key in items if key[:1] == b"t")}
         self._pieces: dict[int, list[PieceRef]] = {}  # by topic, ascending
-        for key, value in sorted(items.items()):
-            if key.startswith(b"t"):
-                item = _decode_topic(value)
-                self.topics[item.name] = item
-            elif key.startswith(b"f"):
-                file = segments.decode_file(value)
-                self.files[file.number] = file
-            elif key.startswith(b"s"):
-                ref = segments.decode_piece(value)
-                self._pieces.setdefault(ref.topic, []).append(ref)
+        for ref in self.pieces:
+            self._pieces.setdefault(ref.topic, []).append(ref)
 
-    def all_pieces(self) -> Iterator[PieceRef]:
-        for refs in self._pieces.values():
-            yield from refs
-
-    def pieces(self, item: TopicItem) -> list[PieceRef]:
+    def pieces_of(self, item: TopicItem) -> list[PieceRef]:
         """The pieces of a topic that lie above its floor. What an ephemeral topic once sealed does not count."""
         if not sealed_through_of(item):
             return []
@@ -73,7 +48,7 @@ class Snapshot:
 
 
 def floor_of(item: TopicItem) -> int:
-    return max(item.cap_hi, item.ttl_hi) + 1
+    return max(item.evicted_last, item.expired_last) + 1
 
 
 def sealed_through_of(item: TopicItem) -> int:
@@ -86,9 +61,9 @@ def lost_in(item: TopicItem, after: int, last: int) -> Iterator[Lost]:
     first, floor = after + 1, floor_of(item)
     if first < floor and first <= last:
         reason: Reason = "mixed"
-        if item.ttl_hi < first:
+        if item.expired_last < first:
             reason = "cap"
-        elif item.cap_hi < first:
+        elif item.evicted_last < first:
             reason = "ttl"
         yield Lost(first, min(last, floor - 1), reason)
     for gap in item.gaps:

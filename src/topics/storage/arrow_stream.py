@@ -6,15 +6,14 @@ rows are live.
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from topics.storage.segments import SegmentRows, number_array, schema, text_array
+from topics.model import Columns
+from topics.storage.segments import Runs, SegmentPiece, number_array, schema, text_array
 
 NAMES: Final = ("seq", "ts", "node", "tag", "meta", "data")
 END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-
-Runs = Sequence[tuple[int, int]]  # rows start..stop
 
 
 def stream_schema(metadata: Mapping[str, str] | None = None) -> Any:
@@ -29,31 +28,22 @@ def encode_schema(metadata: Mapping[str, str]) -> bytes:
     return bytes(stream_schema(metadata).serialize())
 
 
-def encode_sealed(rows: SegmentRows, runs: Runs) -> bytes:
+def encode_sealed(piece: SegmentPiece, runs: Runs) -> bytes:
     """A batch of rows of a segment."""
     import pyarrow as pa
 
     first, stop = runs[0][0], runs[-1][1]
-    view, columns = rows.file.checked(), rows.file.ref.columns
-    whole = pa.py_buffer(view)
-    arrays = []
-    for field in stream_schema():
-        column = columns[field.name]
-        places = [column.offsets, column.values] if column.offsets[1] else [column.values]
-        buffers = [whole.slice(offset, size) if size else pa.py_buffer(b"") for offset, size in places]
-        buffers.insert(0, whole.slice(*column.validity) if column.validity[1] else None)
-        arrays.append(pa.Array.from_buffers(field.type, stop - first, buffers, offset=rows.ref.start + first))
-    batch = pa.RecordBatch.from_arrays(arrays, schema=stream_schema())
+    batch = piece.file.batch(stream_schema(), piece.ref.start + first, piece.ref.start + stop)
     if len(runs) > 1:
         batch = batch.take(pa.array([row - first for start, end in runs for row in range(start, end)], pa.uint32()))
     return bytes(batch.serialize())
 
 
-def encode_rows(rows: Sequence[Any]) -> bytes:
-    """A batch of decoded rows: seqs, timestamps, nodes, tags, metas, datas; None for a column without a value."""
+def encode_rows(columns: Columns) -> bytes:
+    """A batch of decoded rows."""
     import pyarrow as pa
 
-    seqs, timestamps, *texts = rows
+    seqs, timestamps, *texts = columns
     count = len(seqs)
     arrays = [
         number_array(pa.uint64(), array("Q", seqs)),

@@ -1,47 +1,37 @@
 """The filesystem seam: the only place where topics touches files.
 
-A data directory is flat. A `Disk` is one such directory, a `File` one file
-in it, by a name relative to it. Everything above is written against these two
-protocols; `RealDisk` is the machine's file system, `topics.testing.disk` has
-one that fails on demand.
+A data directory is flat. A `Disk` is one such directory, a `File` one file in it, named relative to the directory. All
+code above is written against these two protocols; `RealDisk` is the machine's file system, and `topics.testing.disk`
+has a disk that fails on demand.
 
 What a caller may rely on:
 
-- Nothing is durable before its sync: bytes by the file's sync, names
-  (create, rename, remove) by `sync_directory`.
-- A write is complete or an OSError, and a sync is done or an OSError. After a
-  failed sync the bytes written since the last good one are in doubt for ever:
-  they can still be read, and a later good sync does not cover them.
+- Nothing is durable before its sync: bytes by the file's sync, names (create, rename, remove) by `sync_directory`.
+- A write is complete or raises OSError, and so is a sync. After a failed sync the bytes written since the last good
+  sync stay in doubt for ever: they can still be read, and a later good sync does not cover them.
 - Whatever `run` and `sync` were given happens, even if the caller is cancelled.
-- Files are for their owner only (ST13).
+- Only their owner may read or write the files (ST13).
 
-This module knows nothing of what is in the files.
+This module does not know what is in the files.
 """
 
-import asyncio
 import errno
 import fcntl
 import mmap
 import os
-import signal
-import socket
-import subprocess
 import sys
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Final, Literal, Protocol, TypeVar
 
 from topics.errors import DirectoryLocked, UnusableDirectory
 from topics.storage import syncer
+from topics.storage.processes import SyncProcess, SyncThread, WorkThread
 
 T = TypeVar("T")
 
 LOCK_NAME: Final = "lock"
-HELPER_END_SECONDS_MAX: Final = 5.0  # a helper that has not ended by then hangs in the kernel
 
 
 class File(Protocol):
@@ -128,7 +118,7 @@ def check_name(name: str) -> str:
 
 
 class RealFile:
-    """A file of a RealDisk. `number` names it to the helper and is never used twice."""
+    """A file of a RealDisk. Its `number` names it to the helper and is never used twice."""
 
     _numbers = count(1)
 
@@ -211,7 +201,7 @@ class _Named:
 class RealDisk:
     """A directory of the machine's file system.
 
-    With `create` it is made if absent, and must be writable; without, a reader's rights are enough.
+    With `create` the directory is made if absent, and must be writable; without, a reader's rights are enough.
     `sync` says who calls fdatasync for `Disk.sync`: a helper process, or a thread.
     """
 
@@ -248,7 +238,7 @@ class RealDisk:
                 "stop that one, or choose another directory with TOPICS_DATA_DIR"
             ) from None
         self._lock = descriptor
-        with suppress(OSError):  # the process id is for the message above; a full disk need not stop the start
+        with suppress(OSError):  # the process id only serves the message above; a full disk need not stop the start
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
 
@@ -302,253 +292,6 @@ class RealDisk:
         return RealFile(name, descriptor, self._syncer.forget)
 
 
-class WorkThread:
-    """One thread that does what it is given, in order. It starts with the first work."""
-
-    def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._is_closed = False
-
-    async def run(self, work: Callable[[], T]) -> T:
-        if self._is_closed:
-            raise OSError(errno.EBADF, "the disk is closed")
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._executor, work))
-
-    def close(self) -> None:
-        """Return when all work is done."""
-        self._is_closed = True
-        self._executor.shutdown(wait=True)
-
-
-class SyncThread:
-    """fdatasync on a thread of its own."""
-
-    helper_pid: int | None = None
-
-    def __init__(self) -> None:
-        self._thread = WorkThread("topics-sync")
-
-    async def sync(self, file: RealFile) -> None:
-        descriptor = file.duplicate()  # the file may be closed before its turn comes
-
-        def work() -> None:
-            try:
-                with _Named(file.name):
-                    syncer.sync_data(descriptor)
-            finally:
-                os.close(descriptor)
-
-        await self._thread.run(work)
-
-    def forget(self, file: RealFile) -> None:
-        pass
-
-    def close(self) -> None:
-        self._thread.close()
-
-
-class SyncProcess:
-    """fdatasync in a helper process, started when it is needed and again when it has died.
-
-    A helper serves one event loop. If the next sync comes from another loop, the old loop has ended.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._helper: Helper | None = None
-        self._is_closed = False
-
-    @property
-    def helper_pid(self) -> int | None:
-        return self._helper.pid if self._helper else None
-
-    async def sync(self, file: RealFile) -> None:
-        await self._helper_for(asyncio.get_running_loop()).sync(file)
-
-    def forget(self, file: RealFile) -> None:
-        if self._helper is not None:
-            self._helper.forget(file)
-
-    def close(self) -> None:
-        self._is_closed = True
-        if self._helper is not None:
-            self._helper.end()
-            self._helper = None
-
-    def _helper_for(self, loop: asyncio.AbstractEventLoop) -> "Helper":
-        if self._is_closed:
-            raise OSError(errno.EBADF, "the disk is closed")
-        helper = self._helper
-        if helper is not None and helper.loop is not loop:
-            if helper.loop.is_running():
-                raise RuntimeError("a disk serves one event loop at a time")
-            helper.end()
-        if helper is None or helper.has_ended:
-            helper = self._helper = Helper(loop, self._path)
-        return helper
-
-
-class Helper:
-    """The talk with one helper process (`syncer.py` has the protocol and the other half).
-
-    Invariant: `_waiting` has one element per request whose answer has not come, in the order of
-    `_outbox` and of the socket. Files may be closed on any thread, so `_lock` guards what is sent.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, path: str) -> None:
-        self.loop = loop
-        self.has_ended = False
-        self._lock = threading.Lock()
-        self._handed: set[int] = set()  # numbers of the files whose descriptor the helper has
-        self._outbox: deque[tuple[bytes, int | None]] = deque()  # request, and a descriptor to hand over
-        self._waiting: deque[tuple[int, asyncio.Future[int] | None]] = deque()  # file number, who waits if anybody
-        self._unread = b""
-        self._socket, theirs = socket.socketpair()
-        self._socket.setblocking(False)
-        try:
-            self._process = _start_process(theirs, ["-I", "-S", syncer.__file__, path])
-        except OSError:
-            self._socket.close()
-            raise
-        finally:
-            theirs.close()
-        loop.add_reader(self._socket.fileno(), self._receive)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def sync(self, file: RealFile) -> None:
-        answer = self.loop.create_future()
-        with self._lock:
-            handed = None if file.number in self._handed else file.duplicate()
-            self._handed.add(file.number)
-            self._post(syncer.SYNC, file, handed, answer)
-        if failure := await answer:
-            raise OSError(failure, os.strerror(failure), file.name)
-
-    def forget(self, file: RealFile) -> None:
-        with self._lock:
-            if file.number in self._handed:
-                self._handed.discard(file.number)
-                self._post(syncer.FORGET, file, None, None)
-
-    def end(self) -> None:
-        """Close the socket, which ends the process. Syncs still waiting fail: nobody knows if they were done."""
-        with self._lock:
-            if self.has_ended:
-                return
-            self.has_ended = True
-            if not self.loop.is_closed():
-                self.loop.remove_reader(self._socket.fileno())
-            self._socket.close()
-            self._handed.clear()
-            while self._outbox:
-                _close_optional(self._outbox.popleft()[1])
-            waiting, self._waiting = self._waiting, deque()
-        for _, answer in waiting:
-            if answer is not None and not answer.done() and not self.loop.is_closed():
-                answer.set_exception(OSError(errno.EIO, "the sync helper ended before it answered"))
-        _wait_or_kill(self._process)
-
-    def _post(self, kind: int, file: RealFile, handed: int | None, answer: "asyncio.Future[int] | None") -> None:
-        self._outbox.append((syncer.REQUEST.pack(kind, file.number), handed))
-        self._waiting.append((file.number, answer))
-        self._send()
-
-    def _send(self) -> None:
-        """Send what the socket takes. The rest follows when the next answer shows that there is room."""
-        while self._outbox and not self.has_ended:
-            request, handed = self._outbox[0]
-            try:
-                socket.send_fds(self._socket, [request], [] if handed is None else [handed])
-            except BlockingIOError:
-                return
-            except OSError:
-                if not self.loop.is_closed():
-                    self.loop.call_soon_threadsafe(self.end)
-                return
-            self._outbox.popleft()
-            _close_optional(handed)
-
-    def _receive(self) -> None:
-        try:
-            received = self._socket.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            received = b""
-        if not received:
-            self.end()
-            return
-        self._unread += received
-        while len(self._unread) >= syncer.ANSWER.size:
-            (failure,) = syncer.ANSWER.unpack_from(self._unread)
-            self._unread = self._unread[syncer.ANSWER.size :]
-            self._answered(failure)
-        with self._lock:
-            self._send()
-
-    def _answered(self, failure: int) -> None:
-        number, answer = self._waiting.popleft()
-        if failure:  # then the helper has let go of the file
-            with self._lock:
-                self._handed.discard(number)
-        if answer is not None and not answer.done():
-            answer.set_result(failure)
-
-
-class HelperProcess:
-    """A Python script that serves this process over a socket, its stdin, and ends when that is closed."""
-
-    def __init__(self, arguments: Sequence[str]) -> None:
-        self.socket, theirs = socket.socketpair()
-        try:
-            self._process = _start_process(theirs, arguments)
-        except OSError:
-            self.socket.close()
-            raise
-        finally:
-            theirs.close()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def end(self) -> None:
-        self.socket.close()
-        _wait_or_kill(self._process)
-
-
-def _start_process(connection: socket.socket, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
-    """Start a helper. It inherits a mask that blocks what a terminal or a service manager sends to all
-    processes of the server: a graceful stop needs its helpers to the end."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        return subprocess.Popen(
-            [sys.executable, *arguments],
-            stdin=connection.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
-    try:
-        process.wait(HELPER_END_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _close_optional(descriptor: int | None) -> None:
-    if descriptor is not None:
-        os.close(descriptor)
-
-
 def _open_directory(path: str, create: bool) -> int:
     try:
         if create:
@@ -564,7 +307,7 @@ def _open_directory(path: str, create: bool) -> int:
 
 
 def _make_directory(path: str) -> None:
-    """Make the directory and what is missing above it, durably; or nothing."""
+    """Make the directory and what is missing above it, durably; or leave nothing behind."""
     missing: list[str] = []
     existing = path
     while not os.path.lexists(existing):
@@ -606,7 +349,7 @@ def _unusable(path: str, error: OSError) -> UnusableDirectory:
         errno.EPERM: no_permission,
         errno.EROFS: ("it lies on a read-only file system", "mount that writable"),
         errno.ENOSPC: ("the disk is full", "free some space"),
-    }.get(error.errno or 0, (str(error), "mend that"))
+    }.get(error.errno or 0, (str(error), "fix that"))
     culprit = error.filename if isinstance(error.filename, str) and error.filename.startswith("/") else path
     subject = "" if culprit == path else f"{culprit}: "
     return UnusableDirectory(

@@ -5,13 +5,11 @@ A log file is a header, then frames, then zeros that were written ahead.
     header   8s "TOPICLOG" | u32 version | u32 length | u64 checksum | content
     frame    4s "FRME" | u32 length | u64 synced | u64 checksum | payload
 
-All little endian. The checksum is xxh3 of the content, or of the payload
-seeded with the frame's position and `synced`, so a frame is valid in its own
-place only. `synced` is the position up to which the log was known to be
-synced when the frame was made: it tells a torn tail from damage.
+All little endian. The checksum is xxh3 of the content, or of the payload seeded with the frame's position and `synced`,
+so a frame is valid only in its own place. `synced` is the position up to which the log was known to be synced when the
+frame was made: it tells a torn tail from damage.
 
-A position is `file number << 40 | offset in the file`: later frames have
-higher positions, across files.
+A position is `file number << 40 | offset in the file`: later frames have higher positions, across files.
 """
 
 from collections.abc import Iterator
@@ -28,8 +26,8 @@ _HEADER = Layout("<8sIIQ")
 _HEADER_MAGIC = b"TOPICLOG"
 _FRAME = Layout("<4sIQQ")
 _FRAME_MAGIC = b"FRME"
-_VOID_MAGIC = b"VOID"  # a frame whose commit failed; skipped
-_VOID_MAGICS = (_VOID_MAGIC, b"VOIE", b"VOME")  # also half written; but one wrong byte makes no frame void
+VOID_MARK = b"VOID"  # written over the start of a frame whose commit failed: it is skipped
+_VOID_MAGICS = (VOID_MARK, b"VOIE", b"VOME")  # also half written; a single wrong byte does not make a frame void
 FRAME_OVERHEAD_BYTES = _FRAME.size
 
 
@@ -99,11 +97,6 @@ def encode_frame(payload: bytes, position: int, synced: int) -> bytes:
     return _FRAME.pack(_FRAME_MAGIC, len(payload), synced, _checksum(payload, position, synced)) + payload
 
 
-def void_mark() -> bytes:
-    """What to write over the start of a frame so that it is skipped from then on."""
-    return _VOID_MAGIC
-
-
 def scan(data: memoryview, number: int, offset: int) -> Iterator[Frame | End]:
     """The valid frames of a file from `offset` on, then the End of them."""
     while (frame := _frame_at(data, number, offset)) is not None:
@@ -132,7 +125,7 @@ def has_frame(data: memoryview) -> bool:
 def may_be_cut_off(data: memoryview, offset: int) -> bool:
     """Whether the bad frame at `offset` may be the first part of a write, with zeros written ahead behind it.
 
-    It is not if it is there to its last byte, or if anything behind it starts like a frame, valid in its place or not.
+    It is not if the frame is there to its last byte, or if anything behind it starts like a frame, valid or not.
     """
     end = offset + 1
     if offset + FRAME_OVERHEAD_BYTES <= len(data):

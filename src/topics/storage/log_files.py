@@ -1,24 +1,63 @@
-"""Reading the log back: every frame that counts, in order, and nothing else.
+"""The files of the log: created ahead of their first frame, and read back, every frame that counts and nothing else.
 
-A log file is *started* once its first frame is valid; before that moment it
-is not in force and may be removed. When a file was started, all earlier ones
-were complete and synced, and its first frame says where they end. So in an
-earlier file anything but valid frames followed by zeros is damage (ST12).
+A log file is *started* once its first frame is valid; before that moment it is not in force and may be removed. When a
+file was started, all earlier ones were complete and synced, and its first frame says where they end. So in an earlier
+file anything but valid frames followed by zeros is damage (ST12).
 
-In the newest file a bad frame is a torn tail, to be cut off (ST8), or damage.
-Under the boot that wrote the file nothing that was written is lost: a torn tail
-is the first part of a write, and whatever else is found is damage. After a
-power loss each sector may be old or new: there it is damage only if a later
-frame proves that the place had been synced before.
+In the newest file a bad frame is either a torn tail, to be cut off (ST8), or damage. Under the boot that wrote the
+file, nothing that was written gets lost: a torn tail is the first part of a write, and anything else is damage. After a
+power loss each sector may be old or new: then a bad frame is damage only if a later frame proves that its place had
+been synced before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from typing import NamedTuple
 
 from topics.errors import Damaged, UnusableDirectory
 from topics.storage import frames
-from topics.storage.disk import Disk
+from topics.storage.disk import Disk, File
 
 PREFIX = "log-"
+
+
+def create(disk: Disk, number: int, cut: int, ahead_bytes: int) -> tuple[File, int]:
+    """A new file, not started yet, and the position of its first frame. Its directory entry is durable (ST5)."""
+    name = name_of(number)
+    if name in disk.names():
+        disk.remove(name)
+    file = disk.create(name)
+    header = frames.encode_header(frames.FileHeader(number, disk.boot_id, cut))
+    file.write(0, header + bytes(ahead_bytes))
+    file.sync()
+    disk.sync_directory()
+    return file, frames.position_of(number, len(header))
+
+
+def read_payload(disk: Disk, position: int, end: int) -> bytes:
+    """Read back the payload of a frame that was written."""
+    with closing(disk.open(name_of(frames.number_of(position)), writable=False)) as file:
+        return file.read(frames.offset_of(position), end - position)[frames.FRAME_OVERHEAD_BYTES :]
+
+
+def mark_void(disk: Disk, positions: Iterable[int]) -> None:
+    """Try to keep frames whose commit failed from ever being replayed; if this fails, the first of them may be."""
+    with suppress(OSError):
+        for position in sorted(positions, reverse=True):
+            with closing(disk.open(name_of(frames.number_of(position)))) as file:
+                file.write(frames.offset_of(position), frames.VOID_MARK)
+        for number in {frames.number_of(position) for position in positions}:
+            with closing(disk.open(name_of(number))) as file:
+                file.sync()
+
+
+class StartedFile(NamedTuple):
+    """A log file that is in force."""
+
+    name: str
+    header: frames.FileHeader
+    offset: int  # of the first frame
+    size_bytes: int
 
 
 class Replay:
@@ -42,7 +81,7 @@ class Replay:
         old = [name for name in names if number_in(name) < frames.number_of(self._start)]
         self.orphans.extend(old)
         current = [name for name in names if name not in old]
-        started: list[tuple[str, frames.FileHeader, int]] = []
+        started: list[StartedFile] = []
         for name in reversed(current):
             opened = self._open(name, is_newest=not started)
             if opened is None:
@@ -51,15 +90,15 @@ class Replay:
             started.insert(0, opened)
         self._check_complete(started)
         if started:
-            self.next_number = started[-1][1].number + 1
-        self.bytes_total = sum(self._disk.open(name, writable=False).size() for name, _, _ in started)
-        for index, (name, header, offset) in enumerate(started):
-            cut = min((later.cut for _, later, _ in started[index + 1 :] if later.cut), default=0)
-            yield from self._read(name, header, offset, cut, is_newest=index == len(started) - 1)
-            self.files.append(name)
-            self.boot_id = header.boot_id
+            self.next_number = started[-1].header.number + 1
+        self.bytes_total = sum(file.size_bytes for file in started)
+        for index, file in enumerate(started):
+            cut = min((later.header.cut for later in started[index + 1 :] if later.header.cut), default=0)
+            yield from self._read(file, cut, is_newest=index == len(started) - 1)
+            self.files.append(file.name)
+            self.boot_id = file.header.boot_id
 
-    def _open(self, name: str, is_newest: bool) -> tuple[str, frames.FileHeader, int] | None:
+    def _open(self, name: str, is_newest: bool) -> StartedFile | None:
         """A started file, or None for one that was never in force."""
         data = self._data(name)
         try:
@@ -72,21 +111,20 @@ class Replay:
             return None
         first = next(iter(frames.scan(data, header.number, offset)))
         if isinstance(first, frames.Frame):
-            return name, header, offset
+            return StartedFile(name, header, offset, len(data))
         if not is_newest or self._is_damage(data, header, first.offset):
             raise Damaged(f"{self._disk.path}/{name}", first.offset, "the first frame is not valid")
         return None
 
-    def _check_complete(self, started: list[tuple[str, frames.FileHeader, int]]) -> None:
+    def _check_complete(self, started: list[StartedFile]) -> None:
         expected = frames.number_of(self._start)
-        for name, header, _ in started:
+        for name, header, _, _ in started:
             if header.number != expected or number_in(name) != expected:
                 raise Damaged(f"{self._disk.path}/{name_of(expected)}", 0, "this log file is missing")
             expected += 1
 
-    def _read(
-        self, name: str, header: frames.FileHeader, offset: int, cut: int, is_newest: bool
-    ) -> Iterator[frames.Frame]:
+    def _read(self, file: StartedFile, cut: int, is_newest: bool) -> Iterator[frames.Frame]:
+        name, header, offset, _ = file
         data = self._data(name)
         done = self.bytes_done
         self._check_end(next(iter(frames.scan(data, header.number, offset))))
@@ -123,21 +161,17 @@ class Replay:
         return any(is_same_boot or frame.synced > bad for frame in frames.frames_beyond(data, header.number, offset))
 
     def _data(self, name: str) -> memoryview:
-        file = self._disk.open(name, writable=False)
-        try:
+        with closing(self._disk.open(name, writable=False)) as file:
             return memoryview(file.read(0, file.size()))
-        finally:
-            file.close()
 
     def repair(self) -> None:
         """Cut the torn tail off and make what is left durable; remove what is not in force."""
         if self.files:
-            file = self._disk.open(self.files[-1])
-            if self.torn is not None:
-                file.truncate(self.torn[1])
-            file.sync()
-            file.close()
-        self._disk.sync_directory()  # the snapshot that makes files superfluous may have come without a sync
+            with closing(self._disk.open(self.files[-1])) as file:
+                if self.torn is not None:
+                    file.truncate(self.torn[1])
+                file.sync()
+        self._disk.sync_directory()  # the snapshot that makes files superfluous may not be synced itself
         for name in self.orphans:
             self._disk.remove(name)
         if self.orphans:

@@ -9,48 +9,38 @@ A file holds one record batch, up to a bound of rows and bytes:
     deleted    uint8                 0 = live, 255 = deleted; the only bytes that ever change
     tag_order  uint32                a piece's rows in the order of their tags, untagged ones last
 
-A run of rows of one topic, ascending by seq, is a *piece*; small topics share
-a file. Arrow has no checksums, so the schema's metadata has one per column
-(xxh3, `deleted` left out), and so has the `FileRef` in the snapshot, along
-with the offsets of all buffers: the server reads by offset and never parses
-Arrow metadata. A file is checked when it is first touched; a mismatch is
-`Damaged`.
+A run of rows of one topic, ascending by seq, is a *piece*; small topics share a file. Arrow has no checksums, so the
+schema's metadata has one per column (xxh3, `deleted` left out). The `FileRef` in the snapshot has them too, along with
+the offsets of all buffers: the server reads by offset and never parses Arrow metadata. A file is checked when it is
+first touched; a mismatch is `Damaged`.
 
-A file is complete and synced before a snapshot names it. Unnamed files are
-orphans. This module owns the files' bytes, not which of them are in force.
+A file is complete and synced before a snapshot names it; a file that no snapshot names is an orphan. This module owns
+the bytes of the files, not which of them are in force.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import accumulate, chain, pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 from xxhash import xxh3_64
 
 from topics.errors import Damaged
-from topics.model import TagMatch
+from topics.model import Columns, TagMatch
 from topics.storage.disk import Disk, File
 
 PREFIX, SUFFIX = "segment-", ".arrow"
 LIVE, DELETED = 0, 255
 FORMAT_VERSION = "1"
 
+Runs = list[tuple[int, int]]  # of rows, start and stop
+
 _TEXTS = ("node", "tag", "meta", "data")
 _CHECKED = ("topic", "seq", "ts", *_TEXTS, "tag_order")
-
-
-class Rows(NamedTuple):
-    """Records as columns. `data` and `meta` are JSON texts; a column is None if no row has a value."""
-
-    seqs: Sequence[int]
-    ts: Sequence[int]
-    nodes: list[str | None] | None
-    tags: list[str | None] | None
-    metas: list[Raw | None] | None
-    datas: list[Raw]
 
 
 class Column(Struct, frozen=True, array_like=True):
@@ -97,7 +87,7 @@ def number_in(name: str) -> int | None:
 # --- writing
 
 
-class Piece:
+class PieceBuilder:
     """A run of one topic's records on its way into a segment."""
 
     def __init__(self, topic: int) -> None:
@@ -111,9 +101,9 @@ class Piece:
     def count(self) -> int:
         return len(self.seqs)
 
-    def extend(self, rows: tuple[Any, ...]) -> None:
-        """Add `Rows`, ascending by seq."""
-        seqs, timestamps, nodes, tags, metas, datas = rows
+    def extend(self, columns: Columns) -> None:
+        """Add rows, ascending by seq."""
+        seqs, timestamps, nodes, tags, metas, datas = columns
         self.seqs.extend(seqs)
         self.ts.extend(timestamps)
         for name, column in (("node", nodes), ("tag", tags), ("meta", metas), ("data", datas)):
@@ -158,7 +148,7 @@ def warm_up() -> None:
     schema()
 
 
-def encode(number: int, pieces: Sequence[Piece]) -> tuple[bytes, FileRef, list[PieceRef]]:
+def encode(number: int, pieces: Sequence[PieceBuilder]) -> tuple[bytes, FileRef, list[PieceRef]]:
     """The bytes of segment file `number`, and references to it and to each piece in it."""
     import pyarrow as pa
 
@@ -180,7 +170,7 @@ def encode(number: int, pieces: Sequence[Piece]) -> tuple[bytes, FileRef, list[P
     return image.to_pybytes(), FileRef(number, image.size, batch.num_rows, columns), refs
 
 
-def _arrays(pieces: Sequence[Piece]) -> list[Any]:
+def _arrays(pieces: Sequence[PieceBuilder]) -> list[Any]:
     import pyarrow as pa
 
     topics, seqs, timestamps, order = array("I"), array("Q"), array("q"), array("I")
@@ -223,13 +213,15 @@ def text_array(values: list[Any]) -> Any:
 
 def _columns(batch: Any, base: int) -> dict[str, Column]:
     """Where the columns of a batch lie in the file image at address `base`."""
-    columns = {}
-    for name in batch.schema.names:
-        buffers = batch.column(name).buffers()
-        places = [(buffer.address - base, buffer.size) if buffer and buffer.size else (0, 0) for buffer in buffers]
-        offsets = places[1] if len(places) == 3 else (0, 0)
-        columns[name] = Column(places[0], offsets, places[-1], _checksum_of(_buffers(batch.column(name))))
-    return columns
+    pairs = zip(batch.schema.names, batch.columns, strict=True)
+    return {name: column_of(column, base, _checksum_of(_buffers(column))) for name, column in pairs}
+
+
+def column_of(array: Any, base: int, checksum: str) -> Column:
+    """Where an Arrow array lies in the file image at address `base`."""
+    buffers = array.buffers()
+    places = [(buffer.address - base, buffer.size) if buffer and buffer.size else (0, 0) for buffer in buffers]
+    return Column(places[0], places[1] if len(places) == 3 else (0, 0), places[-1], checksum)
 
 
 def _buffers(array: Any) -> Iterator[memoryview]:
@@ -261,24 +253,18 @@ class SegmentFile:
         return f"{self._disk.path}/{self.name}"
 
     def view(self) -> memoryview:
-        """The file's bytes, whatever they are."""
+        """The file's bytes, unchecked."""
         if self._view is None:
-            file = self._open()
-            try:
+            with closing(self._open()) as file:
                 self._view = file.map()
-            finally:
-                file.close()
         return self._view
 
     def read(self, offset: int, size: int) -> bytes:
         """Some bytes of the file, without a map: before Python 3.13 every map holds a file descriptor."""
         if self._view is not None:
             return bytes(self._view[offset : offset + size])
-        file = self._open()
-        try:
+        with closing(self._open()) as file:
             return file.read(offset, size)
-        finally:
-            file.close()
 
     def _open(self) -> File:
         try:
@@ -292,7 +278,7 @@ class SegmentFile:
         return file
 
     def checked(self) -> memoryview:
-        """The file's bytes, known to be what was written but for the delete flags."""
+        """The file's bytes, known to be what was written, except for the delete flags."""
         view = self.view()
         if not self._is_checked:
             for name in _CHECKED:
@@ -304,53 +290,75 @@ class SegmentFile:
             self._is_checked = True
         return view
 
+    def numbers(self, name: str, code: Literal["Q", "q", "I"]) -> "memoryview[int]":
+        """A whole column of numbers."""
+        offset, size = self.ref.columns[name].values
+        return self.checked()[offset : offset + size].cast(code)
+
+    def batch(self, fields: Any, start: int, stop: int) -> Any:
+        """Some columns of rows start..stop as an Arrow batch over the map: nothing is decoded or copied."""
+        import pyarrow as pa
+
+        whole, arrays = pa.py_buffer(self.checked()), []
+        for field in fields:
+            column = self.ref.columns[field.name]
+            places = [column.offsets, column.values] if column.offsets[1] else [column.values]
+            buffers = [whole.slice(offset, size) if size else pa.py_buffer(b"") for offset, size in places]
+            buffers.insert(0, whole.slice(*column.validity) if column.validity[1] else None)
+            arrays.append(pa.Array.from_buffers(field.type, stop - start, buffers, offset=start))
+        return pa.RecordBatch.from_arrays(arrays, schema=fields)
+
+    def flags(self, start: int, stop: int) -> bytes:
+        """The delete flags of rows start..stop, as they are at this moment."""
+        base = self.ref.columns["deleted"].values[0] + start
+        flags = self.read(base, stop - start)
+        if flags.count(LIVE) + flags.count(DELETED) != len(flags):
+            row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
+            raise Damaged(self.path, base + row, f"a delete flag is {flags[row]}")
+        return flags
+
     def let_go(self) -> None:
-        """Give the map back. The file is mapped again when it is touched, and not checked again."""
+        """Unmap the file. It is mapped again when it is touched, and not checked again."""
         self._view = None
 
     def set_deleted(self, runs: Iterable[tuple[int, int]]) -> None:
         """Set the delete flags of rows start..stop, and sync. Blocking."""
         base, _ = self.ref.columns["deleted"].values
-        file = self._disk.open(self.name)
-        try:
+        with closing(self._disk.open(self.name)) as file:
             for start, stop in runs:
                 file.write(base + start, bytes([DELETED]) * (stop - start))
             file.sync()
-        finally:
-            file.close()
 
 
-class SegmentRows:
-    """The rows of one piece, numbered from 0, read from the map."""
+class SegmentPiece:
+    """One piece: its rows, numbered from 0 and read from the map, and how many of them are live."""
 
-    __slots__ = ("file", "ref")
+    __slots__ = ("count", "file", "first", "flagged", "has_tags", "last", "live_bytes", "live_count", "ref")
 
     def __init__(self, file: SegmentFile, ref: PieceRef) -> None:
         self.file = file
         self.ref = ref
-
-    @property
-    def count(self) -> int:
-        return self.ref.count
-
-    @property
-    def has_tags(self) -> bool:
-        return self.ref.tagged > 0
+        self.first = ref.first
+        self.last = ref.last
+        self.count = ref.count
+        self.has_tags = ref.tagged > 0
+        self.live_count = ref.count
+        self.live_bytes = ref.size_bytes
+        self.flagged = 0  # rows that were dead when delete flags were last set; -1 = not known
 
     def seq_at(self, row: int) -> int:
-        ref = self.ref
-        if ref.last - ref.first + 1 == ref.count:
-            return ref.first + row
+        if self.last - self.first + 1 == self.count:
+            return self.first + row
         return self._numbers("seq", "Q")[row]
 
     def row_from(self, seq: int) -> int:
-        ref = self.ref
-        if ref.last - ref.first + 1 == ref.count:
-            return max(0, min(ref.count, seq - ref.first))
+        """The first row whose seq is `seq` or above; `count` if there is none."""
+        if self.last - self.first + 1 == self.count:
+            return max(0, min(self.count, seq - self.first))
         return bisect_left(self._numbers("seq", "Q"), seq)
 
     def bytes_before(self, row: int) -> int:
-        if row in (0, self.ref.count):
+        if row in (0, self.count):
             return self.ref.size_bytes if row else 0
         data, meta = self._offsets("data"), self._offsets("meta")
         return data[row] - data[0] + meta[row] - meta[0]
@@ -361,10 +369,10 @@ class SegmentRows:
     def row_after_ts(self, ts: int) -> int:
         return bisect_right(self._numbers("ts", "q"), ts)
 
-    def columns(self, start: int, stop: int) -> Rows:
-        """Rows start..stop, deleted ones too."""
+    def columns(self, start: int, stop: int) -> Columns:
+        """Rows start..stop, deleted ones included."""
         nodes, tags, metas, datas = (self._texts(name, start, stop) for name in _TEXTS)
-        return Rows(
+        return Columns(
             self._numbers("seq", "Q")[start:stop].tolist(),
             self._numbers("ts", "q")[start:stop].tolist(),
             None if nodes is None else [None if node is None else node.decode() for node in nodes],
@@ -391,15 +399,8 @@ class SegmentRows:
 
     def flagged_rows(self) -> list[int]:
         """Rows whose delete flag is set."""
-        base = self.file.ref.columns["deleted"].values[0] + self.ref.start
-        flags = self.file.read(base, self.ref.count)
-        live = flags.count(LIVE)
-        if live == self.ref.count:
-            return []
-        if live + flags.count(DELETED) != self.ref.count:
-            row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
-            raise Damaged(self.file.path, base + row, f"a delete flag is {flags[row]}")
-        return [row for row, flag in enumerate(flags) if flag == DELETED]
+        flags = self.file.flags(self.ref.start, self.ref.start + self.count)
+        return [row for row, flag in enumerate(flags) if flag == DELETED] if DELETED in flags else []
 
     def set_deleted(self, runs: Iterable[tuple[int, int]]) -> None:
         """Set the delete flags of rows start..stop, and sync. Blocking."""
@@ -409,11 +410,11 @@ class SegmentRows:
     def _numbers(self, name: str, code: Literal["Q", "q", "I"]) -> "memoryview[int]":
         width = 4 if code == "I" else 8
         offset = self.file.ref.columns[name].values[0] + self.ref.start * width
-        return self.file.checked()[offset : offset + self.ref.count * width].cast(code)
+        return self.file.checked()[offset : offset + self.count * width].cast(code)
 
     def _offsets(self, name: str) -> "memoryview[int]":
         offset = self.file.ref.columns[name].offsets[0] + self.ref.start * 4
-        return self.file.checked()[offset : offset + 4 * (self.ref.count + 1)].cast("i")
+        return self.file.checked()[offset : offset + 4 * (self.count + 1)].cast("i")
 
     def _texts(self, name: str, start: int, stop: int) -> list[bytes | None] | None:
         """The texts of rows start..stop; None if none of them has one."""
@@ -438,10 +439,6 @@ class SegmentRows:
         return texts
 
 
-_encode_ref = msgspec.msgpack.Encoder().encode
+encode_ref = msgspec.msgpack.Encoder().encode
 decode_piece = msgspec.msgpack.Decoder(PieceRef).decode
 decode_file = msgspec.msgpack.Decoder(FileRef).decode
-
-
-def encode_ref(ref: PieceRef | FileRef) -> bytes:
-    return _encode_ref(ref)

@@ -2,20 +2,17 @@
 
     8s "TOPICSNP" | u32 version | u64 length | u64 xxh3 of the content | content
 
-The content is MessagePack, a list of (key, value), value nil where the key
-went. A base has every key, a delta those that changed; files are numbered in
-the order of their installation. In force is the newest base with all deltas
-after it. A file is written under a temporary name, synced, renamed, and the
-directory synced; only then does anything older go. So either the old or the
-new snapshot is in force, and installing one costs what changed: a new base is
-written when the deltas have outgrown the old one.
+The content is MessagePack, a list of (key, value); a nil value means that the key is gone. A base has every key, a
+delta those that changed; files are numbered in the order in which they were installed. The newest base and all deltas
+after it are in force. A file is written under a temporary name, synced and renamed, and the directory is synced; only
+then is anything older removed. So either the old or the new snapshot is in force, and installing one costs what
+changed: a new base is written when the deltas have outgrown the old one.
 
-This module knows nothing of what keys and values mean. All of it blocks; the
-caller runs it off the event loop.
+This module does not know what keys and values mean. All of it blocks; the caller runs it off the event loop.
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from struct import Struct as Layout
 
 import msgspec
@@ -46,7 +43,7 @@ class Snapshots:
 
     def load(self) -> dict[bytes, bytes] | None:
         """The snapshot in force; None if there never was one."""
-        names = [name for name in self._disk.names() if name.startswith(PREFIX) and not name.endswith(TEMPORARY)]
+        names = names_in(self._disk)
         bases = [name for name in names if name.endswith(BASE)]
         if not names:
             return None
@@ -108,12 +105,9 @@ class Snapshots:
         temporary = name + TEMPORARY
         if temporary in self._disk.names():
             self._disk.remove(temporary)
-        file = self._disk.create(temporary)
-        try:
+        with closing(self._disk.create(temporary)) as file:
             file.write(0, _HEADER.pack(_MAGIC, VERSION, len(content), xxh3_64_intdigest(content)) + content)
             file.sync()
-        finally:
-            file.close()
         self._disk.rename(temporary, name)
         self._number += 1
         self._chain.append((name, len(content)))
@@ -121,11 +115,8 @@ class Snapshots:
 
     def _read(self, name: str) -> bytes:
         path = f"{self._disk.path}/{name}"
-        file = self._disk.open(name, writable=False)
-        try:
+        with closing(self._disk.open(name, writable=False)) as file:
             data = file.read(0, file.size())
-        finally:
-            file.close()
         if len(data) < _HEADER.size:
             raise Damaged(path, len(data), "the snapshot is cut short")
         magic, version, size, checksum = _HEADER.unpack_from(data)
@@ -137,6 +128,11 @@ class Snapshots:
         if len(content) != size or xxh3_64_intdigest(content) != checksum:
             raise Damaged(path, _HEADER.size, "the snapshot does not match its checksum")
         return content
+
+
+def names_in(disk: Disk) -> list[str]:
+    """The snapshot files of a directory. They change whenever a snapshot is installed."""
+    return [name for name in disk.names() if name.startswith(PREFIX) and not name.endswith(TEMPORARY)]
 
 
 def _merge(items: dict[bytes, bytes], changed: Iterable[tuple[bytes, bytes | None]]) -> None:

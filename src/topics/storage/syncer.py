@@ -1,19 +1,18 @@
 """The helper process that calls fdatasync.
 
-`fdatasync` releases the GIL, but a thread that comes back from it waits for
-the GIL again while the event loop is busy. A process of its own does not.
+`fdatasync` releases the GIL, but a thread that returns from it waits for the GIL again while the event loop is busy. A
+process of its own does not.
 
-Owned here: what is said over the socket, and the helper's half of the talk.
-`files.py` starts the helper, with its end of a Unix socket pair as stdin:
+Owned here: the protocol on the socket, and the helper's half of the talk. `processes.py` starts the helper, with its
+end of a Unix socket pair as stdin:
 
     request   kind u8 · file number u64        the first SYNC of a file carries its descriptor (SCM_RIGHTS)
     answer    errno i32                        0 = done; one per request, in the order of the requests
 
-The helper keeps a file's descriptor until FORGET, or until a sync of it
-fails. It ends when the other end of the socket closes, also by a kill.
+The helper keeps a file's descriptor until FORGET, or until a sync of the file fails. It ends when the other end of the
+socket closes, also when its server is killed.
 
-This file runs as a script under `python -I -S`: it imports nothing of the
-package, and little else, so that it starts fast.
+This file runs as a script under `python -I -S`: it imports nothing of the package, and little else, to start fast.
 """
 
 import errno

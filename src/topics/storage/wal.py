@@ -1,56 +1,44 @@
 """The write-ahead log: frames in, positions out, and word when a position is written or synced.
 
-Everything runs on the event loop. `append` buffers a frame and knows its
-position at once; all frames of one turn of the loop go out in one write, at
-the end of the turn; one sync at a time runs off the loop, and what gathers
-meanwhile shares the next one. No timer is involved (ST3).
+Everything runs on the event loop. `append` buffers a frame and knows its position at once; all frames of one turn of
+the loop go out in one write, at the end of the turn; one sync at a time runs off the loop, and what gathers meanwhile
+shares the next one. No timer is involved (ST3).
 
-Space is written ahead as zeros, so a full disk is met in `append`, before
-anything has changed. A write or sync that fails all the same fails every
-frame that was waiting for it; the log then goes on in a fresh file, which
-says from where on earlier frames do not count; what was acked already is its
-first frame (payloads may be joined), so that it is in force with all of that
-or not at all. If even that fails the log is read-only (ST4).
+Space is written ahead as zeros, so `append` meets a full disk before anything has changed. If a write or sync fails all
+the same, every frame that waited for it fails. The log then goes on in a fresh file, which says from where on earlier
+frames do not count. What was acked already is the first frame of that file (payloads may be joined), so the file is in
+force with all of it or not at all. If even that fails, the log is read-only (ST4).
 
-Who is called back, and when (ST17). Whoever appends, flushes or rolls may be
-in the middle of a change, and the log itself is while it rolls. So a write or
-a sync only notes who is due and whether it failed; `_end_turn` acts on that,
-as the last thing of a turn of the event loop that is the log's own. An answer,
-and whatever it sets off, finds the log whole: `written`, `end` and the buffer
-agree, and the state was rebuilt before anyone hears of a failure. Only someone
-who asks for what is true already is answered within the call.
+Who is called back, and when (ST17). Whoever appends, flushes or rolls may be in the middle of a change, and so is the
+log itself while it rolls. So a write or a sync only notes who is due and whether it failed; `_end_turn` acts on that,
+as the last thing in a turn of the event loop that is the log's own. An answer, and whatever it sets off, finds the log
+whole: `written`, `end` and the buffer agree, and the state is rebuilt before anyone hears of a failure.
 
 Invariants
-- The buffer ends at `end`. It starts at `written` or, while a roll holds it
-  back, behind the first frame of the new file.
+- The buffer ends at `end`. It starts at `written` or, while a roll holds it back, behind the new file's first frame.
 - A frame is written to the file, and at the position, that it was encoded for.
-- Between a failure and the turn that deals with it no frame is taken.
+- Between a failure and the turn that deals with it, no frame is taken.
 """
 
 import asyncio
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
-from contextlib import closing, suppress
-from functools import partial
-from heapq import heappop, heappush
-from itertools import count
 
 from topics.clock import Clock
 from topics.errors import CommitFailed
-from topics.storage import frames
+from topics.storage import frames, log_files
 from topics.storage.disk import Disk, File
-from topics.storage.log_files import name_of
+from topics.storage.progress import READ_ONLY, Callback, Progress, settle
+
+__all__ = ["Callback", "Wal", "settle"]
 
 AHEAD_BYTES = 1024 * 1024  # zeros written at a time
-UNSYNCED_BYTES_MAX = 8 * 1024 * 1024  # more than this is synced without being asked
+UNSYNCED_BYTES_MAX = 8 * 1024 * 1024  # more than this is synced unasked
 QUEUE_BYTES_MAX = 64 * 1024 * 1024  # frames that may wait for the disk
 FSYNC_BUCKETS_US = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
 
 logger = logging.getLogger("topics.wal")
-
-Callback = Callable[[CommitFailed | None], None]
 
 
 class Counters:
@@ -76,17 +64,14 @@ class Counters:
         self.fsync_buckets[index] += 1
 
 
-class Wal:
-    """The log's writing end. `written` and `synced` are positions: everything below them is."""
+class Wal(Progress):
+    """The log's writing end."""
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
+        super().__init__()
         self._disk = disk
         self._clock = clock
         self.counters = Counters()
-        self.is_read_only = False
-        self.written = 0
-        self.synced = 0
-        self.end = 0  # position of the next frame
         self.bytes_since_roll = 0
         self.bytes_appended = 0  # since the start
         self.on_progress: Callable[[], None] = lambda: None  # `written` or `synced` has moved
@@ -96,50 +81,29 @@ class Wal:
         self._ahead = 0  # offset up to which the file was filled with zeros
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
-        self._unsynced: deque[tuple[int, int, int]] = deque()  # position, end, what must be synced for its ack
-        self._written_waiters: list[Callback] = []
-        self._synced_waiters: list[tuple[int, int, Callback]] = []  # a heap by position, in the order of coming
-        self._waits = count()
-        self._sync_wanted = 0  # what lies below this position is to be synced as soon as it is written
-        self._due: list[Callback] = []  # what they waited for is true; they are told at the end of a turn
         self._failure: OSError | None = None  # dealt with at the end of a turn
         self._is_flush_scheduled = False
         self._is_end_scheduled = False
         self._is_held = False
         self._sync_task: asyncio.Task[None] | None = None
-        self.generation = 0  # of the file; a sync that ends for an earlier one is ignored
+        self.generation = 0  # rises with each failure; the end of a sync from before is ignored
         self._creating = threading.Lock()  # a file is created by a roll, off the loop, or after a failure, on it
-        self._refusal: str | None = None  # why no frame is taken any more
+        self._refusal: str | None = None  # why no more frames are taken
 
     # --- files
 
-    def begin(self, number: int, payload: bytes, synced: int) -> None:
-        """Start the first file of this run; its first frame holds `payload`. Blocking.
+    def begin(self, number: int, payload: bytes, synced: int, cut: int = 0) -> None:
+        """Go on in file `number`, whose first frame holds `payload`. Blocking.
 
-        Earlier files are synced, and end at `synced`.
+        Earlier files are synced, and end at `synced`. Their frames from `cut` on do not count; 0 = all count.
         """
         self.synced = synced
-        self._start_file(number, 0, payload)
-
-    def _start_file(self, number: int, cut: int, payload: bytes) -> None:
-        file, start = self._create(number, cut)
-        frame = frames.encode_frame(payload, start, self.synced)
+        file, start = log_files.create(self._disk, number, cut, AHEAD_BYTES)
+        frame = frames.encode_frame(payload, start, synced)
         file.write(frames.offset_of(start), frame)
         file.sync()
         self._append_to(file, number, start + len(frame))
         self.written = self.synced = self.end
-
-    def _create(self, number: int, cut: int) -> tuple[File, int]:
-        """A new file, not started yet, and the position of its first frame. Its directory entry is durable (ST5)."""
-        name = name_of(number)
-        if name in self._disk.names():
-            self._disk.remove(name)
-        file = self._disk.create(name)
-        header = frames.encode_header(frames.FileHeader(number, self._disk.boot_id, cut))
-        file.write(0, header + bytes(AHEAD_BYTES))
-        file.sync()
-        self._disk.sync_directory()
-        return file, frames.position_of(number, len(header))
 
     def _append_to(self, file: File, number: int, position: int) -> None:
         """Frames go to `file` from now on, the next one at `position`."""
@@ -152,12 +116,12 @@ class Wal:
         """Go on in a new file. Gives the position at which it starts; everything below it is synced."""
         generation, number, old = self.generation, self._number + 1, self._file
         if old is None or self.is_read_only:
-            raise CommitFailed("the log is read-only after a failure of the disk")
+            raise CommitFailed(READ_ONLY)
 
         def create() -> tuple[File, int]:
             with self._creating:
                 self._check_generation(generation)
-                return self._create(number, 0)
+                return log_files.create(self._disk, number, 0, AHEAD_BYTES)
 
         file, start = await self._disk.run(create)
         try:
@@ -212,7 +176,7 @@ class Wal:
             raise CommitFailed("the log failed meanwhile")
 
     async def warm_up(self) -> None:
-        """Sync once off the loop, so that whatever that takes to get going is there for the first commit."""
+        """Sync once off the loop, so that the first commit does not wait for a helper to start."""
         assert self._file is not None
         await self._disk.sync(self._file)
 
@@ -224,17 +188,12 @@ class Wal:
     # --- appending
 
     @property
-    def queue_depth(self) -> int:
-        """Commits that wait for the disk."""
-        return len(self._written_waiters) + len(self._synced_waiters)
-
-    @property
     def fill(self) -> float:
-        """How much waits to be written, as a part of what may wait."""
+        """How much waits to be written, as a fraction of what may wait."""
         return self._buffered_bytes / QUEUE_BYTES_MAX
 
     def refuse(self, why: str) -> None:
-        """Take no frame any more."""
+        """Take no more frames."""
         self._refusal = why
 
     def append(self, payload: bytes, needs_sync: bool, depends_on: int = 0) -> int:
@@ -287,7 +246,7 @@ class Wal:
         self._end_turn()
 
     def flush(self) -> None:
-        """Write what is buffered, unless a roll holds it back. Who waits for that is told in a later turn."""
+        """Write what is buffered, unless a roll holds it back. Waiters are told in a later turn."""
         if self._buffer and not self._is_held:
             self._write_buffer()
             self._end_turn_soon()
@@ -310,16 +269,10 @@ class Wal:
         if self._needs_sync or self.written - self.synced > UNSYNCED_BYTES_MAX:
             self.start_sync()
 
-    def _written_to(self, position: int) -> None:
-        self.written = position
-        if position == self.end:
-            self._due += self._written_waiters
-            self._written_waiters = []
-
     # --- turns of the log's own
 
     def _end_turn_soon(self) -> None:
-        """The caller may be in the middle of something: a turn of its own follows."""
+        """Schedule a turn of the log's own: the caller may be in the middle of something."""
         if not self._is_end_scheduled:
             self._is_end_scheduled = True
             asyncio.get_running_loop().call_soon(self._end_turn_later)
@@ -329,52 +282,14 @@ class Wal:
         self._end_turn()
 
     def _end_turn(self) -> None:
-        """Tell those who are due, and deal with a failure. Nobody but the event loop may be further up the stack."""
+        """Tell those who are due, and deal with a failure. Only the event loop may be further up the stack."""
         due, self._due = self._due, []
         _call_back(due, None)
         self.on_progress()
         if self._failure is not None:
             self._fail(self._failure)
 
-    # --- waiting
-
-    def when_written(self, callback: Callback) -> None:
-        """Call back when everything appended so far is written, or has failed; at once if it is."""
-        if self.written >= self.end:
-            callback(None)
-        else:
-            self._written_waiters.append(callback)
-
-    def when_synced(self, position: int, callback: Callback) -> None:
-        """Call back when everything below `position` is synced, or has failed; at once if it is."""
-        if self.synced >= position:
-            callback(None)
-        elif self.is_read_only:
-            callback(CommitFailed("the log is read-only after a failure of the disk"))
-        else:
-            heappush(self._synced_waiters, (position, next(self._waits), callback))
-            if self.written >= position:
-                self.start_sync()
-
-    async def wait_written(self) -> None:
-        """Wait until everything appended so far is written."""
-        waiter = asyncio.get_running_loop().create_future()
-        self.when_written(partial(settle, waiter))
-        await waiter
-
-    async def wait_synced(self, position: int) -> None:
-        """Wait until everything below `position` is synced."""
-        waiter = asyncio.get_running_loop().create_future()
-        self.when_synced(position, partial(settle, waiter))
-        await waiter
-
-    def want_synced(self, position: int) -> None:
-        """Sync everything below `position`, which is about to be written, without anyone waiting for it."""
-        self._sync_wanted = max(self._sync_wanted, position)
-
-    @property
-    def _needs_sync(self) -> bool:
-        return self._sync_wanted > self.synced or bool(self._synced_waiters)
+    # --- syncing
 
     def start_sync(self) -> None:
         """Sync what is written, now or as soon as the sync that runs is over."""
@@ -401,21 +316,10 @@ class Wal:
             self.start_sync()
         self._end_turn()
 
-    def _synced_to(self, position: int) -> None:
-        if position <= self.synced:
-            return
-        self.synced = position
-        unsynced = self._unsynced
-        while unsynced and unsynced[0][1] <= position:
-            unsynced.popleft()
-        waiters = self._synced_waiters
-        while waiters and waiters[0][0] <= position:
-            self._due.append(heappop(waiters)[2])
-
     # --- failing
 
     def _fail_soon(self, error: OSError, generation: int) -> None:
-        """The log has failed, unless it did so before and goes on in another file by now."""
+        """Note a failure of the log, unless the log has failed before and goes on in another file by now."""
         if generation == self.generation and self._failure is None:
             self._failure = error
             self._end_turn_soon()
@@ -428,7 +332,7 @@ class Wal:
     def _fail(self, error: OSError) -> None:
         """Fail every commit that waits, and go on in a fresh file, or latch read-only (ST4).
 
-        The state is rebuilt first: whoever hears that it failed finds the one that holds.
+        The state is rebuilt first: whoever hears of the failure finds the state that holds.
         """
         logger.error("the log failed: %s; what waited for it is refused", error)
         self._failure = None
@@ -437,58 +341,30 @@ class Wal:
             position for position, end, needed in self._unsynced if needed > self.synced or end > self.written
         )
         kept = [(position, end) for position, end, _ in self._unsynced if position not in void]
-        waiters = [*self._written_waiters, *(waiter for _, _, waiter in sorted(self._synced_waiters))]
-        self._written_waiters, self._synced_waiters = [], []
-        self._buffer, self._buffered_bytes, self._sync_wanted = [], 0, 0
+        waiters = self._take_waiters()
+        self._buffer, self._buffered_bytes = [], 0
         self._unsynced.clear()
         failed = self._file
         try:
-            payload = b"".join([self._payload(position, end) for position, end in kept])
+            payload = b"".join([log_files.read_payload(self._disk, position, end) for position, end in kept])
             with self._creating:
-                self._start_file(frames.number_of(self.written) + 1, self.synced, payload)
+                self.begin(frames.number_of(self.written) + 1, payload, self.synced, cut=self.synced)
         except OSError as second:
             logger.critical("the log cannot go on in a new file: %s; it is read-only from now on", second)
             self.is_read_only = True
-            self._refusal = "the log is read-only after a failure of the disk"
+            self._refusal = READ_ONLY
             self.end = self.written
-            self._mark_void(void)
+            log_files.mark_void(self._disk, void)
         if failed is not None and failed is not self._file:
             failed.close()
         self.on_failure(void)
         _call_back(waiters, CommitFailed(f"the disk failed: {error}"))
 
-    def _payload(self, position: int, end: int) -> bytes:
-        """Read back the payload of a frame that was written."""
-        file = self._disk.open(name_of(frames.number_of(position)), writable=False)
-        try:
-            return file.read(frames.offset_of(position), end - position)[frames.FRAME_OVERHEAD_BYTES :]
-        finally:
-            file.close()
-
-    def _mark_void(self, void: frozenset[int]) -> None:
-        """Try to keep frames whose commit failed from ever being replayed; if it fails, a first part of them may be."""
-        with suppress(OSError):
-            for position in sorted(void, reverse=True):
-                with closing(self._disk.open(name_of(frames.number_of(position)))) as file:
-                    file.write(frames.offset_of(position), frames.void_mark())
-            for number in {frames.number_of(position) for position in void}:
-                with closing(self._disk.open(name_of(number))) as file:
-                    file.sync()
-
 
 def _call_back(callbacks: list[Callback], failure: CommitFailed | None) -> None:
-    """Call each; the failure of one must not keep the others from hearing."""
+    """Call each one; if one fails, the others are still told."""
     for callback in callbacks:
         try:
             callback(failure)
         except Exception:
             logger.exception("whoever waited for the log could not be told")
-
-
-def settle(waiter: "asyncio.Future[None]", failure: CommitFailed | None) -> None:
-    if waiter.done():
-        return
-    if failure is None:
-        waiter.set_result(None)
-    else:
-        waiter.set_exception(failure)

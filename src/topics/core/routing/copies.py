@@ -17,8 +17,9 @@ from msgspec import Raw
 
 from topics.core.entries import Forwarded, Stamp
 from topics.core.topic.log import Log
-from topics.core.topic.parts import Chunk, Columns, Part
+from topics.core.topic.parts import Chunk, Part
 from topics.core.topic.records import NO_META, Batch, Body, RecordIn, decode_body, meta_of
+from topics.model import Columns
 
 STAMP_KEY = "_topics_router"
 MERGED_MIN = 8  # bodies with fewer records are merged if there are as many of them

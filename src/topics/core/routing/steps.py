@@ -14,10 +14,10 @@ from topics.core.entries import AnyEntry, Appended, Evicted, Forwarded, Forwardi
 from topics.core.routing.copies import Copier, HopRun, hops_between
 from topics.core.routing.table import HOPS_MAX, Router, holes
 from topics.core.state import State, Topic
-from topics.core.topic.parts import PAGE_ROWS, Chunk, Columns, Part, Sealed
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed
 from topics.core.topic.records import Batch
 from topics.errors import Refusal
-from topics.model import TagMatch
+from topics.model import Columns, TagMatch
 
 STEP_RECORDS: Final = 1024  # copied in one step
 STEP_BYTES: Final = 1024 * 1024  # the same; a single record may be larger
@@ -170,7 +170,7 @@ class Picker:
                     return
                 self.reached = part.seq_at(upto - 1)
                 self._rows_left -= upto - first
-                if self._rows_left <= 0 or (self.runs and isinstance(part, Sealed)):
+                if self._rows_left <= 0 or (self.runs and not isinstance(part, Chunk)):
                     return
                 first = upto
         self.reached = max(after, stop)

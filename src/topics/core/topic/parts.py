@@ -1,156 +1,27 @@
-"""Parts: runs of a topic's records, in memory or sealed, and their rendered pages.
+"""Parts: runs of a topic's records, in memory or sealed.
 
-A topic's records lie in parts, sorted by seq. A `Chunk` keeps the bodies of
-writes as they were received; a `Sealed` part stands for rows of a segment and
-keeps nothing per record. Rows are numbered from 0 within their part.
-
-A `Page` holds up to PAGE_ROWS records of a part as the JSON text that readers
-get, for one projection; it is made on first use and kept in the `Cache`.
-Reading is slicing pages. Nothing here does I/O: a page of a sealed part that
-is not cached raises `ColdPage`, and whoever owns the files loads it.
+A topic's records lie in parts, sorted by seq. A `Chunk` keeps the bodies of writes as they were received; a `Sealed`
+part, a piece of a segment, keeps nothing per record: storage has the class, here is the protocol that both sides know.
+Rows are numbered from 0 within their part. A part has the totals of its live records; which those are, the log knows.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from itertools import accumulate, product, repeat
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from operator import sub
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import Raw, Struct
 
 from topics.core.topic.records import NO_META, Body, RecordIn, decode_body, meta_of
-from topics.model import TagMatch
+from topics.model import Columns, TagMatch
 
 T = TypeVar("T")
 
 PAGE_ROWS = 1024
 CHUNK_BYTES = 1024 * 1024  # a chunk takes no further write beyond this size
-PAGE_OVERHEAD_BYTES = 400
 FOLDED_BODY_BYTES_MAX = 4096  # larger ones stay apart
-
-
-class Projection(NamedTuple):
-    """Which optional fields a reader wants."""
-
-    tags: bool = False
-    meta: bool = True
-    data: bool = True
-    node: bool = True
-
-
-class _Out(Struct, gc=False):
-    """A record as readers get it, in the order of its fields."""
-
-    seq: int = field(name="$seq")
-    ts: int = field(name="$ts")
-    node: str | UnsetType = field(name="$node", default=UNSET)
-    tag: str | UnsetType = field(name="$tag", default=UNSET)
-    data: Raw | UnsetType = UNSET
-    meta: Raw | UnsetType = UNSET
-
-
-_encode_lines = msgspec.json.Encoder().encode_lines
-
-
-Texts = list[str | None] | None  # one per row; None: no row has one
-
-
-class Columns(NamedTuple):
-    """Some rows of a part, decoded. `data` and `meta` are JSON texts."""
-
-    seqs: Sequence[int]
-    ts: Sequence[int]
-    nodes: Texts
-    tags: Texts
-    metas: list[Raw | None] | None
-    datas: list[Raw]
-
-    def select(self, runs: Sequence[tuple[int, int]]) -> "Columns":
-        """Only the rows in `runs`."""
-        return Columns(*(None if column is None else _select(column, runs) for column in self))  # type: ignore[arg-type]
-
-
-def _select(column: Sequence[Any], runs: Sequence[tuple[int, int]]) -> Sequence[Any]:
-    return [value for start, stop in runs for value in column[start:stop]]
-
-
-class Page:
-    """Rendered records of rows `start` .. of a part: their texts joined by commas, and where each ends."""
-
-    __slots__ = ("ends", "nodes", "start", "tags", "text")
-
-    def __init__(self, start: int) -> None:
-        self.start = start
-        self.text = bytearray()  # "{…},{…}," : every record with its comma
-        self.ends = array("I")  # end of each record's text, its comma included
-        self.nodes: list[str | None] | None = None  # None: no record here has one
-        self.tags: list[str | None] | None = None
-
-    @property
-    def count(self) -> int:
-        return len(self.ends)
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.text) + 4 * len(self.ends) + PAGE_OVERHEAD_BYTES
-
-    def extend(self, columns: Columns, projection: Projection) -> None:
-        """Render further rows at the end."""
-        lines = _encode_lines(_rendered(columns, projection))
-        base, count = len(self.text), len(self.ends)
-        lengths = [len(line) + 1 for line in lines.split(b"\n")]
-        lengths.pop()
-        self.text += lines.replace(b"\n", b",")
-        self.ends.extend(accumulate(lengths[1:], initial=base + lengths[0]))
-        self.nodes = _extended(self.nodes, count, columns.nodes, len(columns.datas))
-        self.tags = _extended(self.tags, count, columns.tags, len(columns.datas))
-
-    def slice(self, start: int, stop: int) -> bytes:
-        """Rows start..stop of the part, joined by commas, without a last one."""
-        first, last = start - self.start, stop - self.start - 1
-        begin = self.ends[first - 1] if first else 0
-        with memoryview(self.text) as text:
-            return bytes(text[begin : self.ends[last] - 1])
-
-
-def _rendered(columns: Columns, projection: Projection) -> list[_Out]:
-    seqs, timestamps, nodes, tags, metas, datas = columns
-    if not projection.tags:
-        tags = None
-    if not projection.node:
-        nodes = None
-    if not projection.meta or not projection.data:
-        metas = None
-    if nodes is None and tags is None and metas is None and projection.data:
-        return [_Out(seq, ts, UNSET, UNSET, data) for seq, ts, data in zip(seqs, timestamps, datas, strict=True)]
-    return [
-        _Out(seq, ts, node, tag, data, meta)
-        for seq, ts, node, tag, data, meta in zip(
-            seqs,
-            timestamps,
-            _or_unset(nodes),
-            _or_unset(tags),
-            datas if projection.data else repeat(UNSET),
-            _or_unset(metas),
-            strict=False,
-        )
-    ]
-
-
-def _or_unset(column: Sequence[T | None] | None) -> Iterable[T | UnsetType]:
-    return repeat(UNSET) if column is None else [UNSET if value is None else value for value in column]
-
-
-def _extended(present: Texts, count: int, added: Texts, added_count: int) -> Texts:
-    """A column of `count` rows with `added_count` more; it stays None as long as no row has a value."""
-    if present is None and added is None:
-        return None
-    column: list[str | None] = [None] * count if present is None else present
-    column += [None] * added_count if added is None else added
-    return column
 
 
 class ChunkImage(Struct, array_like=True, frozen=True):
@@ -227,7 +98,7 @@ class Chunk:
             self._tag_order = None
 
     def fold(self) -> None:
-        """No further write comes: keep small bodies as one, a Python object costs more than many of them."""
+        """Take no further write, and keep small bodies as one: a Python object costs more than many of them."""
         self.is_closed = True
         if self._ends is None and len(self.bodies) > 1 and self.body_bytes < FOLDED_BODY_BYTES_MAX * len(self.bodies):
             self._ends = array("I", accumulate(map(len, self.bodies)))
@@ -240,7 +111,7 @@ class Chunk:
 
     @classmethod
     def from_image(cls, image: ChunkImage, body: memoryview) -> "Chunk":
-        """A chunk whose rows can be decoded, and no more than that; `body` is all its bodies, joined."""
+        """A chunk whose rows can be decoded, but nothing else; `body` is all its bodies, joined."""
         chunk = cls(image.first)
         chunk.count, chunk.has_tags, chunk.bodies, chunk.is_closed = image.count, image.has_tags, [body], True
         chunk._ends = array("I", image.ends)
@@ -339,151 +210,23 @@ def _metas(records: Sequence[RecordIn]) -> list[Raw | None] | None:
     return None if metas.count(NO_META) == len(metas) else _column([meta_of(r) for r in records])
 
 
-class SealedRows(Protocol):
-    """What a segment offers of its rows; the storage side has it. Rows are those sealed, dead ones left out."""
+class Sealed(Protocol):
+    """Records in a segment; the storage side has them. Its rows are all those that were sealed, dead ones too."""
 
-    @property
-    def count(self) -> int: ...
-    @property
-    def has_tags(self) -> bool: ...
+    first: int
+    last: int
+    count: int
+    live_count: int
+    live_bytes: int
+    has_tags: bool
+
     def seq_at(self, row: int) -> int: ...
     def row_from(self, seq: int) -> int: ...
     def bytes_before(self, row: int) -> int: ...
     def ts_at(self, row: int) -> int: ...
     def row_after_ts(self, ts: int) -> int: ...
-    def columns(self, start: int, stop: int) -> tuple[Any, ...]: ...  # in the order of Columns
+    def columns(self, start: int, stop: int) -> Columns: ...
     def matching(self, match: TagMatch) -> list[int]: ...
 
 
-class Sealed:
-    """Records in a segment. Keeps nothing per record."""
-
-    __slots__ = ("first", "flagged", "last", "live_bytes", "live_count", "sealed")
-
-    def __init__(self, first: int, last: int, sealed: SealedRows, live_count: int, live_bytes: int) -> None:
-        self.first = first
-        self.last = last
-        self.sealed = sealed
-        self.live_count = live_count
-        self.live_bytes = live_bytes
-        self.flagged = 0  # rows that were dead when delete flags were last set in the segment; -1 = not known
-
-    @property
-    def count(self) -> int:
-        return self.sealed.count
-
-    @property
-    def has_tags(self) -> bool:
-        return self.sealed.has_tags
-
-    def seq_at(self, row: int) -> int:
-        return self.sealed.seq_at(row)
-
-    def row_from(self, seq: int) -> int:
-        return self.sealed.row_from(seq)
-
-    def bytes_before(self, row: int) -> int:
-        return self.sealed.bytes_before(row)
-
-    def ts_at(self, row: int) -> int:
-        return self.sealed.ts_at(row)
-
-    def row_after_ts(self, ts: int) -> int:
-        return self.sealed.row_after_ts(ts)
-
-    def columns(self, start: int, stop: int) -> Columns:
-        return Columns(*self.sealed.columns(start, stop))
-
-    def matching(self, match: TagMatch) -> list[int]:
-        return self.sealed.matching(match)
-
-
 Part = Chunk | Sealed
-JOB = Projection(tags=True, node=False)  # what a worker gets of a record
-_PROJECTIONS = [*(Projection(*flags) for flags in product((False, True), repeat=3)), JOB]
-
-
-class ColdPage(Exception):
-    """A page of a sealed part that is not cached; `Cache.load` brings it in."""
-
-    def __init__(self, part: Sealed, number: int, projection: Projection) -> None:
-        super().__init__()
-        self.part = part
-        self.number = number
-        self.projection = projection
-
-    @property
-    def page(self) -> tuple[Sealed, int]:
-        """Which page it is."""
-        return self.part, self.number
-
-    @property
-    def key(self) -> Hashable:
-        """The same for all that lack the same."""
-        return self.part, self.number, self.projection
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Where in the topic it is: pages with higher seqs have higher places."""
-        return self.part.first, self.number
-
-    def rows(self) -> tuple[int, int]:
-        """The rows of the page, as start and stop."""
-        start = self.number * PAGE_ROWS
-        return start, min(self.part.count, start + PAGE_ROWS)
-
-
-class Cache:
-    """Rendered pages, the least recently used dropped first when they exceed `bytes_max`."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.size_bytes = 0
-        self._pages: OrderedDict[tuple[Part, int, Projection], Page] = OrderedDict()
-
-    def page(self, part: Part, row: int, projection: Projection) -> Page:
-        """The page of `part` that holds `row`, complete as of now."""
-        number = row // PAGE_ROWS
-        key = (part, number, projection)
-        page = self._pages.get(key)
-        if page is None:
-            if isinstance(part, Sealed):
-                raise ColdPage(part, number, projection)
-            page = self._pages[key] = Page(number * PAGE_ROWS)
-            self.size_bytes += page.size_bytes
-        else:
-            self._pages.move_to_end(key)
-        stop = min(part.count, page.start + PAGE_ROWS)
-        if page.start + page.count < stop:
-            before = page.size_bytes
-            page.extend(part.columns(page.start + page.count, stop), projection)
-            self.size_bytes += page.size_bytes - before
-            self._shrink()
-        return page
-
-    def load(self, cold: ColdPage, columns: Columns) -> None:
-        """Take in the rows of a page that was cold."""
-        key = (cold.part, cold.number, cold.projection)
-        if key not in self._pages:
-            page = Page(cold.number * PAGE_ROWS)
-            page.extend(columns, cold.projection)
-            self._pages[key] = page
-            self.size_bytes += page.size_bytes
-            self._shrink()
-
-    def forget(self, part: Part) -> None:
-        """Drop the pages of a part that is no longer read."""
-        for number in range(part.count // PAGE_ROWS + 1):
-            for projection in _PROJECTIONS:
-                page = self._pages.pop((part, number, projection), None)
-                if page is not None:
-                    self.size_bytes -= page.size_bytes
-
-    def clear(self) -> None:
-        self._pages.clear()
-        self.size_bytes = 0
-
-    def _shrink(self) -> None:
-        while self.size_bytes > self.bytes_max and len(self._pages) > 1:
-            _, page = self._pages.popitem(last=False)
-            self.size_bytes -= page.size_bytes

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from topics.core.topic.log import Log
-from topics.core.topic.parts import PAGE_ROWS, Cache, ColdPage, Page, Part, Projection
+from topics.core.topic.pages import Cache, ColdPage, Page, Projection
+from topics.core.topic.parts import PAGE_ROWS, Part
 from topics.model import EXAMINED_MIN, Reason, TagMatch, Tombstone
 
 NO_NODES: frozenset[str] = frozenset()
@@ -76,9 +77,9 @@ def _opening(log: Log, query: Query, epoch: int) -> tuple[Tombstone | None, int]
     first = after + 1
     if first < log.floor:
         reason: Reason = "mixed"
-        if log.ttl_hi < first:
+        if log.expired_last < first:
             reason = "cap"
-        elif log.cap_hi < first:
+        elif log.evicted_last < first:
             reason = "ttl"
         return Tombstone(first, earliest - 1, reason, earliest - first, earliest, head), earliest - 1
     for gap in log.gaps:

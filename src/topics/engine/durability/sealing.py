@@ -1,19 +1,17 @@
 """Sealing: rows in memory become the bytes of segment files, in a process of its own if there are many.
 
-Decoding bodies and building columns is pure Python, about as much work as
-taking the records in. Done by the server's process it would halve what that
-takes in; so a helper process does it. It is given bodies, gives back the
-image of a file, and touches nothing but the segments it is told to read.
-A small job is done on the spot, and so is every job while no helper starts.
+Decoding bodies and building columns is pure Python, about as much work as taking the records in. In the server's
+process it would halve the rate of writes, so a helper process does it. The helper gets bodies, gives back the image of
+a file, and touches nothing but the segments that it is told to read. Small checkpoints are sealed on the spot, and so
+are all others if no helper can be started.
 
-Owned here: which rows go into which file, the talk with the helper, and the
-helper's half of it. What is said over the socket:
+Owned here: which rows go into which file, and both halves of the talk with the helper:
 
-    request   u32 length · Job in MessagePack · the bodies, one after the other
-    answer    u32 length · Done in MessagePack · the image
+    request   u32 length · SealingTask in MessagePack · the bodies, one after the other
+    answer    u32 length · SealingDone in MessagePack · the image
 
-This file also runs as the helper's script; it is given the module search path
-before it imports anything of the package.
+This file also runs as the helper's script; it is given the module search path before it imports anything of the
+package.
 """
 
 import socket
@@ -34,22 +32,23 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from topics.core.topic.parts import PAGE_ROWS, Chunk, ChunkImage, Columns, Part, Sealed
+from topics.core.topic.parts import PAGE_ROWS, Chunk, ChunkImage, Part
+from topics.model import Columns
 from topics.storage import segments
-from topics.storage.disk import Disk, HelperProcess, RealDisk, WorkThread
-from topics.storage.segments import FileRef, Piece, PieceRef, SegmentFile, SegmentRows
+from topics.storage.disk import Disk, RealDisk
+from topics.storage.processes import HelperProcess, WorkThread
+from topics.storage.segments import FileRef, PieceBuilder, PieceRef, Runs, SegmentFile, SegmentPiece
 
-PACKAGE_ROOT = str(Path(__file__).parent.parent)
-JOB_BYTES_MIN = 4 * 1024 * 1024  # less than this is sealed on the spot
+PACKAGE_ROOT = str(Path(__file__).parents[3])
+LARGE_BYTES_MIN = 4 * 1024 * 1024  # a checkpoint of less is sealed on the spot
 BUFFERS_MAX = 512  # given to one system call
 
 logger = logging.getLogger("topics.engine.durability.sealing")
 
-Runs = list[tuple[int, int]]  # of rows, start and stop
 _LENGTH = struct.Struct("=I")
 
 
-class Rows(Struct):
+class PartRows(Struct):
     """Some rows of a part."""
 
     part: Part
@@ -60,13 +59,13 @@ class PiecePlan(Struct):
     """What goes into one piece of a segment."""
 
     topic: int
-    rows: list[Rows]
+    rows: list[PartRows]
     count: int = 0
     size_bytes: int = 0
 
 
-class RowsJob(Struct, array_like=True):
-    """The same as `Rows` for another process: either a chunk, whose bodies follow, or a piece of a file."""
+class SentRows(Struct, array_like=True):
+    """`PartRows` for another process: either of a chunk, whose bodies follow, or of a piece of a file."""
 
     runs: Runs
     chunk: ChunkImage | None
@@ -74,13 +73,17 @@ class RowsJob(Struct, array_like=True):
     piece: PieceRef | None
 
 
-class Job(Struct, array_like=True):
+class SealingTask(Struct, array_like=True):
+    """What the helper is asked for: the image of one segment."""
+
     number: int  # of the segment
-    pieces: list[tuple[int, list[RowsJob]]]  # topic, rows
+    pieces: list[tuple[int, list[SentRows]]]  # topic, rows
     bodies_bytes: int
 
 
-class Done(Struct, array_like=True):
+class SealingDone(Struct, array_like=True):
+    """The helper's answer; the image follows. `file` is None if it failed."""
+
     file: FileRef | None
     pieces: list[PieceRef]
     image_bytes: int
@@ -114,7 +117,7 @@ def _steps(runs: Runs) -> Iterator[tuple[int, int]]:
 
 def _add(piece: PiecePlan, part: Part, start: int, stop: int) -> None:
     if not piece.rows or piece.rows[-1].part is not part:
-        piece.rows.append(Rows(part, []))
+        piece.rows.append(PartRows(part, []))
     runs = piece.rows[-1].runs
     if runs and runs[-1][1] == start:
         runs[-1] = (runs[-1][0], stop)
@@ -124,11 +127,11 @@ def _add(piece: PiecePlan, part: Part, start: int, stop: int) -> None:
     piece.size_bytes += part.bytes_before(stop) - part.bytes_before(start)
 
 
-def encode(number: int, pieces: Iterable[tuple[int, Sequence[Rows]]]) -> Encoded:
+def encode(number: int, pieces: Iterable[tuple[int, Sequence[PartRows]]]) -> Encoded:
     """The image of segment `number`, and references to it and to its pieces."""
     built = []
     for topic, rows in pieces:
-        piece = Piece(topic)
+        piece = PieceBuilder(topic)
         for some in rows:
             for columns in _columns(some):
                 piece.extend(columns)
@@ -136,7 +139,7 @@ def encode(number: int, pieces: Iterable[tuple[int, Sequence[Rows]]]) -> Encoded
     return segments.encode(number, built)
 
 
-def _columns(rows: Rows) -> Iterator[Columns]:
+def _columns(rows: PartRows) -> Iterator[Columns]:
     """The rows, decoded a page at a time: a body is decoded once, however many of its rows are left out."""
     part, runs = rows.part, rows.runs
     index = 0
@@ -170,7 +173,7 @@ class Sealer:
         return None if self._helper is None else self._helper.pid
 
     async def encode(self, number: int, pieces: Sequence[PiecePlan], *, is_large: bool) -> Encoded:
-        """The image of segment `number`. `is_large`: it is part of a large job."""
+        """The image of segment `number`. `is_large`: it is part of a large checkpoint."""
         if is_large and isinstance(self._disk, RealDisk) and not self._has_failed:
             if self._thread is None:
                 self._thread = WorkThread("topics-sealing")
@@ -183,7 +186,7 @@ class Sealer:
         return await self._disk.run(lambda: encode(number, [(piece.topic, piece.rows) for piece in pieces]))
 
     def close(self) -> None:
-        """End the helper. No job may be under way."""
+        """End the helper. No task may be under way."""
         if self._thread is not None:
             self._thread.close()
         self._end_helper()
@@ -194,36 +197,36 @@ class Sealer:
             self._helper = None
 
     def _ask(self, number: int, pieces: Sequence[PiecePlan]) -> Encoded:
-        """Let the helper do it. Blocking."""
+        """Let the helper make the image. Blocking."""
         if self._helper is None:
             self._helper = HelperProcess(["-I", __file__, self._disk.path])
             self._helper.socket.sendall("\0".join([*filter(None, sys.path), PACKAGE_ROOT]).encode() + b"\n")
         connection = self._helper.socket
         bodies: list[bytes | memoryview] = []
-        jobs = [(piece.topic, [_job(rows, bodies) for rows in piece.rows]) for piece in pieces]
-        job = _encode_message(Job(number, jobs, sum(map(len, bodies))))
-        _send(connection, [_LENGTH.pack(len(job)), job, *bodies])
+        sent = [(piece.topic, [_sent(rows, bodies) for rows in piece.rows]) for piece in pieces]
+        task = _encode_message(SealingTask(number, sent, sum(map(len, bodies))))
+        _send(connection, [_LENGTH.pack(len(task)), task, *bodies])
         done = _decode_done(_received(connection, _length(connection)))
         if done.file is None:
             raise OSError(f"segment {number}: {done.failure}")
         return _received(connection, done.image_bytes), done.file, done.pieces
 
 
-def _job(rows: Rows, bodies: list[bytes | memoryview]) -> RowsJob:
+def _sent(rows: PartRows, bodies: list[bytes | memoryview]) -> SentRows:
     part = rows.part
     if isinstance(part, Chunk):
         bodies.extend(part.bodies)
-        return RowsJob(rows.runs, part.image(), None, None)
-    assert isinstance(part.sealed, SegmentRows)
-    return RowsJob(rows.runs, None, part.sealed.file.ref, part.sealed.ref)
+        return SentRows(rows.runs, part.image(), None, None)
+    assert isinstance(part, SegmentPiece)
+    return SentRows(rows.runs, None, part.file.ref, part.ref)
 
 
 # --- the talk
 
 
 _encode_message = msgspec.msgpack.Encoder().encode
-_decode_job = msgspec.msgpack.Decoder(Job).decode
-_decode_done = msgspec.msgpack.Decoder(Done).decode
+_decode_task = msgspec.msgpack.Decoder(SealingTask).decode
+_decode_done = msgspec.msgpack.Decoder(SealingDone).decode
 
 
 def _send(connection: socket.socket, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
@@ -258,37 +261,35 @@ def _received(connection: socket.socket, size: int) -> bytearray:
 
 
 def serve(connection: socket.socket, disk: Disk) -> None:
-    """Do jobs until the other end is closed."""
+    """Do tasks until the other end is closed."""
     while True:
         try:
-            job = _decode_job(_received(connection, _length(connection)))
-            bodies = memoryview(_received(connection, job.bodies_bytes))
+            task = _decode_task(_received(connection, _length(connection)))
+            bodies = memoryview(_received(connection, task.bodies_bytes))
         except ConnectionError:
             return
         try:
-            image, file, pieces = encode(job.number, _rows(job, bodies, disk))
+            image, file, pieces = encode(task.number, _rows(task, bodies, disk))
         except Exception as error:
-            message = _encode_message(Done(None, [], 0, f"{type(error).__name__}: {error}"))
+            message = _encode_message(SealingDone(None, [], 0, f"{type(error).__name__}: {error}"))
             _send(connection, [_LENGTH.pack(len(message)), message])
         else:
-            message = _encode_message(Done(file, pieces, len(image)))
+            message = _encode_message(SealingDone(file, pieces, len(image)))
             _send(connection, [_LENGTH.pack(len(message)), message, image])
 
 
-def _rows(job: Job, bodies: memoryview, disk: Disk) -> Iterator[tuple[int, list[Rows]]]:
+def _rows(task: SealingTask, bodies: memoryview, disk: Disk) -> Iterator[tuple[int, list[PartRows]]]:
     start = 0
-    for topic, jobs in job.pieces:
+    for topic, sent in task.pieces:
         rows = []
-        for one in jobs:
+        for one in sent:
             if one.chunk is not None:
                 stop = start + one.chunk.body_bytes
-                rows.append(Rows(Chunk.from_image(one.chunk, bodies[start:stop]), one.runs))
+                rows.append(PartRows(Chunk.from_image(one.chunk, bodies[start:stop]), one.runs))
                 start = stop
             else:
                 assert one.file is not None and one.piece is not None
-                ref = one.piece
-                sealed = SegmentRows(SegmentFile(disk, one.file), ref)
-                rows.append(Rows(Sealed(ref.first, ref.last, sealed, ref.count, ref.size_bytes), one.runs))
+                rows.append(PartRows(SegmentPiece(SegmentFile(disk, one.file), one.piece), one.runs))
         yield topic, rows
 
 

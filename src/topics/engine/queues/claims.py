@@ -24,7 +24,8 @@ from topics.core.entries import AnyEntry, DeadLettered, Leased, Released
 from topics.core.queue.letters import Job, decode_job, letter, origin, restored
 from topics.core.state import Topic
 from topics.core.topic.log import Log
-from topics.core.topic.parts import JOB, PAGE_ROWS, Cache, Chunk, ColdPage, Page, Part, Projection
+from topics.core.topic.pages import JOB, Cache, ColdPage, Page, Projection
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
 from topics.core.topic.records import RecordIn
 from topics.engine.answers import Claimed, LeaseView, Redriven, Settled
 from topics.engine.gate import Gate, Gates

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from topics.clock import Clock
 from topics.core.queue.jobs import Queue
 from topics.core.state import Topic
-from topics.core.topic.parts import ColdPage
+from topics.core.topic.pages import ColdPage
 from topics.engine.answers import Claimed
 from topics.engine.gate import Gate
 from topics.engine.ledger import Ledger

@@ -24,11 +24,13 @@ from topics.core.decide import Caps
 from topics.core.routing.steps import ColdRows, Step, Walked, place, stamp_of, walk
 from topics.core.routing.table import HOPS_MAX, Router
 from topics.core.state import Topic
-from topics.core.topic.parts import Chunk, ColdPage, Columns, Part
+from topics.core.topic.pages import ColdPage
+from topics.core.topic.parts import Chunk, Part
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
 from topics.engine.routers.blocked import BlockedRouters
 from topics.errors import CommitFailed, Refusal, StorageError, TopicsError
+from topics.model import Columns
 
 PASS_ROUTERS: Final = 1024  # whose steps may share a frame
 SLICE_S: Final = 0.000_5  # of forwarding before others get their turn, half of it to decide and half to commit

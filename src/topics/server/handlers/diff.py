@@ -5,7 +5,7 @@ A read whose records are in memory, and that may be shown, is answered without a
 
 import msgspec
 
-from topics.core.topic.parts import ColdPage
+from topics.core.topic.pages import ColdPage
 from topics.core.topic.walk import Query
 from topics.errors import TopicNotFound
 from topics.model import WAIT_MS_MAX

@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec import UNSET
 
-from topics.core.topic.parts import ColdPage
+from topics.core.topic.pages import ColdPage
 from topics.engine.answers import Claimed, Settled
 from topics.engine.queues.claims import Claimer
 from topics.errors import CommitFailed, InvalidRequest, NotAQueue, Refusal, TopicNotFound

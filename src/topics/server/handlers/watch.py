@@ -3,7 +3,7 @@
 The stream's route has an order of checks of its own (SS6): 406 → 404 → 401 → 429.
 """
 
-from topics.core.topic.parts import Projection
+from topics.core.topic.pages import Projection
 from topics.engine.answers import TopicState
 from topics.errors import InvalidRequest, NotAcceptable, TopicNotFound, Unauthorized
 from topics.model import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX, LIMIT_DEFAULT, TagMatch

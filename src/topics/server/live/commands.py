@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from topics.core.topic.parts import Projection
+from topics.core.topic.pages import Projection
 from topics.core.topic.records import WriteIn, decode_json
 from topics.errors import InvalidRequest, TopicsError
 from topics.model import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX, TagMatch

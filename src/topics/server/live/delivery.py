@@ -38,7 +38,7 @@ import msgspec
 
 from topics.clock import SystemClock
 from topics.core.topic.config import effective_priority
-from topics.core.topic.parts import ColdPage
+from topics.core.topic.pages import ColdPage
 from topics.core.topic.walk import Query
 from topics.engine import Engine
 from topics.errors import TopicsError

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from topics.core.state import Topic
-from topics.core.topic.parts import ColdPage, Projection
+from topics.core.topic.pages import ColdPage, Projection
 from topics.engine.answers import ReadResult
 from topics.model import TagMatch
 from topics.server.transport.outlet import Outlet, Wheel

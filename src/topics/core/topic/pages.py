@@ -1,0 +1,211 @@
+"""Pages: records of a part as the JSON text that readers get, and the cache that keeps them.
+
+A `Page` holds up to PAGE_ROWS records of a part, rendered for one projection. It is made on first use and kept in the
+`Cache`; reading is slicing pages. Nothing here does I/O: a page of a sealed part that is not cached raises `ColdPage`,
+and whoever owns the files loads it.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import accumulate, product, repeat
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed
+from topics.model import Columns, Texts
+
+T = TypeVar("T")
+
+PAGE_OVERHEAD_BYTES = 400
+
+
+class Projection(NamedTuple):
+    """Which optional fields a reader wants."""
+
+    tags: bool = False
+    meta: bool = True
+    data: bool = True
+    node: bool = True
+
+
+class _Out(Struct, gc=False):
+    """A record as readers get it, in the order of its fields."""
+
+    seq: int = field(name="$seq")
+    ts: int = field(name="$ts")
+    node: str | UnsetType = field(name="$node", default=UNSET)
+    tag: str | UnsetType = field(name="$tag", default=UNSET)
+    data: Raw | UnsetType = UNSET
+    meta: Raw | UnsetType = UNSET
+
+
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+
+class Page:
+    """Rendered records of rows `start` .. of a part: their texts joined by commas, and where each ends."""
+
+    __slots__ = ("ends", "nodes", "start", "tags", "text")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.text = bytearray()  # "{…},{…}," : every record with its comma
+        self.ends = array("I")  # end of each record's text, its comma included
+        self.nodes: Texts = None
+        self.tags: Texts = None
+
+    @property
+    def count(self) -> int:
+        return len(self.ends)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.text) + 4 * len(self.ends) + PAGE_OVERHEAD_BYTES
+
+    def extend(self, columns: Columns, projection: Projection) -> None:
+        """Render further rows at the end."""
+        lines = _encode_lines(_rendered(columns, projection))
+        base, count = len(self.text), len(self.ends)
+        lengths = [len(line) + 1 for line in lines.split(b"\n")]
+        lengths.pop()
+        self.text += lines.replace(b"\n", b",")
+        self.ends.extend(accumulate(lengths[1:], initial=base + lengths[0]))
+        self.nodes = _extended(self.nodes, count, columns.nodes, len(columns.datas))
+        self.tags = _extended(self.tags, count, columns.tags, len(columns.datas))
+
+    def slice(self, start: int, stop: int) -> bytes:
+        """Rows start..stop of the part, joined by commas, without a last one."""
+        first, last = start - self.start, stop - self.start - 1
+        begin = self.ends[first - 1] if first else 0
+        with memoryview(self.text) as text:
+            return bytes(text[begin : self.ends[last] - 1])
+
+
+def _rendered(columns: Columns, projection: Projection) -> list[_Out]:
+    seqs, timestamps, nodes, tags, metas, datas = columns
+    if not projection.tags:
+        tags = None
+    if not projection.node:
+        nodes = None
+    if not projection.meta or not projection.data:
+        metas = None
+    if nodes is None and tags is None and metas is None and projection.data:
+        return [_Out(seq, ts, UNSET, UNSET, data) for seq, ts, data in zip(seqs, timestamps, datas, strict=True)]
+    return [
+        _Out(seq, ts, node, tag, data, meta)
+        for seq, ts, node, tag, data, meta in zip(
+            seqs,
+            timestamps,
+            _or_unset(nodes),
+            _or_unset(tags),
+            datas if projection.data else repeat(UNSET),
+            _or_unset(metas),
+            strict=False,
+        )
+    ]
+
+
+def _or_unset(column: Sequence[T | None] | None) -> Iterable[T | UnsetType]:
+    return repeat(UNSET) if column is None else [UNSET if value is None else value for value in column]
+
+
+def _extended(present: Texts, count: int, added: Texts, added_count: int) -> Texts:
+    """A column of `count` rows with `added_count` more; it stays None as long as no row has a value."""
+    if present is None and added is None:
+        return None
+    column: list[str | None] = [None] * count if present is None else present
+    column += [None] * added_count if added is None else added
+    return column
+
+
+JOB = Projection(tags=True, node=False)  # what a worker gets of a record
+_PROJECTIONS = [*(Projection(*flags) for flags in product((False, True), repeat=3)), JOB]
+
+
+class ColdPage(Exception):
+    """A page of a sealed part that is not cached; `Cache.load` brings it in."""
+
+    def __init__(self, part: Sealed, number: int, projection: Projection) -> None:
+        super().__init__()
+        self.part = part
+        self.number = number
+        self.projection = projection
+
+    @property
+    def page(self) -> tuple[Sealed, int]:
+        """Which page it is."""
+        return self.part, self.number
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for all who miss this page in this projection."""
+        return self.part, self.number, self.projection
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where in the topic it is: pages with higher seqs have higher places."""
+        return self.part.first, self.number
+
+    def rows(self) -> tuple[int, int]:
+        """The rows of the page, as start and stop."""
+        start = self.number * PAGE_ROWS
+        return start, min(self.part.count, start + PAGE_ROWS)
+
+
+class Cache:
+    """Rendered pages, the least recently used dropped first when they exceed `bytes_max`."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.size_bytes = 0
+        self._pages: OrderedDict[tuple[Part, int, Projection], Page] = OrderedDict()
+
+    def page(self, part: Part, row: int, projection: Projection) -> Page:
+        """The page of `part` that holds `row`, complete as of now."""
+        number = row // PAGE_ROWS
+        key = (part, number, projection)
+        page = self._pages.get(key)
+        if page is None:
+            if not isinstance(part, Chunk):
+                raise ColdPage(part, number, projection)
+            page = self._pages[key] = Page(number * PAGE_ROWS)
+            self.size_bytes += page.size_bytes
+        else:
+            self._pages.move_to_end(key)
+        stop = min(part.count, page.start + PAGE_ROWS)
+        if page.start + page.count < stop:
+            before = page.size_bytes
+            page.extend(part.columns(page.start + page.count, stop), projection)
+            self.size_bytes += page.size_bytes - before
+            self._shrink()
+        return page
+
+    def load(self, cold: ColdPage, columns: Columns) -> None:
+        """Take in the rows of a page that was cold."""
+        key = (cold.part, cold.number, cold.projection)
+        if key not in self._pages:
+            page = Page(cold.number * PAGE_ROWS)
+            page.extend(columns, cold.projection)
+            self._pages[key] = page
+            self.size_bytes += page.size_bytes
+            self._shrink()
+
+    def forget(self, part: Part) -> None:
+        """Drop the pages of a part that is no longer read."""
+        for number in range(part.count // PAGE_ROWS + 1):
+            for projection in _PROJECTIONS:
+                page = self._pages.pop((part, number, projection), None)
+                if page is not None:
+                    self.size_bytes -= page.size_bytes
+
+    def clear(self) -> None:
+        self._pages.clear()
+        self.size_bytes = 0
+
+    def _shrink(self) -> None:
+        while self.size_bytes > self.bytes_max and len(self._pages) > 1:
+            _, page = self._pages.popitem(last=False)
+            self.size_bytes -= page.size_bytes

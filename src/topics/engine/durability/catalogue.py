@@ -1,0 +1,111 @@
+"""The catalogue: which files of a data directory are in force.
+
+Recovery fills it from the snapshot, a checkpoint changes it when its own snapshot is installed, and whatever the
+catalogue does not name may be removed. It knows pieces and files, not what is in them, nor how they are made.
+
+Invariants, while no checkpoint is under way
+- A piece in force lies in a file that the snapshot names, and `pieces` has it under that file's number.
+- An obsolete piece, which the snapshot still names, is not in force.
+- `next_segment` is above the number of every file.
+"""
+
+import threading
+
+from topics.core import dump
+from topics.core.topic.parts import Part
+from topics.engine.durability.recovery import Contents, Recovery, file_key, piece_key
+from topics.storage import frames, log_files, segments
+from topics.storage.disk import Disk
+from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentPiece
+from topics.storage.snapshots import Snapshots
+
+SPARSE_FACTOR = 4  # a file this much larger than what is in force of it is rewritten
+
+
+class Catalogue:
+    """Snapshot, segments and pieces in force, and from where the log counts."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.snapshots = Snapshots(disk)
+        self.installing = threading.Lock()  # a snapshot is installed off the loop, and loaded after a failure on it
+        self.start = frames.position_of(1, 0)  # of the log
+        self.sealed_bytes = 0  # of the log appended in this run, behind a checkpoint
+        self.next_segment = 1
+        self.files: dict[int, SegmentFile] = {}  # that the snapshot names
+        self.pieces: dict[int, set[SegmentPiece]] = {}  # in force, by file
+        self.obsolete: list[PieceRef] = []  # pieces in the snapshot that nothing refers to any more
+
+    def load(self, void: frozenset[int] = frozenset()) -> Recovery:
+        """Start over from the snapshot on the disk. The log is still to be replayed, without the frames in `void`."""
+        with self.installing:
+            contents = Contents(self.snapshots.load() or {})
+            self.start = contents.meta.start
+            self.next_segment = max(self.next_segment, contents.meta.next_segment, *(n + 1 for n in contents.files))
+            self.files = {number: SegmentFile(self._disk, ref) for number, ref in contents.files.items()}
+            self.pieces = {}
+            recovery = Recovery(self._disk, contents, self.files, void=void)
+            for piece in recovery.attached:
+                self.put_in_force(piece)
+            self.obsolete = recovery.unattached
+        return recovery
+
+    def add_file(self, ref: FileRef) -> SegmentFile:
+        """A file that the next snapshot names."""
+        file = self.files[ref.number] = SegmentFile(self._disk, ref)
+        return file
+
+    def put_in_force(self, piece: SegmentPiece) -> None:
+        self.pieces.setdefault(piece.ref.file, set()).add(piece)
+
+    def adopt(self, parts: list[Part]) -> None:
+        """Keep the pieces among `parts` in force: their topic was not rebuilt and goes on reading them."""
+        for part in parts:
+            if isinstance(part, SegmentPiece):
+                self.put_in_force(part)
+                self.obsolete = [ref for ref in self.obsolete if ref != part.ref]
+
+    def is_in_force(self, part: Part) -> bool:
+        """Whether `part` is what its topic's records are read from, not one that a checkpoint replaced."""
+        return isinstance(part, SegmentPiece) and part in self.pieces.get(part.ref.file, ())
+
+    def sparse_files(self) -> set[int]:
+        """Files of which little is in force."""
+        live = {number: sum(piece.live_count for piece in pieces) for number, pieces in self.pieces.items()}
+        return {number for number, count in live.items() if count * SPARSE_FACTOR < self.files[number].ref.count}
+
+    def ending(self, refs: list[PieceRef]) -> dump.Items:
+        """The items that end pieces, and the files that nothing but these refers to."""
+        items: dump.Items = {piece_key(ref): None for ref in refs}
+        for number in {ref.file for ref in refs}:
+            if all(piece_key(piece.ref) in items for piece in self.pieces.get(number, ())):
+                items[file_key(number)] = None
+        return items
+
+    def forget(self, ref: PieceRef) -> None:
+        """The snapshot does not name a piece any more, nor its file if no other piece of that is in force."""
+        pieces = self.pieces.get(ref.file, set())
+        pieces -= {piece for piece in pieces if piece.ref == ref}
+        if not pieces:
+            self.pieces.pop(ref.file, None)
+            self.files.pop(ref.file, None)
+
+    def superfluous(self, *, keeps_last_log: bool = False) -> list[str]:
+        """Log and segment files on the disk that are not in force. Blocking.
+
+        A graceful stop keeps the last log file, empty as it is: should the snapshot get lost, it shows that.
+        """
+        first_log = frames.number_of(self.start) - keeps_last_log
+        names = self._disk.names()
+        logs = [name for name in names if name.startswith(log_files.PREFIX) and log_files.number_in(name) < first_log]
+        numbers = {name: segments.number_in(name) for name in names}
+        return [*logs, *(name for name, number in numbers.items() if number is not None and number not in self.files)]
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        for number, pieces in self.pieces.items():
+            assert number in self.files, f"segment {number} has pieces in force, and the snapshot does not name it"
+            assert all(piece.ref.file == number and piece.file.ref.number == number for piece in pieces)
+        in_force = {piece.ref for pieces in self.pieces.values() for piece in pieces}
+        assert in_force.isdisjoint(self.obsolete), "a piece is in force and obsolete"
+        assert self.next_segment > max(self.files, default=0), "a segment would be written over"

@@ -1,0 +1,301 @@
+"""A checkpoint: what is in memory and in the log becomes segments and a snapshot, so that recovery starts later.
+
+A `Checkpoint` lives as long as it takes:
+
+1. The log goes on in a new file, at position P.
+2. Every topic that changed since the last checkpoint is *captured*, one after the other, while the loop goes on: its
+   item at the log's end as of then, the records it has in memory, the delete flags its segments lack. All that the log
+   has of a topic is applied when the topic is captured.
+3. The records are written to segments and synced, and so is the log up to the last capture. Only then are the flags
+   set: a delete that the log can still lose must not be done.
+4. The snapshot is installed: from now on recovery starts at P, and skips for each topic the entries below its capture.
+5. Parts in memory give way to sealed ones; files no longer in force go.
+
+If a step fails before the snapshot is in force, the checkpoint is abandoned: its topics count as changed again, and its
+segments go. If the log fails, the state has been rebuilt, and nothing of this checkpoint may touch the new one.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from functools import partial
+
+import msgspec
+from msgspec import Struct
+
+from topics.clock import Clock
+from topics.core import dump
+from topics.core.apply import keep_references_short
+from topics.core.state import State, Topic
+from topics.core.topic.parts import Chunk, Part
+from topics.engine.durability.catalogue import Catalogue
+from topics.engine.durability.recovery import Meta, file_key, piece_key
+from topics.engine.durability.sealing import LARGE_BYTES_MIN, PiecePlan, Sealer, plan
+from topics.errors import CommitFailed
+from topics.settings import Settings
+from topics.storage import frames, segments
+from topics.storage.disk import Disk
+from topics.storage.segments import FileRef, PieceRef, Runs, SegmentPiece
+from topics.storage.wal import Wal
+
+SLICE_SECONDS = 0.002  # work done on the loop before others get their turn
+SEGMENT_BYTES_LIMIT = 1024 * 1024 * 1024  # Arrow's text columns have 32-bit offsets
+SMALL_PIECES_MAX = 8  # a topic's small pieces are merged beyond this number
+
+
+class Group(Struct):
+    """Consecutive parts of a topic that become pieces of segments."""
+
+    topic: Topic
+    old: list[Part]
+    live: list[Runs]  # rows of each part that were live at the capture
+    new: list[SegmentPiece]
+
+
+class Flags(Struct):
+    """Delete flags that a piece lacks."""
+
+    piece: SegmentPiece
+    runs: Runs
+    dead_count: int  # rows that are dead, flagged before or now
+
+
+class Checkpoint:
+    """One checkpoint, under way."""
+
+    def __init__(
+        self, disk: Disk, catalogue: Catalogue, wal: Wal, sealer: Sealer, clock: Clock, settings: Settings
+    ) -> None:
+        self._disk = disk
+        self._catalogue = catalogue
+        self._wal = wal
+        self._sealer = sealer
+        self._clock = clock
+        self._events_max = settings.segment_max_events
+        self._bytes_max = min(settings.segment_max_bytes, SEGMENT_BYTES_LIMIT)
+        self._state = State()
+        self._generation = 0  # of the log: another one means that the state was rebuilt
+        self._sparse: set[int] = set()  # files to be rewritten
+        self._topics: list[Topic] = []  # captured, or about to be
+        self._routers: dict[str, None] = {}  # captured, by name
+        self._items: dump.Items = {}  # what the snapshot will change
+        self._groups: list[Group] = []
+        self._flags: list[Flags] = []
+        self._dropped: list[SegmentPiece] = []  # pieces that had died by their topic's capture
+        self._files: list[FileRef] = []  # written
+
+    async def take(self, current: Callable[[], State], on_sealed: Callable[[Part], None], is_last: bool) -> None:
+        """Do all steps, as `Store.checkpoint` says."""
+        catalogue, wal = self._catalogue, self._wal
+        start = await wal.roll()
+        state = self._state = current()
+        keep_references_short(state)
+        self._generation, sealed_bytes, installed = wal.generation, wal.bytes_appended, catalogue.snapshots.number
+        obsolete: list[PieceRef] = []
+        try:
+            await self._capture_all()
+            await self._write_segments()
+            await wal.wait_synced(wal.end)
+            self._check_log()
+            await self._write_flags()
+            if is_last:
+                start = frames.position_of(frames.number_of(start) + 1, 0)
+            meta = Meta(start, state.next_id, catalogue.next_segment, is_last)
+            self._items[dump.META] = msgspec.msgpack.encode(meta)
+            replaced = [part for group in self._groups for part in group.old if isinstance(part, SegmentPiece)]
+            obsolete = [*catalogue.obsolete, *(piece.ref for piece in (*self._dropped, *replaced))]
+            self._items.update(catalogue.ending(obsolete))
+            await self._disk.run(self._install)
+        finally:
+            if catalogue.snapshots.number == installed:
+                self._abandon()
+            elif self._generation == wal.generation:
+                catalogue.start, catalogue.sealed_bytes = start, sealed_bytes
+                self._replace(obsolete, on_sealed)
+        self._check_log()
+        await self._disk.run(lambda: self._remove_superfluous(is_last))
+
+    def _check_log(self) -> None:
+        if self._generation != self._wal.generation:
+            raise CommitFailed("the log failed while a checkpoint was taken")
+
+    # --- capturing
+
+    async def _capture_all(self) -> None:
+        """Capture every topic and router that changed, in slices of time."""
+        state = self._state
+        for topic_id in list(state.changing):
+            await self._applied(topic_id)
+        self._mark_sparse()
+        self._topics = list(state.dirty.values())
+        slice_end = self._clock.monotonic() + SLICE_SECONDS
+        for topic in self._topics:
+            await self._applied(topic.id)
+            state.dirty.pop(topic.id, None)
+            if state.by_id.get(topic.id) is topic:
+                self._capture(topic)
+            else:
+                self._items.update(dump.gone_topic(topic))
+                self._dropped += _pieces_in((*topic.log.parts, *topic.log.dropped))
+            if self._clock.monotonic() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = self._clock.monotonic() + SLICE_SECONDS
+        self._routers, state.dirty_routers = state.dirty_routers, {}
+        self._items.update(dump.dump_routers(state, self._routers, self._wal.end))
+
+    def _mark_sparse(self) -> None:
+        """Let the topics be captured whose pieces lie in files of which little is in force."""
+        self._sparse = self._catalogue.sparse_files()
+        for number in self._sparse:
+            for piece in self._catalogue.pieces[number]:
+                topic = self._state.by_id.get(piece.ref.topic)
+                if topic is not None:
+                    self._state.dirty.setdefault(topic.id, topic)
+
+    async def _applied(self, topic_id: int) -> None:
+        """Wait while a change of a topic is in the log and not in the state: replay would take it as captured."""
+        while topic_id in self._state.changing:
+            await self._wal.wait_synced(self._wal.end)
+            await asyncio.sleep(0)
+
+    def _capture(self, topic: Topic) -> None:
+        log = topic.log
+        self._items.update(dump.dump_topic(topic, self._wal.end, self._clock.now_ms()))
+        if topic.sealed_dirty:
+            topic.sealed_dirty = False
+            for piece in _pieces_in(log.parts):
+                if (dead_count := piece.count - piece.live_count) not in (0, piece.flagged):
+                    live_runs = log.live_runs(piece, 0, piece.count)
+                    if runs := _complement(live_runs, piece.row_from(log.floor), piece.count):
+                        self._flags.append(Flags(piece, runs, dead_count))
+        self._dropped += _pieces_in(log.dropped)
+        log.dropped = [part for part in log.dropped if isinstance(part, Chunk)]
+        for parts in self._unsealed(topic):
+            for part in parts:
+                if isinstance(part, Chunk):
+                    part.fold()  # it does not change any more, and may be read by another thread
+            live = [list(log.live_runs(part, 0, part.count)) for part in parts]
+            self._groups.append(Group(topic, list(parts), live, []))
+
+    def _unsealed(self, topic: Topic) -> Iterator[list[Part]]:
+        """Runs of parts to be sealed: those in memory with small pieces before them, and pieces of sparse files."""
+        parts = topic.log.parts
+        hot = next((n for n, part in enumerate(parts) if isinstance(part, Chunk)), len(parts))
+        first = hot
+        while first and parts[first - 1].count * 2 < self._events_max:
+            first -= 1
+        rows = sum(part.count for part in parts[first:])
+        if hot - first < SMALL_PIECES_MAX and rows < self._events_max:
+            first = hot
+        for piece in _pieces_in(parts[:first]):
+            if piece.ref.file in self._sparse:
+                yield [piece]
+        if topic.is_logged and hot < len(parts):
+            yield parts[first:]
+
+    # --- writing
+
+    async def _write_segments(self) -> None:
+        """Write the rows of the groups as pieces of segments; they are durable at the end."""
+        is_large = sum(part.live_bytes for group in self._groups for part in group.old) >= LARGE_BYTES_MIN
+        pieces: list[tuple[Group, PiecePlan]] = []
+        count = size = 0
+        for group in self._groups:
+            parts = zip(group.old, group.live, strict=True)
+            for piece in plan(group.topic.id, parts, self._events_max, self._bytes_max):
+                pieces.append((group, piece))
+                count, size = count + piece.count, size + piece.size_bytes
+                if count >= self._events_max or size >= self._bytes_max:
+                    await self._write_file(pieces, is_large)
+                    pieces, count, size = [], 0, 0
+        if pieces:
+            await self._write_file(pieces, is_large)
+        if self._files:
+            await self._disk.run(self._disk.sync_directory)
+
+    async def _write_file(self, pieces: list[tuple[Group, PiecePlan]], is_large: bool) -> None:
+        number = self._catalogue.next_segment
+        self._catalogue.next_segment += 1
+        image, file_ref, refs = await self._sealer.encode(number, [piece for _, piece in pieces], is_large=is_large)
+
+        def write() -> None:
+            with closing(self._disk.create(segments.name_of(number))) as file:
+                file.write(0, image)
+                file.sync()
+
+        await self._disk.run(write)
+        self._files.append(file_ref)
+        file = self._catalogue.add_file(file_ref)
+        self._items[file_key(number)] = segments.encode_ref(file_ref)
+        for (group, _), ref in zip(pieces, refs, strict=True):
+            group.new.append(SegmentPiece(file, ref))
+            self._items[piece_key(ref)] = segments.encode_ref(ref)
+
+    async def _write_flags(self) -> None:
+        """Set the delete flags that segments lack; they are durable at the end."""
+        for flags in self._flags:
+            await self._disk.run(partial(flags.piece.set_deleted, flags.runs))
+            flags.piece.flagged = flags.dead_count
+
+    # --- ending
+
+    def _install(self) -> None:
+        """Install the snapshot, unless the log has failed: then the state was rebuilt without it. Blocking."""
+        with self._catalogue.installing:
+            self._check_log()
+            self._catalogue.snapshots.install(self._items)
+
+    def _replace(self, obsolete: list[PieceRef], on_sealed: Callable[[Part], None]) -> None:
+        """The snapshot is in force: let the sealed parts stand in for those they were made of."""
+        catalogue = self._catalogue
+        catalogue.obsolete = []
+        for ref in obsolete:
+            catalogue.forget(ref)
+        for group in self._groups:
+            is_there = self._state.by_id.get(group.topic.id) is group.topic
+            living = group.topic.log.replace(group.old, group.new) if is_there else []
+            for piece in group.new:
+                if piece in living:
+                    catalogue.put_in_force(piece)
+                else:
+                    catalogue.obsolete.append(piece.ref)
+            for part in group.old:
+                on_sealed(part)
+
+    def _abandon(self) -> None:
+        """Undo what a failed checkpoint left behind: what it captured counts as changed again, its segments go."""
+        catalogue, state = self._catalogue, self._state
+        if self._generation == self._wal.generation:
+            catalogue.obsolete.extend(piece.ref for piece in self._dropped)
+            for topic in self._topics:
+                state.dirty.setdefault(topic.id, topic)
+                topic.sealed_dirty = True
+                topic.keys.redump()
+            state.dirty_routers.update(self._routers)
+        for file in self._files:
+            catalogue.files.pop(file.number, None)
+            with suppress(OSError):
+                self._disk.remove(segments.name_of(file.number))
+
+    def _remove_superfluous(self, is_last: bool) -> None:
+        """Remove the files that the installed snapshot no longer needs. Blocking."""
+        with self._catalogue.installing:
+            self._check_log()
+            for name in self._catalogue.superfluous(keeps_last_log=is_last):
+                self._disk.remove(name)
+
+
+def _pieces_in(parts: Sequence[Part]) -> list[SegmentPiece]:
+    return [part for part in parts if isinstance(part, SegmentPiece)]
+
+
+def _complement(runs: Iterator[tuple[int, int]], first: int, count: int) -> Runs:
+    """The rows of first..count that are in none of `runs`."""
+    gaps, end = [], first
+    for start, stop in runs:
+        if end < start:
+            gaps.append((end, start))
+        end = max(end, stop)
+    if end < count:
+        gaps.append((end, count))
+    return gaps

@@ -1,0 +1,191 @@
+"""Recovery: the snapshot, segments and log of a data directory, joined into the state that they describe.
+
+One loader for everybody: the engine opens a directory with it, and reads the directory back after the log failed; the
+accounts replay a directory that another process may be using. Owned here: what a snapshot says of the instance, its
+files and pieces, which rows of a piece a topic's log gets, and how frames are replayed. Nothing is written or locked.
+Who keeps the files, and what happens to pieces that no topic needs, is up to the caller.
+
+    m                                 the instance: `Meta`
+    f + number                        a segment file
+    s + topic + first seq + file      a piece of a segment file
+
+The other keys of a snapshot belong to `core.dump`.
+"""
+
+from collections.abc import Container, Iterator, Mapping
+
+import msgspec
+from msgspec import Struct
+
+from topics.core import dump, entries
+from topics.core.apply import apply, end_replay, replay
+from topics.core.entries import AnyEntry, GapOpened, Reincarnated
+from topics.core.routing.copies import MissingRecord
+from topics.core.routing.table import lowered_cursors
+from topics.core.state import State
+from topics.core.topic.log import Log
+from topics.errors import Damaged, UnusableDirectory
+from topics.storage import frames, log_files, segments
+from topics.storage.disk import Disk
+from topics.storage.frames import Frame
+from topics.storage.log_files import Replay
+from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentPiece
+
+FRAMES_MAPPED = 256  # frames replayed before segments that they touched are unmapped
+
+
+class Meta(Struct, array_like=True):
+    """The snapshot's item on the whole instance."""
+
+    start: int = frames.position_of(1, 0)  # log position at which recovery starts
+    next_id: int = 1
+    next_segment: int = 1
+    is_clean: bool = True  # taken at a graceful stop, or there never was a snapshot
+
+
+_decode_meta = msgspec.msgpack.Decoder(Meta).decode
+
+
+def file_key(number: int) -> bytes:
+    return b"f" + number.to_bytes(8, "big")
+
+
+def piece_key(ref: PieceRef) -> bytes:
+    return b"s" + ref.topic.to_bytes(8, "big") + ref.first.to_bytes(8, "big") + ref.file.to_bytes(8, "big")
+
+
+class Contents:
+    """What a snapshot says of the instance, its files and its pieces. `items` are empty if there is no snapshot."""
+
+    def __init__(self, items: Mapping[bytes, bytes]) -> None:
+        self.items = items
+        self.meta = _decode_meta(items[dump.META]) if dump.META in items else Meta()
+        self.files: dict[int, FileRef] = {}
+        self.pieces: list[PieceRef] = []  # by topic, ascending
+        for key in sorted(items):
+            if key.startswith(b"f"):
+                file = segments.decode_file(items[key])
+                self.files[file.number] = file
+            elif key.startswith(b"s"):
+                self.pieces.append(segments.decode_piece(items[key]))
+
+
+class Recovery:
+    """The state of a directory on its way up: that of the snapshot at first, of the log's end when all is replayed."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        contents: Contents,
+        files: Mapping[int, SegmentFile],
+        *,
+        void: frozenset[int] = frozenset(),
+        unreadable: Container[int] = (),
+        keeps_maps: bool = True,
+    ) -> None:
+        """Load the snapshot and attach the pieces; the log is not read yet. Flags may be ahead of the snapshot.
+
+        `void` are the positions of frames that do not count, `unreadable` the ids of topics that get no pieces. A map
+        holds a descriptor: without `keeps_maps`, only files that the last frames touched stay mapped.
+        """
+        self._disk = disk
+        self._meta = contents.meta
+        self._mapped = {} if keeps_maps else files  # files to be unmapped now and then
+        self.state = dump.load(contents.items)
+        self.state.next_id = max(self.state.next_id, contents.meta.next_id)
+        self.log = Replay(disk, contents.meta.start, void)
+        self.frames = 0  # replayed
+        self.attached: list[SegmentPiece] = []
+        self.unattached: list[PieceRef] = []  # pieces that no topic needs
+        for ref in contents.pieces:
+            topic = self.state.by_id.get(ref.topic)
+            if topic is None or not topic.is_logged or ref.topic in unreadable:
+                self.unattached.append(ref)
+                continue
+            piece = SegmentPiece(files[ref.file], ref)
+            if _attach(topic.log, piece):
+                self.attached.append(piece)
+            else:
+                self.unattached.append(ref)
+            if not keeps_maps:
+                piece.file.let_go()
+        _count_from_here(self.state)
+        self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
+
+    def replay(self) -> Iterator[Frame]:
+        """Replay the log, and give every frame that was replayed."""
+        for frame in self.log.read():
+            try:
+                for entry in entries.decode(frame.payload):
+                    replay(self.state, entry, frame.position)
+            except entries.UnknownEntry as error:
+                path, offset = self._place(frame.position)
+                raise UnusableDirectory(f"{path}: offset {offset}: {error}") from None
+            except MissingRecord as error:
+                raise Damaged(*self._place(frame.position), str(error)) from None
+            self.frames += 1
+            if self.frames % FRAMES_MAPPED == 0:
+                for file in self._mapped.values():
+                    file.let_go()
+            yield frame
+        end_replay(self.state)
+
+    @property
+    def missing_log(self) -> str:
+        """The log file that the snapshot needs and that was not there when the log was replayed; "" if none is."""
+        is_missing = not self._meta.is_clean and not self.log.files
+        return log_files.name_of(frames.number_of(self._meta.start)) if is_missing else ""
+
+    def announce_losses(self) -> list[AnyEntry]:
+        """Apply what the stop took without being asked. Gives the entries that announce it, for the log."""
+        log, state = self.log, self.state
+        is_clean = self._meta.is_clean and log.boot_id is None
+        is_same_boot = bool(self._disk.boot_id) and log.boot_id == self._disk.boot_id
+        losses = list(_losses(state, is_clean, has_lost_power=not is_clean and not is_same_boot))
+        for entry in losses:
+            apply(state, entry)
+        lowered = list(lowered_cursors(state))
+        for entry in lowered:
+            apply(state, entry)
+        return [*losses, *lowered]
+
+    def _place(self, position: int) -> tuple[str, int]:
+        """The file of a position, and the offset in it."""
+        name = log_files.name_of(frames.number_of(position))
+        return f"{self._disk.path}/{name}", frames.offset_of(position)
+
+
+def _attach(log: Log, piece: SegmentPiece) -> bool:
+    """Add a piece to a log under recovery, less its dead rows. False: it has no live row."""
+    if piece.last < log.floor:
+        return False
+    flagged = piece.flagged_rows()
+    piece.flagged = -1 if flagged else 0  # not known to be synced: set again with the next one that is set
+    below = piece.row_from(log.floor)
+    if flagged or below:
+        dead = sorted({*flagged, *range(below)})
+        piece.live_count -= len(dead)
+        piece.live_bytes -= sum(piece.bytes_before(row + 1) - piece.bytes_before(row) for row in dead)
+        log.mark_dead(piece.seq_at(row) for row in dead)
+    if piece.live_count:
+        log.attach(piece)
+    return piece.live_count > 0
+
+
+def _count_from_here(state: State) -> None:
+    """Take logs whose snapshot did not count what was deleted as whole; all pieces are attached."""
+    for topic in state.topics.values():
+        log = topic.log
+        if log.deleted < 0:
+            log.deleted, log.lost = log.head - log.count, 0
+
+
+def _losses(state: State, is_clean: bool, has_lost_power: bool) -> Iterator[AnyEntry]:
+    """What a stop took without being asked (DU9, DU10)."""
+    next_id = state.next_id
+    for topic in state.topics.values():
+        if not topic.is_logged and not is_clean:
+            yield Reincarnated(topic.id, next_id)
+            next_id += 1
+        elif topic.reserves and has_lost_power and topic.reservation.last > topic.log.head:
+            yield GapOpened(topic.id, topic.reservation.last, "cap")  # the next write reserves anew

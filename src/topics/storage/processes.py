@@ -1,0 +1,283 @@
+"""Threads and processes that block so that the event loop does not have to.
+
+A `WorkThread` does what it is given, in order. A `HelperProcess` is a Python script that this process talks to over a
+socket. Both carry a way to call fdatasync off the loop: `SyncThread`, and `SyncProcess` with its `SyncHelper`, the talk
+with one helper that runs `syncer.py`.
+
+This module knows a file by its number and its descriptor, not where it lies or what is in it.
+"""
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol, TypeVar
+
+from topics.storage import syncer
+
+T = TypeVar("T")
+
+HELPER_END_SECONDS_MAX: Final = 5.0  # a helper that has not ended by then hangs in the kernel
+
+
+class OpenFile(Protocol):
+    """What a sync needs of a file. `number` names it to a helper and is never used twice."""
+
+    name: str
+    number: int
+
+    def duplicate(self) -> int:
+        """A second descriptor of the open file, which its receiver closes."""
+        ...
+
+
+class WorkThread:
+    """One thread that does what it is given, in order. It starts with the first piece of work."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._is_closed = False
+
+    async def run(self, work: Callable[[], T]) -> T:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the disk is closed")
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._executor, work))
+
+    def close(self) -> None:
+        """Return when all work is done."""
+        self._is_closed = True
+        self._executor.shutdown(wait=True)
+
+
+class SyncThread:
+    """fdatasync on a thread of its own."""
+
+    helper_pid: int | None = None
+
+    def __init__(self) -> None:
+        self._thread = WorkThread("topics-sync")
+
+    async def sync(self, file: OpenFile) -> None:
+        descriptor = file.duplicate()  # the file may be closed before its turn comes
+
+        def work() -> None:
+            try:
+                syncer.sync_data(descriptor)
+            except OSError as error:
+                error.filename = file.name
+                raise
+            finally:
+                os.close(descriptor)
+
+        await self._thread.run(work)
+
+    def forget(self, file: OpenFile) -> None:
+        pass
+
+    def close(self) -> None:
+        self._thread.close()
+
+
+class SyncProcess:
+    """fdatasync in a helper process, started when it is needed and again when it has died.
+
+    A helper serves one event loop. If the next sync comes from another loop, the old loop has ended.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._helper: SyncHelper | None = None
+        self._is_closed = False
+
+    @property
+    def helper_pid(self) -> int | None:
+        return self._helper.pid if self._helper else None
+
+    async def sync(self, file: OpenFile) -> None:
+        await self._helper_for(asyncio.get_running_loop()).sync(file)
+
+    def forget(self, file: OpenFile) -> None:
+        if self._helper is not None:
+            self._helper.forget(file)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._helper is not None:
+            self._helper.end()
+            self._helper = None
+
+    def _helper_for(self, loop: asyncio.AbstractEventLoop) -> "SyncHelper":
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the disk is closed")
+        helper = self._helper
+        if helper is not None and helper.loop is not loop:
+            if helper.loop.is_running():
+                raise RuntimeError("a disk serves one event loop at a time")
+            helper.end()
+        if helper is None or helper.has_ended:
+            helper = self._helper = SyncHelper(loop, self._path)
+        return helper
+
+
+class SyncHelper:
+    """The talk with one helper process (`syncer.py` has the protocol and the other half).
+
+    Invariant: `_waiting` has one element per request whose answer has not come, in the order of
+    `_outbox` and of the socket. Files may be closed on any thread, so `_lock` guards what is sent.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, path: str) -> None:
+        self.loop = loop
+        self.has_ended = False
+        self._lock = threading.Lock()
+        self._handed: set[int] = set()  # numbers of the files whose descriptor the helper has
+        self._outbox: deque[tuple[bytes, int | None]] = deque()  # request, and a descriptor to hand over
+        self._waiting: deque[tuple[int, asyncio.Future[int] | None]] = deque()  # file number, and who waits, if anybody
+        self._unread = b""
+        self._process = HelperProcess(["-I", "-S", syncer.__file__, path])
+        self._socket = self._process.socket
+        self._socket.setblocking(False)
+        loop.add_reader(self._socket.fileno(), self._receive)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def sync(self, file: OpenFile) -> None:
+        answer = self.loop.create_future()
+        with self._lock:
+            handed = None if file.number in self._handed else file.duplicate()
+            self._handed.add(file.number)
+            self._post(syncer.SYNC, file, handed, answer)
+        if failure := await answer:
+            raise OSError(failure, os.strerror(failure), file.name)
+
+    def forget(self, file: OpenFile) -> None:
+        with self._lock:
+            if file.number in self._handed:
+                self._handed.discard(file.number)
+                self._post(syncer.FORGET, file, None, None)
+
+    def end(self) -> None:
+        """End the process. Syncs still waiting fail: nobody knows if they were done."""
+        with self._lock:
+            if self.has_ended:
+                return
+            self.has_ended = True
+            if not self.loop.is_closed():
+                self.loop.remove_reader(self._socket.fileno())
+            self._socket.close()  # which ends the process
+            self._handed.clear()
+            while self._outbox:
+                _close_optional(self._outbox.popleft()[1])
+            waiting, self._waiting = self._waiting, deque()
+        for _, answer in waiting:
+            if answer is not None and not answer.done() and not self.loop.is_closed():
+                answer.set_exception(OSError(errno.EIO, "the sync helper ended before it answered"))
+        self._process.end()
+
+    def _post(self, kind: int, file: OpenFile, handed: int | None, answer: "asyncio.Future[int] | None") -> None:
+        self._outbox.append((syncer.REQUEST.pack(kind, file.number), handed))
+        self._waiting.append((file.number, answer))
+        self._send()
+
+    def _send(self) -> None:
+        """Send what the socket takes. The rest follows when the next answer shows that there is room."""
+        while self._outbox and not self.has_ended:
+            request, handed = self._outbox[0]
+            try:
+                socket.send_fds(self._socket, [request], [] if handed is None else [handed])
+            except BlockingIOError:
+                return
+            except OSError:
+                if not self.loop.is_closed():
+                    self.loop.call_soon_threadsafe(self.end)
+                return
+            self._outbox.popleft()
+            _close_optional(handed)
+
+    def _receive(self) -> None:
+        try:
+            received = self._socket.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        if not received:
+            self.end()
+            return
+        self._unread += received
+        while len(self._unread) >= syncer.ANSWER.size:
+            (failure,) = syncer.ANSWER.unpack_from(self._unread)
+            self._unread = self._unread[syncer.ANSWER.size :]
+            self._answered(failure)
+        with self._lock:
+            self._send()
+
+    def _answered(self, failure: int) -> None:
+        number, answer = self._waiting.popleft()
+        if failure:  # then the helper has let go of the file
+            with self._lock:
+                self._handed.discard(number)
+        if answer is not None and not answer.done():
+            answer.set_result(failure)
+
+
+class HelperProcess:
+    """A Python script that serves this process over a socket, its stdin, and ends when the socket is closed."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.socket, theirs = socket.socketpair()
+        try:
+            self._process = _start_process(theirs, arguments)
+        except OSError:
+            self.socket.close()
+            raise
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def end(self) -> None:
+        self.socket.close()
+        _wait_or_kill(self._process)
+
+
+def _start_process(connection: socket.socket, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Start a helper that ignores what a terminal or a service manager sends to all processes of the server.
+
+    A graceful stop needs its helpers to the end; they inherit the mask of blocked signals.
+    """
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=connection.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        process.wait(HELPER_END_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _close_optional(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
