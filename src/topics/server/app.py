@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from topics.engine import Engine
+from topics.engine.engine import Engine
 from topics.errors import (
     MethodNotAllowed,
     NotFound,
@@ -57,9 +57,10 @@ class App:
         self.pressure = pressure
         self.routes = Routes(routes)
         self.slots = Slots(engine.settings)
+        pressure.listen(engine.defer)
         self.delivery = Delivery(engine, pressure)
         self.watch = Sessions(self.delivery, self.slots, engine.clock)
-        self.work = WorkStreams(engine, pressure, self.slots, self.delivery.wheel)
+        self.work = WorkStreams(engine, self.slots, self.delivery.wheel)
         self.cors = Cors.parse(engine.settings.cors_origins)
         self.state = REPLAYING
         self.started_at = engine.clock.monotonic()

@@ -18,9 +18,7 @@ import uvloop
 
 from topics import __version__
 from topics.clock import Clock
-from topics.core.state import Topic
-from topics.core.topic.config import effective_priority
-from topics.engine import Engine
+from topics.engine.engine import Engine
 from topics.engine.tuning import give_memory_back, tune_process
 from topics.errors import ConfigurationError
 from topics.server.api import ROUTES
@@ -51,8 +49,6 @@ class Server:
         self.engine = engine
         self._settings = settings
         self.pressure = Pressure(engine.clock, lambda: engine.fill, source)
-        engine.forwarder.is_deferred = self._is_deferred
-        self.pressure.on_deferring.append(lambda is_deferring: None if is_deferring else engine.forwarder.resume())
         self.app = App(engine, ROUTES, keyring, self.pressure)
         self.listener = Listener(self.app, Limits(body_bytes_max=settings.max_body_bytes))
 
@@ -81,12 +77,6 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _is_deferred(self, topic: Topic) -> bool:
-        """Whether routers of a topic have to wait (PR5)."""
-        if not self.pressure.is_deferring:
-            return False
-        return effective_priority(topic.config, topic.last_read_ms, self.engine.clock.now_ms()) < 0
 
     @property
     def address(self) -> str:
@@ -205,8 +195,8 @@ def _announce(server: Server) -> None:
     url = f"http://{server.address}"
     if not server.app.keyring:
         log.warning("AUTH IS OFF: whoever reaches this port may read, write and delete everything")
-    topics = len(server.engine.state.topics)
-    log.info("topics %s: %d topics in %s", __version__, topics, server.engine.settings.data_dir)
+    engine = server.engine
+    log.info("topics %s: %d topics in %s", __version__, engine.topic_count, engine.settings.data_dir)
     log.info("API      %s/v0", url)
     log.info("docs     %s/v0/openapi.json", url)
     log.info("metrics  %s/v0/metrics", url)

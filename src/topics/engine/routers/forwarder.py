@@ -68,9 +68,14 @@ class Forwarder:
     """The routers of an instance, at work."""
 
     def __init__(
-        self, ledger: Ledger, clock: Clock, caps: Caps, run: Callable[[Callable[[], Any]], Awaitable[Any]]
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        caps: Caps,
+        run: Callable[[Callable[[], Any]], Awaitable[Any]],
+        is_deferred: Callable[[Topic], bool],
     ) -> None:
-        self.is_deferred: Callable[[Topic], bool] = lambda topic: False  # held back under pressure (PR5)
+        self._is_deferred = is_deferred  # a topic's routers are held back under pressure (PR5)
         self._ledger = ledger
         self._clock = clock
         self._caps = caps
@@ -119,7 +124,7 @@ class Forwarder:
 
     async def drain(self) -> None:
         """Forward all that can be forwarded (SC3)."""
-        self.is_deferred = lambda topic: False
+        self._is_deferred = lambda topic: False
         self.resume()
         for _ in range(HOPS_MAX + 1):
             behind = [dest for dest in list(self._ledger.state.routers.incoming) if self._is_behind(dest)]
@@ -314,7 +319,7 @@ class Forwarder:
         last = source.log.head if dest.is_logged else self._readable(source, dest)
         if router.cursor >= last:
             return None
-        if self.is_deferred(dest) or self.is_deferred(source):
+        if self._is_deferred(dest) or self._is_deferred(source):
             self._blocked.add(router, None)
             return None
         try:

@@ -13,4 +13,4 @@ def health(call: Call) -> None:
 def ready(call: Call) -> None:
     if not call.app.is_serving:
         raise call.app.unavailable()
-    call.answer(200, Ready("ready", True, len(call.app.engine.state.topics)))
+    call.answer(200, Ready("ready", True, call.app.engine.topic_count))

@@ -77,7 +77,6 @@ def may_see(key: Key, router: RouterState) -> bool:
 
 def _check_names(call: Call) -> None:
     """Refuse a router whose source or dest the key may not name."""
-    state = call.app.engine.state
-    router = state.routers.by_name.get(call.name)
-    if router is not None:
-        call.key.check_names((state.by_id[router.source].name, state.by_id[router.dest].name))
+    ends = call.app.engine.router_ends(call.name)
+    if ends is not None:
+        call.key.check_names(ends)

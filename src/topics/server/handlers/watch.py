@@ -3,8 +3,12 @@
 The stream's route has an order of checks of its own (SS6): 406 → 404 → 401 → 429.
 """
 
-from topics.core.topic.parts import Projection
+import asyncio
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
 from topics.engine.answers import TopicState
+from topics.engine.instance import Projection
 from topics.errors import InvalidRequest, NotAcceptable, TopicNotFound, Unauthorized
 from topics.model import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX, LIMIT_DEFAULT, TagMatch
 from topics.server.call import Call
@@ -16,6 +20,9 @@ from topics.server.wire.replies import WatchedTopic, Watching
 from topics.server.wire.requests import HEARTBEAT_MS_MAX, WatchIn, decode_positions, nodes_of, watch_in
 from topics.settings import Settings
 
+if TYPE_CHECKING:
+    from topics.server.app import App
+
 EVENTS_ACCEPTED = frozenset((b"text/event-stream", b"*/*"))
 
 
@@ -26,10 +33,7 @@ async def create_session(call: Call) -> None:
     positions = {} if asked.cursor is None else decode_positions(asked.cursor)
     call.key.check_names(asked.topics)
     is_lenient = call.parameters.flag("lenient", False)
-    states = await _states(call, asked, is_lenient)
-    if app.pressure.is_refusing:
-        await app.pressure.park(call.stop)
-        states = await _states(call, asked, is_lenient)
+    states = await states_of(app, asked.topics, lambda: call.stop, is_lenient=is_lenient)
     feeds = {name: _feed(state, asked, template, positions) for name, state in states.items()}
     floor_ms = min(settings.test_min_heartbeat_ms, HEARTBEAT_MS_MAX)
     heartbeat_ms = max(floor_ms, min(HEARTBEAT_MS_MAX, asked.heartbeat_ms))
@@ -53,12 +57,22 @@ def template_of(asked: WatchIn, settings: Settings) -> Template:
     )
 
 
-async def _states(call: Call, asked: WatchIn, is_lenient: bool) -> dict[str, TopicState]:
-    """The topics to watch as they are now; lenient: those that exist."""
+async def states_of(
+    app: "App", names: Collection[str], stop: Callable[[], "asyncio.Future[None]"], *, is_lenient: bool
+) -> dict[str, TopicState]:
+    """The topics to follow as they are now, after a wait under pressure; lenient: those that exist."""
+    states = await _states_now(app, names, is_lenient)
+    if app.pressure.is_refusing:
+        await app.pressure.park(stop())
+        states = await _states_now(app, names, is_lenient)
+    return states
+
+
+async def _states_now(app: "App", names: Collection[str], is_lenient: bool) -> dict[str, TopicState]:
     states = {}
-    for name in asked.topics:
+    for name in names:
         try:
-            states[name] = await call.app.engine.topic_state(name, touch=False)
+            states[name] = await app.engine.topic_state(name, touch=False)
         except TopicNotFound:
             if not is_lenient:
                 raise

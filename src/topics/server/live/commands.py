@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from topics.core.topic.parts import Projection
 from topics.core.topic.records import WriteIn, decode_json
+from topics.engine.instance import Projection
 from topics.errors import InvalidRequest, TopicsError
 from topics.model import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX, TagMatch
 from topics.server.live.feeds import Template

@@ -34,13 +34,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-import msgspec
-
 from topics.clock import SystemClock
-from topics.core.topic.config import effective_priority
-from topics.core.topic.parts import ColdPage
-from topics.core.topic.walk import Query
-from topics.engine import Engine
+from topics.engine.instance import ColdPage, Instance, Query
 from topics.errors import TopicsError
 from topics.server.live.feeds import Feed, Hub, Push, Reader, Template
 from topics.server.live.pressure import COALESCING_AT, RETRY_AFTER_MS, Pressure
@@ -100,7 +95,7 @@ class Ready:
 class Delivery:
     """All live connections of a server."""
 
-    def __init__(self, engine: Engine, pressure: Pressure) -> None:
+    def __init__(self, engine: Instance, pressure: Pressure) -> None:
         self.slice_s = SLICE_S
         self.wheel = Wheel(engine.clock, min(TICK_MS, max(1, engine.settings.test_min_heartbeat_ms // 4)))
         self.readers: set[Reader] = set()
@@ -112,7 +107,7 @@ class Delivery:
         self._episodes = 0  # of pressure at which pushes are deferred
         self._is_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
-        pressure.on_deferring.append(self._deferring)
+        pressure.listen(self._deferring)
 
     # --- connections and their feeds
 
@@ -138,7 +133,7 @@ class Delivery:
     def _join(self, feed: Feed) -> None:
         if feed.reader is None:
             return
-        topic = self._engine.state.topics.get(feed.name)
+        topic = self._engine.follow(feed.name)
         if topic is None:
             self._miss(feed)
             return
@@ -249,19 +244,15 @@ class Delivery:
                 self._ready.fall_behind()
                 break
 
-    def _priority(self, hub: Hub) -> int:
-        topic = self._engine.state.by_id.get(hub.id, hub.topic)
-        return effective_priority(topic.config, topic.last_read_ms, self._engine.clock.now_ms())
-
     def _rank(self, hub: Hub) -> float:
         """Smaller comes first. All that wait rise at the same rate, so the order among them never changes."""
-        return self._engine.clock.now_ms() * PRIORITY_PER_MS - self._priority(hub)
+        return self._engine.clock.now_ms() * PRIORITY_PER_MS - hub.topic.priority
 
     # --- pressure
 
     def _must_wait(self, hub: Hub) -> bool:
         """Whether pressure keeps a topic back. That it is gone is told in any case."""
-        return self._pressure.is_deferring and hub.id in self._engine.state.by_id and self._priority(hub) < 0
+        return self._pressure.is_deferring and not hub.topic.is_gone and hub.topic.priority < 0
 
     def _defer(self, hub: Hub) -> None:
         """Keep a topic back, and tell those who wait for it, once per episode (PR6)."""
@@ -272,7 +263,7 @@ class Delivery:
     def _advise(self, reader: Reader | None) -> None:
         if reader is not None and reader.advised_in != self._episodes and not reader.is_stuck():
             reader.advised_in = self._episodes
-            names = [feed.name for feed in reader.feeds.values() if feed.hub and self._priority(feed.hub) < 0]
+            names = [feed.name for feed in reader.feeds.values() if feed.hub and feed.hub.topic.priority < 0]
             reader.paced(sorted(names), RETRY_AFTER_MS)
 
     def _deferring(self, is_deferring: bool) -> None:
@@ -300,17 +291,16 @@ class Delivery:
 
     def _serve(self, hub: Hub, slice_end: float) -> bool:
         """Give each feed that waits what one read yields. False: the time was too short for all."""
-        topic = self._engine.state.by_id.get(hub.id)
-        if topic is None:
+        topic = hub.topic
+        if not topic.refresh():
             self._lose(hub)
             return True
-        hub.topic = topic
         if hub.is_dirty and not hub.is_midway:  # else the last ones of a long round would never be served
             hub.is_dirty = False
             hub.pending = deque(hub.feeds)
         pending, hub.pending = hub.pending, deque()
         hub.is_midway = False
-        head, epoch = topic.log.head, topic.epoch
+        head, epoch = topic.head, topic.epoch
         pushes: Pushes = {}
         count = 0
         while pending:
@@ -389,7 +379,7 @@ class Delivery:
             feed.hub.cold.setdefault(cold.key, (cold, []))[1].append(held)
             return held
         if template.is_strong:
-            gate = msgspec.structs.replace(gate, synced_at=max(gate.synced_at, gate.written_at))
+            gate = engine.synced(gate)
         push = Push(feed.cursor, result)
         if engine.is_open(gate):
             return push
@@ -398,7 +388,7 @@ class Delivery:
 
     def _opened(self, held: list[Feed], push: Push, failure: TopicsError | None, is_strong: bool) -> None:
         """The gate of a read is open, or has failed: then it is made anew."""
-        if failure is not None and is_strong and self._engine.wal.is_read_only:
+        if failure is not None and is_strong and self._engine.is_read_only:
             return  # nothing will be synced any more
         for feed in held:
             feed.is_held = False
@@ -445,7 +435,7 @@ class Delivery:
             self._engine.when_open(gate, lambda _: hub.wake())
             return
         for feed in list(hub.feeds):
-            feed.head = hub.topic.log.head
+            feed.head = hub.topic.head
             self._tell_deleted(feed)
 
     def _miss(self, feed: Feed) -> None:

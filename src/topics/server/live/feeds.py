@@ -9,9 +9,8 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from topics.core.state import Topic
-from topics.core.topic.parts import ColdPage, Projection
 from topics.engine.answers import ReadResult
+from topics.engine.instance import ColdPage, Followed, Projection
 from topics.model import TagMatch
 from topics.server.transport.outlet import Outlet, Wheel
 
@@ -192,7 +191,7 @@ class Hub:
         "wake",
     )
 
-    def __init__(self, topic: Topic, wake: "Callable[[Hub], None]") -> None:
+    def __init__(self, topic: Followed, wake: "Callable[[Hub], None]") -> None:
         self.id = topic.id
         self.name = topic.name
         self.topic = topic  # kept beyond its deletion, for its last head

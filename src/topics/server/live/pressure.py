@@ -52,10 +52,14 @@ class Pressure:
         self.source = source or (lambda: max(self._lag.level, fill()))
         self.level = 0.0
         self.is_deferring = False
-        self.on_deferring: list[Callable[[bool], None]] = []  # called when that begins, and when it ends
+        self._listeners: list[Callable[[bool], None]] = []  # of `is_deferring`
         self.is_refusing = False  # a request has to wait
         self.parked_total = 0
         self.refused_total = 0
+
+    def listen(self, listener: Callable[[bool], None]) -> None:
+        """Call `listener` when deferring begins (True), and when it ends."""
+        self._listeners.append(listener)
 
     def start(self) -> None:
         """Measure from now on, every MEASURE_S."""
@@ -77,8 +81,8 @@ class Pressure:
         was_deferring = self.is_deferring
         self.is_deferring = self.level >= (RESUMING_AT if was_deferring else DEFERRING_AT)
         if self.is_deferring is not was_deferring:
-            for tell in self.on_deferring:
-                tell(self.is_deferring)
+            for listener in self._listeners:
+                listener(self.is_deferring)
         self.is_refusing = self.level >= REFUSING_AT or self._fill() >= REFUSING_AT
         if not self.is_refusing:
             for parked in self._parked:

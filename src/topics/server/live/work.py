@@ -10,16 +10,12 @@ only those, are released.
 from collections.abc import Callable
 from typing import Final
 
-from topics.clock import Clock
-from topics.core.state import Topic
-from topics.core.topic.config import effective_priority
-from topics.engine import Engine
 from topics.engine.answers import Claimed
-from topics.engine.queues.crews import Worker
+from topics.engine.instance import Instance, Worker
 from topics.errors import TopicsError
 from topics.server.auth import Key
 from topics.server.limits import Slots
-from topics.server.live.pressure import RETRY_AFTER_MS, Pressure
+from topics.server.live.pressure import RETRY_AFTER_MS
 from topics.server.live.sse import RETRY, error_event, heartbeat
 from topics.server.transport.exchange import Stream
 from topics.server.transport.outlet import Outlet, Wheel
@@ -30,15 +26,11 @@ HEARTBEAT_MS: Final = 15_000
 class WorkStreams:
     """The streams of jobs of one server."""
 
-    def __init__(self, engine: Engine, pressure: Pressure, slots: Slots, wheel: Wheel) -> None:
-        self.clock: Clock = engine.clock
-        self.workers = engine.workers
+    def __init__(self, engine: Instance, slots: Slots, wheel: Wheel) -> None:
+        self.engine = engine
         self.wheel = wheel
         self._slots = slots
-        self._pressure = pressure
         self._open: set[WorkStream] = set()
-        self.workers.is_held_back = self._is_held_back
-        pressure.on_deferring.append(lambda is_deferring: self.workers.wake_all())
 
     def open(
         self, name: str, key: Key, worker: tuple[str, int, int | None], start: Callable[[], Stream]
@@ -62,12 +54,6 @@ class WorkStreams:
         """The server stops."""
         for stream in list(self._open):
             stream.finish(error_event(503, "server_shutting_down", retry_after_ms=RETRY_AFTER_MS))
-
-    def _is_held_back(self, topic: Topic) -> bool:
-        """Jobs of low priority wait while there is pressure (PR5)."""
-        if not self._pressure.is_deferring:
-            return False
-        return effective_priority(topic.config, topic.last_read_ms, self.clock.now_ms()) < 0
 
 
 class _Worker(Worker):
@@ -114,9 +100,9 @@ class WorkStream(Outlet):
         self._worker = worker
         self._stream.on_writable = self._writable
         self._stream.on_close = self._close
-        self._write(RETRY + heartbeat(self._streams.clock.now_ms()))
+        self._write(RETRY + heartbeat(self._streams.engine.clock.now_ms()))
         self.wheel.add(self, self._sent_at + HEARTBEAT_MS)
-        self._streams.workers.join(name, worker)
+        self._streams.engine.add_worker(name, worker)
 
     # --- what the transport says
 
@@ -130,7 +116,7 @@ class WorkStream(Outlet):
 
     def _writable(self) -> None:
         self.unblocked()
-        self._streams.workers.resume(self._worker)
+        self._streams.engine.resume_worker(self._worker)
 
     # --- frames
 
@@ -155,7 +141,7 @@ class WorkStream(Outlet):
 
     def beat(self, now: int) -> int:
         if now >= self._sent_at + HEARTBEAT_MS:
-            self._write(heartbeat(self._streams.clock.now_ms()))
+            self._write(heartbeat(self._streams.engine.clock.now_ms()))
         return self._sent_at + HEARTBEAT_MS
 
     # --- the end
@@ -177,5 +163,5 @@ class WorkStream(Outlet):
         if not self.is_over:
             self.is_over = True
             self.wheel.discard(self)
-            self._streams.workers.leave(self._worker)
+            self._streams.engine.remove_worker(self._worker)
             self._streams.ended(self)

@@ -16,9 +16,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from topics.core.queue.jobs import lease_number
 from topics.core.topic.config import LEASE_MS_MAX, LEASE_MS_MIN, ConfigIn
-from topics.core.topic.parts import Projection
 from topics.core.topic.records import DELAY_MS_MAX, WriteIn, decode_json
-from topics.core.topic.walk import Query
+from topics.engine.instance import Projection, Query
 from topics.errors import BatchTooLarge, InvalidRequest
 from topics.model import (
     BATCH_BYTES_DEFAULT,

@@ -1,0 +1,146 @@
+"""Writes: records appended and deleted, topics created, configured and removed.
+
+The counterpart of reads.py. Each call decides a command, commits what was decided and says behind which gate the
+result may be shown. Must not know: queues and routers beyond what a topic takes with it when it goes.
+"""
+
+import asyncio
+
+from topics.clock import Clock
+from topics.core import decide
+from topics.core.decide import Append, Caps, Delete, DeleteTopic, PutTopic
+from topics.core.state import Topic
+from topics.core.topic.blocks import Blocks
+from topics.core.topic.config import ConfigIn
+from topics.engine.answers import DeleteResult, WriteResult
+from topics.engine.durability.store import SLICE_SECONDS
+from topics.engine.ledger import Gate, Ledger
+from topics.engine.upkeep import Upkeep
+from topics.errors import CommitFailed, EpochMismatch, InvalidRequest, Refusal, TopicNotFound
+from topics.model import TagMatch, TopicConfig
+
+
+class Writes:
+    """What callers change in the topics of an instance."""
+
+    def __init__(self, ledger: Ledger, upkeep: Upkeep, clock: Clock, caps: Caps) -> None:
+        self._ledger = ledger
+        self._upkeep = upkeep
+        self._clock = clock
+        self._caps = caps
+
+    # --- records
+
+    def append_now(self, command: Append) -> tuple[WriteResult, Gate]:
+        """Append a batch. The result holds, and may be shown, once the gate is open."""
+        ledger = self._ledger
+        state = ledger.state
+        topic = state.topics.get(command.topic)
+        if topic is not None and topic.config.ttl_ms:
+            ledger.expire(command.topic)
+        bytes_max = self._caps.max_total_bytes
+        if bytes_max and state.bytes + sum(command.batch.sizes) > bytes_max:
+            for expiring in list(state.expiring.values()):
+                ledger.expire(expiring.name)
+        decided, done = decide.append(state, command, self._clock.now_ms(), self._caps)
+        if topic is None:
+            ledger.commit_created(decided)
+            topic = state.topics[command.topic]
+        elif decided:
+            ledger.commit(topic, decided)
+        result = WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
+        return result, ledger.gate(topic)
+
+    async def append(self, command: Append) -> WriteResult:
+        """Append a batch, first waiting for room; returns when it is as durable as the topic's class asks."""
+        if self._upkeep.is_full:
+            await self._upkeep.wait_for_room()
+        try:
+            result, gate = self.append_now(command)
+        except Refusal:
+            await self._ledger.wait_to_refuse(command.topic)
+            raise
+        await self._ledger.wait_open(gate)
+        return result
+
+    async def delete(
+        self, name: str, before_seq: int | None, match: TagMatch | None, epoch: int | None
+    ) -> DeleteResult:
+        """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later.
+
+        With an `epoch`, only those of this instance of the topic.
+        """
+        if before_seq is None and match is None:
+            raise InvalidRequest("a delete needs before_seq or match")
+        ledger = self._ledger
+        topic = ledger.expire(name)
+        generation = ledger.wal.generation
+        blocks = await self._select(topic, match, before_seq) if match is not None and topic is not None else None
+        if generation != ledger.wal.generation:
+            raise CommitFailed("the disk failed meanwhile")
+        if topic is None or ledger.state.topics.get(name) is not topic:
+            await ledger.wait_to_refuse(name)
+            raise TopicNotFound(name)
+        if epoch is not None and epoch != topic.epoch:
+            await ledger.wait_to_refuse(name)
+            raise EpochMismatch(name, topic.epoch, epoch)
+        before = topic.log.count
+        decided = decide.delete(ledger.state, Delete(name, before_seq, blocks))
+        if decided:
+            ledger.commit(topic, decided)
+        log = topic.log
+        result = DeleteResult(name, before - log.count, log.earliest, log.head, log.count, log.bytes)
+        await ledger.wait_open(ledger.gate(topic))
+        return result
+
+    async def _select(self, topic: Topic, match: TagMatch, before_seq: int | None) -> Blocks:
+        """The seqs that a tag predicate selects now, found in slices of time."""
+        bound = topic.log.head + 1 if before_seq is None else min(before_seq, topic.log.head + 1)
+        selected: Blocks = {}
+        slice_end = self._clock.monotonic() + SLICE_SECONDS
+        for blocks in topic.log.matching(match, bound):
+            for number, mask in blocks.items():
+                selected[number] = selected.get(number, 0) | mask
+            if self._clock.monotonic() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = self._clock.monotonic() + SLICE_SECONDS
+        return selected
+
+    # --- topics
+
+    async def put_topic(self, name: str, config: ConfigIn) -> tuple[bool, TopicConfig]:
+        """Create a topic or replace its config. Gives whether it was created, and its config."""
+        ledger = self._ledger
+        topic = await ledger.settled(name)
+        is_new = topic is None
+        try:
+            decided, resolved = decide.put_topic(ledger.state, PutTopic(name, config), self._clock.now_ms(), self._caps)
+        except Refusal:
+            await ledger.wait_to_refuse(name)
+            raise
+        if decided:
+            await ledger.commit_change(topic, decided)
+        await ledger.wait_open(ledger.gate(ledger.state.topics.get(name)))
+        return is_new, resolved
+
+    async def remove_topic(self, name: str, *, if_empty: bool) -> list[tuple[str, str, str]] | None:
+        """Delete a topic with all it owns. Gives the routers that went with it; None: there was no topic."""
+        ledger = self._ledger
+        topic = await ledger.settled(name)
+        routers = [] if topic is None else self._routers_of(topic)
+        try:
+            decided = decide.delete_topic(ledger.state, DeleteTopic(name, if_empty))
+        except Refusal:
+            await ledger.wait_to_refuse(name)
+            raise
+        if decided:
+            await ledger.commit_change(topic, decided)
+        await ledger.wait_open(ledger.gate(None))
+        return routers if decided else None
+
+    def _routers_of(self, topic: Topic) -> list[tuple[str, str, str]]:
+        """Routers into or out of a topic, sorted: name, source, dest."""
+        state = self._ledger.state
+        by_id = state.by_id
+        touching = state.routers.of(topic.id)
+        return sorted((one.name, by_id[one.source].name, by_id[one.dest].name) for one in touching)
