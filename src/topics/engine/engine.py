@@ -11,7 +11,7 @@ awaited. Each call returns when what it says may be shown.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -47,6 +47,8 @@ from topics.model import (
     TopicConfig,
 )
 
+T = TypeVar("T")
+
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -68,7 +70,7 @@ class Engine(Instance):
         self, name: str, config: ConfigIn | Mapping[str, Any] | None = None
     ) -> tuple[bool, TopicConfig]:
         """Create a topic or replace its config. Gives whether it was created, and its config."""
-        return await self._writes.put_topic(name, _config_in(config))
+        return await self._changes.put_topic(name, _config_in(config))
 
     async def delete_topic(self, name: str, *, if_empty: bool = False) -> bool:
         """Delete a topic with all it owns. False: there was none."""
@@ -76,7 +78,7 @@ class Engine(Instance):
 
     async def remove_topic(self, name: str, *, if_empty: bool = False) -> list[tuple[str, str, str]] | None:
         """Delete a topic, and give the routers that went with it: name, source, dest. None: there was no topic."""
-        return await self._writes.remove_topic(name, if_empty=if_empty)
+        return await self._changes.remove_topic(name, if_empty=if_empty)
 
     async def append(
         self,
@@ -95,7 +97,9 @@ class Engine(Instance):
 
     async def append_batch(self, command: Append) -> WriteResult:
         """Append a batch that was checked already. Returns when it is as durable as the topic's class asks."""
-        return await self._writes.append(command)
+        if self._upkeep.is_full:
+            await self._upkeep.wait_for_room()
+        return await self._shown(command.topic, lambda: self.append_now(command))
 
     async def delete(
         self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None, epoch: int | None = None
@@ -104,7 +108,7 @@ class Engine(Instance):
 
         With an `epoch`, only those of this instance of the topic.
         """
-        return await self._writes.delete(name, before_seq, match, epoch)
+        return await self._changes.delete(name, before_seq, match, epoch)
 
     # --- routers
 
@@ -172,16 +176,6 @@ class Engine(Instance):
         numbers = _lease_numbers(lease_ids)
         return await self._shown(name, lambda: self.extend_now(name, node, seqs, numbers, lease_ms))
 
-    async def _shown(self, name: str, change: Callable[[], tuple[Settled, Gate]]) -> Settled:
-        """Make a change of leases; the answer, or the refusal, once it may be shown."""
-        try:
-            settled, gate = change()
-        except Refusal:
-            await self._ledger.wait_to_refuse(name)
-            raise
-        await self._ledger.wait_open(gate)
-        return settled
-
     async def redrive(self, name: str, match: TagMatch | None = None, most: int | None = None) -> Redriven:
         """Make jobs again of the dead letters of a queue, those with a matching tag, at most so many."""
         try:
@@ -193,6 +187,16 @@ class Engine(Instance):
     async def leases(self, name: str, after: int, count: int) -> tuple[list[LeaseView], bool]:
         """Up to `count` leases of jobs above `after`, ascending; and whether there are more."""
         return await self.queues.leases(name, after, count)
+
+    async def _shown(self, name: str, change: Callable[[], tuple[T, Gate]]) -> T:
+        """Change a topic at once; the result, or the refusal, when it may be shown."""
+        try:
+            result, gate = change()
+        except Refusal:
+            await self._ledger.wait_to_refuse(name)
+            raise
+        await self._ledger.wait_open(gate)
+        return result
 
     # --- reading
 

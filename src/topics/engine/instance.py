@@ -16,12 +16,14 @@ from typing import Self
 from msgspec.structs import replace
 
 from topics.clock import Clock, SystemClock
+from topics.core import decide
 from topics.core.decide import Append, Caps
 from topics.core.state import State, Topic
 from topics.core.topic.config import effective_priority
 from topics.core.topic.parts import Cache, ColdPage, Projection
 from topics.core.topic.walk import Query
-from topics.engine.answers import InstanceCounters, LogCounters
+from topics.engine.answers import InstanceCounters, LogCounters, WriteResult
+from topics.engine.changes import Changes
 from topics.engine.durability.store import Store
 from topics.engine.ledger import Gate, Ledger
 from topics.engine.queues.claims import Claimer, Queues
@@ -31,7 +33,6 @@ from topics.engine.reads import Reading
 from topics.engine.routers.calls import Routing
 from topics.engine.routers.forwarder import Forwarder
 from topics.engine.upkeep import Upkeep
-from topics.engine.writes import Writes
 from topics.errors import UnusableDirectory
 from topics.model import TopicConfig
 from topics.settings import Settings
@@ -58,7 +59,7 @@ class Instance:
         ledger.on_rebuilt = self._rebuilt
         self.wal: Wal = ledger.wal
         self._upkeep = Upkeep(ledger, self._cache, clock, settings)
-        self._writes = Writes(ledger, self._upkeep, clock, self._caps)
+        self._changes = Changes(ledger, clock, self._caps)
         self.forwarder = Forwarder(ledger, clock, self._caps, disk.run, self._is_deferred)
         self._routing = Routing(ledger, self.forwarder, self._caps)
         self._reading = Reading(ledger, self.forwarder, clock, disk, self._cache)
@@ -66,7 +67,6 @@ class Instance:
         self.queues = Queues(ledger, clock, moves, self._cache, self._reading.load, self.forwarder.carry)
         self.workers = Workers(ledger, clock, self.queues, self._is_deferred)
         # Calls that a part does as they are; they are described there.
-        self.append_now = self._writes.append_now
         self.read_now = self._reading.read_now
         self.load = self._reading.load  # a coroutine: brings in what a ColdPage says is missing
         self.cursor_before = self._reading.cursor_before
@@ -223,7 +223,27 @@ class Instance:
             return False
         return effective_priority(topic.config, topic.last_read_ms, self.clock.now_ms()) < 0
 
-    # --- gates
+    # --- appends and gates
+
+    def append_now(self, command: Append) -> tuple[WriteResult, Gate]:
+        """Append a batch. The result holds, and may be shown, once the gate is open."""
+        ledger = self._ledger
+        state = ledger.state
+        topic = state.topics.get(command.topic)
+        if topic is not None and topic.config.ttl_ms:
+            ledger.expire(command.topic)
+        bytes_max = self._caps.max_total_bytes
+        if bytes_max and state.bytes + sum(command.batch.sizes) > bytes_max:
+            for expiring in list(state.expiring.values()):
+                ledger.expire(expiring.name)
+        decided, done = decide.append(state, command, self.clock.now_ms(), self._caps)
+        if topic is None:
+            ledger.commit_created(decided)
+            topic = state.topics[command.topic]
+        elif decided:
+            ledger.commit(topic, decided)
+        result = WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
+        return result, ledger.gate(topic)
 
     def gate(self, name: str | None) -> Gate:
         """The gate for what was just seen of a topic, or of there being none: that alone if `name` is None."""

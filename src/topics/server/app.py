@@ -33,8 +33,8 @@ from topics.server.live.pressure import Pressure
 from topics.server.live.sessions import Sessions
 from topics.server.live.work import WorkStreams
 from topics.server.routes import Route, Routes
-from topics.server.transport.encoding import GZIP_BYTES_MIN, compress, inflate, is_gzip, media_type
-from topics.server.transport.exchange import Answer, Exchange, Request
+from topics.server.transport.encoding import GZIP_BYTES_MIN, JSON_TYPE, compress, inflate, is_gzip, media_type
+from topics.server.transport.exchange import JSON, Answer, Exchange, Request
 from topics.server.wire.replies import refusal
 
 access_log = logging.getLogger("topics.access")
@@ -250,10 +250,13 @@ class App:
 
     def _media(self, route: Route, request: Request) -> str:
         """Check the headers of a body. Empty: there is none, or none is known of yet."""
-        if b"content-encoding" in request.headers:
-            is_gzip(request.headers[b"content-encoding"])
+        headers = request.headers
+        if b"content-encoding" in headers:
+            is_gzip(headers[b"content-encoding"])
         if route.may_be_empty and request.content_length <= 0:
             return ""
+        if headers.get(b"content-type") == JSON and JSON_TYPE in route.media:
+            return JSON_TYPE
         return self._check_media(route, request)
 
     def _check_media(self, route: Route, request: Request) -> str:

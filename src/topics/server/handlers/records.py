@@ -36,16 +36,17 @@ class Write:
 
     __slots__ = ("app", "key", "result", "started", "submitted_at", "throttle_ms")
 
+    has_order: ClassVar[bool] = False  # answers have an order, in which this one gets its place when it is submitted
     needs_admin_for_any_config: ClassVar[bool] = False  # also for one that is not going to be used
 
+    # A subclass sets these itself: one call less for every request.
+    app: "App"
+    key: Key
+    started: float  # when it was asked for
+    throttle_ms: float  # how long it was parked
+    # Set on the way.
+    submitted_at: float
     result: WriteResult
-
-    def __init__(self, app: "App", key: Key, started: float) -> None:
-        self.app = app
-        self.key = key
-        self.started = started
-        self.submitted_at = 0.0
-        self.throttle_ms = 0.0  # how long it was parked
 
     # --- what a subclass gives
 
@@ -55,14 +56,10 @@ class Write:
         raise NotImplementedError
 
     def expect(self) -> None:
-        """The write is submitted, and will be answered."""
+        """The write is submitted, and `opened` will be called. Only where `has_order` is set."""
 
-    def answer(self) -> None:
-        """`result` holds: say so."""
-        raise NotImplementedError
-
-    def refuse(self, failure: CommitFailed) -> None:
-        """The log failed: say so."""
+    def opened(self, failure: CommitFailed | None) -> None:
+        """The log has the write, as durable as its class asks, or has failed: answer."""
         raise NotImplementedError
 
     def go_on(self, work: Coroutine[Any, Any, None]) -> None:
@@ -74,7 +71,7 @@ class Write:
     def submit(self, name: str, given: WriteIn, body: bytes | None, header: bytes | None = None) -> None:
         """Check a write and append it. `body` is its text if that is JSON, `header` an Idempotency-Key.
 
-        Raises what the checks refuse; whatever comes after them is told through `answer`, `refuse` and `go_on`.
+        Raises what the checks refuse; whatever comes after them is told through `opened` and `go_on`.
         """
         app = self.app
         if given.config is not None:
@@ -93,8 +90,9 @@ class Write:
             self.go_on(self._append_again(command))
             return
         self.submitted_at = app.clock.monotonic()
-        self.expect()
-        app.engine.when_open(gate, self._opened)
+        if self.has_order:
+            self.expect()
+        app.engine.when_open(gate, self.opened)
 
     def _check_config(self, name: str, given: WriteIn) -> None:
         """An inline config is checked before the records, and needs more than write if it will count (AU7, AU8)."""
@@ -103,13 +101,6 @@ class Write:
         if self.needs_admin_for_any_config or self.app.engine.config_of(name) is None:
             self.key.check_scopes(ADMINS)
         check_dead_letter(self.key, given.config)
-
-    def _opened(self, failure: CommitFailed | None) -> None:
-        """The log has the write, as durable as its class asks, or has failed."""
-        if failure is None:
-            self.answer()
-        else:
-            self.refuse(failure)
 
     async def _append_again(self, command: Append) -> None:
         """What was refused is decided once more, and told when what it depends on may be shown."""
@@ -134,10 +125,12 @@ class Write:
 
     def body(self, with_seqs: bool) -> bytes:
         """The answer to a write that is as durable as its class asks, with the times it took."""
-        result, now = self.result, self.app.clock.monotonic()
+        result, app = self.result, self.app
+        now = app.clock.monotonic()
         total_ms = append_ms = (now - self.started) * 1000
         fsync_ms = 0.0
-        if is_synced(self.app, result.topic):
+        config = app.engine.config_of(result.topic)
+        if config is not None and config.durability == "fsync":
             fsync_ms = (now - self.submitted_at) * 1000
             append_ms -= fsync_ms
         if self.throttle_ms:
@@ -151,27 +144,30 @@ class HttpWrite(Write):
     __slots__ = ("call",)
 
     def __init__(self, call: Call) -> None:
-        super().__init__(call.app, call.key, call.started)
+        self.app = call.app
+        self.key = call.key
+        self.started = call.started
+        self.throttle_ms = 0.0
         self.call = call
 
     @property
     def stop(self) -> "asyncio.Future[None]":
         return self.call.stop
 
-    def answer(self) -> None:
+    def opened(self, failure: CommitFailed | None) -> None:
         call = self.call
+        if failure is not None:
+            call.refuse(failure)
+            return
         with_seqs = not call.request.query or call.parameters.flag("return_seqs", True)
         call.respond(201 if self.result.created else 200, self.body(with_seqs))
-
-    def refuse(self, failure: CommitFailed) -> None:
-        self.call.refuse(failure)
 
     def go_on(self, work: Coroutine[Any, Any, None]) -> None:
         self.app.spawn(self._answer_after(work), self.call)
 
     async def _answer_after(self, work: Coroutine[Any, Any, None]) -> None:
         await work
-        self.answer()
+        self.opened(None)
 
 
 def append(call: Call) -> None:

@@ -121,10 +121,13 @@ class Publish(Write):
 
     __slots__ = ("_place", "_request_id", "_talk", "_with_seqs")
 
-    needs_admin_for_any_config = True
+    has_order = needs_admin_for_any_config = True
 
     def __init__(self, talk: Conversation, request_id: Raw, with_seqs: bool) -> None:
-        super().__init__(talk.app, talk.key, talk.app.clock.monotonic())
+        self.app = talk.app
+        self.key = talk.key
+        self.started = talk.app.clock.monotonic()
+        self.throttle_ms = 0.0
         self._talk = talk
         self._request_id = request_id
         self._with_seqs = with_seqs
@@ -136,11 +139,9 @@ class Publish(Write):
     def expect(self) -> None:
         self._place = self._talk.place()
 
-    def answer(self) -> None:
-        self._talk.answer_late(self._place, self._ack())
-
-    def refuse(self, failure: CommitFailed) -> None:
-        self._talk.answer_late(self._place, error_text(failure, self._request_id))
+    def opened(self, failure: CommitFailed | None) -> None:
+        talk, request_id = self._talk, self._request_id
+        talk.answer_late(self._place, self._ack() if failure is None else error_text(failure, request_id))
 
     def go_on(self, work: Coroutine[Any, Any, None]) -> None:
         self._talk.run_in_task(self._ack_after(work), self._request_id)

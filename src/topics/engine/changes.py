@@ -1,67 +1,31 @@
-"""Writes: records appended and deleted, topics created, configured and removed.
+"""Changes that callers wait for: topics created, configured and removed, records deleted.
 
-The counterpart of reads.py. Each call decides a command, commits what was decided and says behind which gate the
-result may be shown. Must not know: queues and routers beyond what a topic takes with it when it goes.
+Each call decides a command, commits what was decided, and returns when that may be shown. Must not know: queues, and
+of routers only which ones a topic takes with it when it goes.
 """
 
 import asyncio
 
 from topics.clock import Clock
 from topics.core import decide
-from topics.core.decide import Append, Caps, Delete, DeleteTopic, PutTopic
+from topics.core.decide import Caps, Delete, DeleteTopic, PutTopic
 from topics.core.state import Topic
 from topics.core.topic.blocks import Blocks
 from topics.core.topic.config import ConfigIn
-from topics.engine.answers import DeleteResult, WriteResult
+from topics.engine.answers import DeleteResult
 from topics.engine.durability.store import SLICE_SECONDS
-from topics.engine.ledger import Gate, Ledger
-from topics.engine.upkeep import Upkeep
+from topics.engine.ledger import Ledger
 from topics.errors import CommitFailed, EpochMismatch, InvalidRequest, Refusal, TopicNotFound
 from topics.model import TagMatch, TopicConfig
 
 
-class Writes:
-    """What callers change in the topics of an instance."""
+class Changes:
+    """What callers change in the topics of an instance, appends aside."""
 
-    def __init__(self, ledger: Ledger, upkeep: Upkeep, clock: Clock, caps: Caps) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, caps: Caps) -> None:
         self._ledger = ledger
-        self._upkeep = upkeep
         self._clock = clock
         self._caps = caps
-
-    # --- records
-
-    def append_now(self, command: Append) -> tuple[WriteResult, Gate]:
-        """Append a batch. The result holds, and may be shown, once the gate is open."""
-        ledger = self._ledger
-        state = ledger.state
-        topic = state.topics.get(command.topic)
-        if topic is not None and topic.config.ttl_ms:
-            ledger.expire(command.topic)
-        bytes_max = self._caps.max_total_bytes
-        if bytes_max and state.bytes + sum(command.batch.sizes) > bytes_max:
-            for expiring in list(state.expiring.values()):
-                ledger.expire(expiring.name)
-        decided, done = decide.append(state, command, self._clock.now_ms(), self._caps)
-        if topic is None:
-            ledger.commit_created(decided)
-            topic = state.topics[command.topic]
-        elif decided:
-            ledger.commit(topic, decided)
-        result = WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
-        return result, ledger.gate(topic)
-
-    async def append(self, command: Append) -> WriteResult:
-        """Append a batch, first waiting for room; returns when it is as durable as the topic's class asks."""
-        if self._upkeep.is_full:
-            await self._upkeep.wait_for_room()
-        try:
-            result, gate = self.append_now(command)
-        except Refusal:
-            await self._ledger.wait_to_refuse(command.topic)
-            raise
-        await self._ledger.wait_open(gate)
-        return result
 
     async def delete(
         self, name: str, before_seq: int | None, match: TagMatch | None, epoch: int | None
