@@ -87,13 +87,12 @@ class ScriptedApp:
         if path.startswith(b"/hold"):
             self.held[path] = exchange
             self.unfinished.append(exchange)
-            exchange.on_disconnect = lambda: self.events.append(("disconnect", path))
+            exchange.when_disconnected(lambda: self.events.append(("disconnect", path)))
         elif path.startswith((b"/stream", b"/download")):
             stream = exchange.start_stream(
                 200, [(b"cache-control", b"no-store")], b"text/plain", survives_eof=path.startswith(b"/download")
             )
-            stream.on_close = lambda: self.events.append(("close", path))
-            stream.on_writable = lambda: self.events.append(("writable", path))
+            stream.listen(lambda: self.events.append(("writable", path)), lambda: self.events.append(("close", path)))
             self.streams[path] = stream
             self.unfinished.append(stream)
         elif path == b"/upgrade":

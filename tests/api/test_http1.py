@@ -871,7 +871,7 @@ async def test_an_answer_after_the_client_is_gone_is_ignored() -> None:
         client.reset()
         await until(lambda: listener.open_count == 0)
         stream = app.held[b"/hold"].start_stream(200)
-        stream.on_close = lambda: app.events.append(("close", b"/hold"))
+        stream.listen(lambda: None, lambda: app.events.append(("close", b"/hold")))
         stream.write(b"x")
         await until(lambda: len(app.events) == 2)
         assert app.events == [("disconnect", b"/hold"), ("close", b"/hold")]

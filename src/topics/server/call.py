@@ -67,8 +67,8 @@ class Call:
 
             self.app.waiting.add(end)
             stop.add_done_callback(lambda _: self.app.waiting.discard(end))
-            self.exchange.on_disconnect = end
-            if self.exchange.is_disconnected or self.app.is_draining:
+            self.exchange.when_disconnected(end)
+            if self.app.is_draining:
                 end()
         return self._stop
 

@@ -34,6 +34,6 @@ async def _send(stream: Stream, part: bytes) -> bool:
             if not future.done():
                 future.set_result(None)
 
-        stream.on_writable = stream.on_close = wake
+        stream.listen(wake, wake)
         await writable
     return not stream.is_closed

@@ -39,13 +39,13 @@ def open_socket(call: Call) -> None:
         return
     _check_origin(call)
     app.slots.take_stream(call.key)
-    socket = WebSocket(head, app.settings.max_body_bytes)
-    conversation = Conversation(app, call.key, socket, COMMANDS)
+    meet = partial(Conversation, app, call.key, COMMANDS)
+    socket = WebSocket(head, app.settings.max_body_bytes, meet)
     try:
         call.exchange.upgrade(socket)
     finally:
         if not socket.is_connected:  # the client is gone already
-            conversation.lost()
+            socket.connection_lost(None)
         call.finish(101)
 
 

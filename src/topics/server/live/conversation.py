@@ -81,7 +81,7 @@ class Conversation(Reader):
         "socket",
     )
 
-    def __init__(self, app: "App", key: Key, socket: WebSocket, known: Mapping[str, Run]) -> None:
+    def __init__(self, app: "App", key: Key, known: Mapping[str, Run], socket: WebSocket) -> None:
         super().__init__(app.delivery.wheel)
         self.app = app
         self.key = key
@@ -98,7 +98,6 @@ class Conversation(Reader):
         self._is_running = False  # a command runs right now, further up the stack
         self._farewell: tuple[bytes, CloseCode] | None = None  # the server says goodbye, once what runs is answered
         self._stop: asyncio.Future[None] | None = None  # done when nobody waits for an answer any more
-        socket.peer = self
         app.delivery.open(self)
         self.wheel.add(self, self.wheel.now + PING_MS)
 

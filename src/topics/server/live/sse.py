@@ -84,8 +84,7 @@ class SseStream(Reader):
 
     def start(self) -> None:
         """Send what the session has not got yet, and go on with what comes."""
-        self._stream.on_writable = self._writable
-        self._stream.on_close = self._close
+        self._stream.listen(self._writable, self._close)
         self._delivery.open(self)
         self._write(RETRY)
         self.wheel.add(self, self._sent_at + self.session.heartbeat_ms)
@@ -177,11 +176,8 @@ class SseStream(Reader):
 
     def _end(self, last: bytes = b"", *, closes: bool = False) -> None:
         if not self.is_over:
-            stream = self._stream
             self._close()
-            stream.on_close = stream.on_writable = None
-            stream.write(last)
-            stream.end(closes=closes)
+            self._stream.finish(last, closes=closes)
 
     def _close(self) -> None:
         """The stream is over, or is about to be."""

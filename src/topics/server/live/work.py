@@ -98,8 +98,7 @@ class WorkStream(Outlet):
 
     def begin(self, name: str, worker: Worker) -> None:
         self._worker = worker
-        self._stream.on_writable = self._writable
-        self._stream.on_close = self._close
+        self._stream.listen(self._writable, self._close)
         self._write(RETRY + heartbeat(self._streams.engine.clock.now_ms()))
         self.wheel.add(self, self._sent_at + HEARTBEAT_MS)
         self._streams.engine.add_worker(name, worker)
@@ -152,11 +151,8 @@ class WorkStream(Outlet):
     def finish(self, last: bytes, *, closes: bool = False) -> None:
         """Send a last frame and end."""
         if not self.is_over:
-            stream = self._stream
             self._close()
-            stream.on_close = stream.on_writable = None
-            stream.write(last)
-            stream.end(closes=closes)
+            self._stream.finish(last, closes=closes)
 
     def _close(self) -> None:
         """The stream is over, or is about to be."""

@@ -4,9 +4,9 @@ Owns what the application sees of a connection (`Request`, `Exchange`, `Stream`)
 (`App`), and what all connections of one listener share (`Connections`: limits, cached time, the open ones).
 Must not know: HTTP/1.1 or HTTP/2 framing, routes, engine.
 
-Invariants: an exchange is answered at most once, by `respond`, `start_stream` or `upgrade`; `on_disconnect` and
-`on_close` fire at most once, and `on_close` does fire, however the stream ends; an exception of the application
-is a 500 and a log line, never a broken or hanging connection.
+Invariants: an exchange is answered at most once, by `respond`, `start_stream` or `upgrade`; that the client is gone
+and that a stream is over is told at most once, and the latter is told however the stream ends; an exception of the
+application is a 500 and a log line, never a broken or hanging connection.
 """
 
 import asyncio
@@ -122,12 +122,18 @@ class App(Protocol):
 class Stream:
     """An answer of unknown length: SSE, a download. After its end, writes are ignored."""
 
-    __slots__ = ("is_closed", "on_close", "on_writable")
+    __slots__ = ("_on_close", "_on_writable", "is_closed")
 
     def __init__(self) -> None:
         self.is_closed = False
-        self.on_writable: Callback | None = None  # no longer blocked
-        self.on_close: Callback | None = None  # ended, aborted, or the connection is gone; exactly once
+        self._on_writable: Callback | None = None
+        self._on_close: Callback | None = None
+
+    # --- what the application calls
+
+    def listen(self, on_writable: Callback, on_close: Callback) -> None:
+        """Call back when the stream is no longer blocked, and once when it is over, however it ends."""
+        self._on_writable, self._on_close = on_writable, on_close
 
     @property
     def buffered(self) -> int:
@@ -136,7 +142,7 @@ class Stream:
 
     @property
     def is_blocked(self) -> bool:
-        """The peer reads too slowly: stop writing until `on_writable`."""
+        """The peer reads too slowly: stop writing until it is writable again."""
         raise NotImplementedError
 
     def write(self, data: bytes) -> None:
@@ -146,15 +152,27 @@ class Stream:
         """Everything is written; the connection may serve the next request, unless it `closes` with its last one."""
         raise NotImplementedError
 
+    def finish(self, last: bytes, *, closes: bool = False) -> None:
+        """Write a last thing and end, without calling anybody back."""
+        self._on_writable = self._on_close = None
+        self.write(last)
+        self.end(closes=closes)
+
     def abort(self) -> None:
         """Drop what is not sent; the peer sees an incomplete answer."""
         raise NotImplementedError
 
+    # --- what the transport calls
+
+    def writable(self) -> None:
+        """The peer takes more again."""
+        call(self._on_writable)
+
     def closed(self) -> None:
-        """For the transport: the stream is over."""
+        """The stream is over."""
         if not self.is_closed:
             self.is_closed = True
-            callback, self.on_close, self.on_writable = self.on_close, None, None
+            callback, self._on_close, self._on_writable = self._on_close, None, None
             call(callback)
 
 
@@ -168,9 +186,16 @@ class Exchange:
         self.is_answered = False
         self.is_disconnected = False
         self.stream: Stream | None = None
-        # The client is gone or has closed its sending side, before the answer was complete. Whoever waits for
-        # something stops waiting and still answers: a client that only half-closed gets it.
-        self.on_disconnect: Callback | None = None
+        self.on_disconnect: Callback | None = None  # see `when_disconnected`
+
+    def when_disconnected(self, callback: Callback) -> None:
+        """Call back once if the client is gone, or has closed its sending side, before the answer is complete.
+
+        Whoever waits for something then stops waiting and still answers: a client that only half-closed gets it.
+        """
+        self.on_disconnect = callback
+        if self.is_disconnected:
+            callback()
 
     def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
         """Answer as a whole. Ignored when the client is gone."""

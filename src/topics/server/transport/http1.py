@@ -29,7 +29,6 @@ from topics.server.transport.exchange import (
     Headers,
     Request,
     Stream,
-    call,
     check_headers,
 )
 from topics.server.transport.http1_reader import Reader
@@ -241,7 +240,7 @@ class Http1(asyncio.Protocol):
         if self._current is not None:
             self.deadline = NEVER
             if self._current.stream is not None:
-                call(self._current.stream.on_writable)
+                self._current.stream.writable()
         self._advance()
 
     def connection_lost(self, error: Exception | None) -> None:

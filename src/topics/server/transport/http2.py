@@ -44,7 +44,6 @@ from topics.server.transport.exchange import (
     Limits,
     Request,
     Stream,
-    call,
     check_headers,
     log,
 )
@@ -369,7 +368,7 @@ class Http2(asyncio.Protocol):
         self._send_in_turn([one for one in exchanges if one.pending_bytes or one.is_ending])
         for exchange in exchanges:
             if exchange.stream is not None and not exchange.stream.is_blocked:
-                call(exchange.stream.on_writable)
+                exchange.stream.writable()
 
     def _send_in_turn(self, exchanges: list[Http2Exchange]) -> None:
         """A frame for each, and again, until nothing more can go."""

@@ -16,6 +16,7 @@ discarded; nothing is written behind the server's own.
 import asyncio
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
+from collections.abc import Callable
 from hashlib import sha1
 from struct import unpack_from
 from typing import Final, Protocol, cast
@@ -234,11 +235,11 @@ class WebSocket(asyncio.Protocol):
         "_has_eof",
         "_head",
         "_is_parsing",
+        "_peer",
         "_pong",
         "_reader",
         "is_blocked",
         "is_paused",
-        "peer",
         "pings",
         "stage",
         "transport",
@@ -246,8 +247,7 @@ class WebSocket(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, head: bytes, message_bytes_max: int) -> None:
-        self.peer: Peer | None = None
+    def __init__(self, head: bytes, message_bytes_max: int, meet: Callable[["WebSocket"], Peer]) -> None:
         self.stage = OPEN
         self.is_blocked = False  # the client does not take what is written
         self.is_paused = False  # nothing is read
@@ -258,6 +258,7 @@ class WebSocket(asyncio.Protocol):
         self._close_code: int = CloseCode.NORMAL_CLOSURE  # of the client's Close
         self._has_eof = False
         self._is_parsing = False
+        self._peer: Peer | None = meet(self)  # None once the connection is gone
 
     # --- what the event loop calls
 
@@ -283,19 +284,19 @@ class WebSocket(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_blocked = True
-        if self.peer is not None and self.stage < CLOSING:
-            self.peer.blocked()
+        if self._peer is not None and self.stage < CLOSING:
+            self._peer.blocked()
 
     def resume_writing(self) -> None:
         self.is_blocked = False
         self.pings = 0
         self._answer_ping()
-        if self.peer is not None and self.stage < CLOSING:
-            self.peer.writable()
+        if self._peer is not None and self.stage < CLOSING:
+            self._peer.writable()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.stage = LOST
-        peer, self.peer = self.peer, None
+        peer, self._peer = self._peer, None
         if peer is not None:
             peer.lost()
 
@@ -352,8 +353,8 @@ class WebSocket(asyncio.Protocol):
                 self.transport.close()
             elif not self.transport.is_closing():
                 self.transport.write_eof()
-            if self.peer is not None:
-                self.peer.closing()
+            if self._peer is not None:
+                self._peer.closing()
 
     def abort(self) -> None:
         if self.stage < LOST:
@@ -387,11 +388,11 @@ class WebSocket(asyncio.Protocol):
             self.write(control_frame(PONG, pong))
 
     def _received(self, opcode: int, payload: bytes) -> None:
-        assert self.peer is not None
+        assert self._peer is not None
         if opcode == TEXT:
-            self.peer.text_received(payload)
+            self._peer.text_received(payload)
         elif opcode == BINARY:
-            self.peer.binary_received()
+            self._peer.binary_received()
         elif opcode == PING:
             self._pong = payload
         elif opcode == CLOSE:
@@ -407,5 +408,5 @@ class WebSocket(asyncio.Protocol):
         if code != CloseCode.NO_STATUS_RCVD:
             self._close_code = code
         self.stage = LEAVING
-        assert self.peer is not None
-        self.peer.left()
+        assert self._peer is not None
+        self._peer.left()
