@@ -15,7 +15,7 @@ from topics.model import Durability
 from topics.server.live.delivery import Delivery
 from topics.server.live.feeds import Feed, Push, Reader, Template
 from topics.server.live.pressure import Pressure
-from topics.server.transport.outlet import NEVER
+from topics.server.live.outlet import NEVER
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty, MemoryDisk

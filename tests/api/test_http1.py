@@ -644,7 +644,7 @@ async def test_slow_headers_are_cut_off_however_they_dribble() -> None:
         client = await RawClient.connect(listener)
         await client.send(b"GET /a HTTP/1.1\r\nX-0: a\r\n")
         await until(lambda: speaks(listener, Http1))
-        await until(lambda: only(listener)._reader.is_midway)
+        await until(lambda: only(listener).reader.is_midway)
         for n in range(9):
             await client.send(b"X-%d: a\r\n" % n)
             pass_time(listener, clock, 1)

@@ -17,11 +17,11 @@ from topics.server.auth import READ, WRITE
 from topics.server.call import Call
 from topics.server.handlers.records import Write
 from topics.server.handlers.watch import states_of
-from topics.server.live import commands
-from topics.server.live.commands import SubscribeIn
 from topics.server.live.conversation import Conversation, Run, error_text
 from topics.server.live.feeds import Feed
 from topics.server.transport.websocket import VERSION, UnknownVersion, WebSocket, accept
+from topics.server.wire import commands
+from topics.server.wire.commands import SubscribeIn
 from topics.server.wire.replies import WatchedTopic, refusal
 from topics.server.wire.requests import WatchTopicIn
 

@@ -25,12 +25,12 @@ from websockets.frames import CloseCode
 
 from topics.errors import InvalidRequest, Refusal, StorageError, TopicsError
 from topics.server.auth import Key
-from topics.server.live import commands
-from topics.server.live.commands import NO_ID, UnsupportedMessage
 from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
+from topics.server.live.outlet import NEVER
 from topics.server.transport.exchange import log
-from topics.server.transport.outlet import NEVER
 from topics.server.transport.websocket import CLOSING, WebSocket, text_frame
+from topics.server.wire import commands
+from topics.server.wire.commands import NO_ID, UnsupportedMessage
 
 if TYPE_CHECKING:
     from topics.server.app import App

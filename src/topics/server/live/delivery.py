@@ -38,8 +38,8 @@ from topics.clock import SystemClock
 from topics.engine.instance import ColdPage, Instance, Query
 from topics.errors import TopicsError
 from topics.server.live.feeds import Feed, Hub, Push, Reader, Template
+from topics.server.live.outlet import TICK_MS, Wheel
 from topics.server.live.pressure import COALESCING_AT, RETRY_AFTER_MS, Pressure
-from topics.server.transport.outlet import TICK_MS, Wheel
 
 log = logging.getLogger("topics.server")
 

@@ -12,7 +12,7 @@ from typing import Final
 from topics.engine.answers import ReadResult
 from topics.engine.instance import ColdPage, Followed, Projection
 from topics.model import TagMatch
-from topics.server.transport.outlet import Outlet, Wheel
+from topics.server.live.outlet import Outlet, Wheel
 
 TEMPLATES_MAX: Final = 4096  # kept for sharing
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
+from topics.server.live.outlet import NEVER
 from topics.server.live.pressure import RETRY_AFTER_MS
 from topics.server.transport.exchange import Stream
-from topics.server.transport.outlet import NEVER
 
 if TYPE_CHECKING:
     from topics.server.live.delivery import Delivery

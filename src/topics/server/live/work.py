@@ -15,10 +15,10 @@ from topics.engine.instance import Instance, Worker
 from topics.errors import TopicsError
 from topics.server.auth import Key
 from topics.server.limits import Slots
+from topics.server.live.outlet import Outlet, Wheel
 from topics.server.live.pressure import RETRY_AFTER_MS
 from topics.server.live.sse import RETRY, error_event, heartbeat
 from topics.server.transport.exchange import Stream
-from topics.server.transport.outlet import Outlet, Wheel
 
 HEARTBEAT_MS: Final = 15_000
 

@@ -318,3 +318,41 @@ class Connections:
         if answer is None and request.content_length > self.limits.body_bytes_max:
             return TOO_LARGE
         return answer
+
+
+class Upgraded(asyncio.Protocol):
+    """Passes all on to the protocol that took a connection over, and keeps it among the open ones."""
+
+    __slots__ = ("_protocol", "_shared", "_transport", "deadline")
+
+    def __init__(self, shared: Connections, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
+        self._shared = shared
+        self._transport = transport
+        self._protocol = protocol
+        self.deadline = NEVER  # it watches its own time
+        shared.open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._shared.forget(self)
+        self._protocol.connection_lost(error)
+
+    def expire(self, now: float) -> None:
+        raise AssertionError("no deadline was set")
+
+    def drain(self) -> None:
+        """The application ends what it took over."""
+
+    def abort(self) -> None:
+        self._transport.abort()

@@ -29,6 +29,7 @@ from topics.server.transport.exchange import (
     Headers,
     Request,
     Stream,
+    Upgraded,
     check_headers,
 )
 from topics.server.transport.http1_reader import Reader
@@ -87,7 +88,7 @@ class Http1Exchange(Exchange):
             head += b"connection: keep-alive\r\n"
         self.is_answered = True
         self.stream = stream = Http1Stream(self, connection, survives_eof)
-        connection.rest()
+        connection.reader.rests = True  # no input is expected for long
         if connection.stage < CLOSING:
             connection.transport.write(head + b"\r\n")
         else:
@@ -106,8 +107,14 @@ class Http1Exchange(Exchange):
                 self._connection.transport.abort()
                 raise
 
+    def ended_by_client(self) -> None:
+        """The client will send no more."""
+        self.disconnected()
+        if isinstance(self.stream, Http1Stream) and not self.stream.survives_eof:
+            self.stream.abort()
+
     def _extra(self, headers: Headers) -> bytes:
-        """Header lines beyond the cached ones; settles whether the connection stays open."""
+        """Header lines beyond the cached ones; decides whether the connection stays open."""
         check_headers(headers)
         lines = b"".join([b"%b: %b\r\n" % header for header in headers])
         if self._connection.shared.is_draining:
@@ -172,10 +179,10 @@ class Http1(asyncio.Protocol):
         "_is_read_paused",
         "_lingers",
         "_queue",
-        "_reader",
         "_stalled_bytes",
         "deadline",
         "is_write_blocked",
+        "reader",
         "shared",
         "stage",
         "transport",
@@ -200,7 +207,7 @@ class Http1(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._reader = Reader(self, self.shared, (transport.get_extra_info("peername") or ("", 0))[:2])
+        self.reader = Reader(self, self.shared, (transport.get_extra_info("peername") or ("", 0))[:2])
         self.deadline = self.shared.now + self.shared.limits.idle_s
         self.shared.open.add(self)
 
@@ -211,12 +218,12 @@ class Http1(asyncio.Protocol):
             self._hold(data)
             return
         if len(data) <= SLICE_BYTES:
-            self._reader.feed(data)
+            self.reader.feed(data)
         else:
             self._feed_sliced(memoryview(data))
         if self._ahead:
             self._advance()
-        elif self._reader.request is not None or self._reader.target:
+        elif self.reader.request is not None or self.reader.target:
             self._await_rest()
 
     def eof_received(self) -> bool:
@@ -225,7 +232,7 @@ class Http1(asyncio.Protocol):
         if self.stage >= CLOSING or self._is_idle():
             return False
         if self._current is not None:
-            self._tell_eof(self._current)
+            self._current.ended_by_client()
         return True
 
     def pause_writing(self) -> None:
@@ -248,7 +255,7 @@ class Http1(asyncio.Protocol):
         self.shared.forget(self)
         self._queue.clear()
         self._ahead.clear()
-        self._reader.close()
+        self.reader.close()
         current, self._current = self._current, None
         if current is not None:
             current.disconnected()
@@ -267,8 +274,8 @@ class Http1(asyncio.Protocol):
         self.shared.expired_total += 1
         if self.is_write_blocked or self.stage >= CLOSING:
             self.abort()
-        elif self._reader.is_midway:
-            self._reader.break_off(TOO_SLOW)
+        elif self.reader.is_midway:
+            self.reader.break_off(TOO_SLOW)
         else:
             self._close()
 
@@ -293,23 +300,23 @@ class Http1(asyncio.Protocol):
         for start in range(0, len(data), SLICE_BYTES):
             if self.stage != OPEN:
                 return
-            if self._current is not None or self._ahead or self.is_write_blocked or self._reader.has_stopped:
+            if self._current is not None or self._ahead or self.is_write_blocked or self.reader.has_stopped:
                 self._hold(data[start:])
                 return
-            self._reader.feed(data[start : start + SLICE_BYTES])
+            self.reader.feed(data[start : start + SLICE_BYTES])
 
     def _await_rest(self) -> None:
         """A message is under way. If it is the only thing that is, see that it goes on."""
         if self._current is not None or self.stage != OPEN:
             return
-        if self._reader.has_stopped:
+        if self.reader.has_stopped:
             self._advance()
             return
-        if self._reader.is_continue_due:
-            self._reader.is_continue_due = False
+        if self.reader.is_continue_due:
+            self.reader.is_continue_due = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not self.is_write_blocked:
-            self.deadline = self._reader.deadline
+            self.deadline = self.reader.deadline
 
     # --- what the reader calls
 
@@ -330,16 +337,12 @@ class Http1(asyncio.Protocol):
             return
         self.shared.broken_total += 1
         if answer is not None:
-            self.received(self._reader.request or NO_REQUEST, False, False, answer)
+            self.received(self.reader.request or NO_REQUEST, False, False, answer)
             return
         self.stage = DEAF
         self._lingers = True
         if self._current is None and not self._queue:
             self._close()
-
-    def rest(self) -> None:
-        """No input is expected for long."""
-        self._reader.rests = True
 
     def push_back(self, data: bytes) -> None:
         self._ahead[:0] = data
@@ -359,14 +362,14 @@ class Http1(asyncio.Protocol):
             if not self.is_write_blocked:
                 self.deadline = NEVER
             if self._has_eof:
-                self._tell_eof(exchange)
+                exchange.ended_by_client()
 
     def finished(self, exchange: Http1Exchange) -> None:
         """The answer of `exchange` is written."""
         self._current = exchange.on_disconnect = None
         if not exchange.keeps_alive:
             self._close()
-        elif self._queue or self._ahead or self._reader.has_stopped:
+        elif self._queue or self._ahead or self.reader.has_stopped:
             self._advance_soon()
         elif self._has_eof or self.is_write_blocked or self.deadline == NEVER:
             self._advance()
@@ -392,19 +395,19 @@ class Http1(asyncio.Protocol):
             while self._current is None and not self.is_write_blocked and self.stage < CLOSING:
                 if self._queue:
                     self._run(*self._queue.pop(0))
-                elif self._reader.has_stopped:
-                    self._reader.go_on()
+                elif self.reader.has_stopped:
+                    self.reader.go_on()
                 elif self._ahead and self.stage == OPEN:
                     data = memoryview(bytes(self._ahead))
                     self._ahead.clear()
                     self._feed_sliced(data)
                 else:
-                    self._settle()
+                    self._go_idle()
                     break
         finally:
             self._is_advancing = False
 
-    def _settle(self) -> None:
+    def _go_idle(self) -> None:
         """Nothing runs and nothing waits: read on, or close."""
         if self._is_idle() and (self._has_eof or self.stage == DEAF):
             self._close()
@@ -412,24 +415,19 @@ class Http1(asyncio.Protocol):
         if self._is_read_paused and not self._has_eof:
             self._is_read_paused = False
             self.transport.resume_reading()
-        if self._reader.is_midway:
-            self._reader.restart_clock()
+        if self.reader.is_midway:
+            self.reader.restart_clock()
             self._await_rest()
         else:
             self.deadline = self.shared.now + self.shared.limits.idle_s
 
     def _is_idle(self) -> bool:
         """Nothing runs or waits, and nothing can come of what was received."""
-        if self._current is not None or self._queue or self._reader.has_stopped:
+        if self._current is not None or self._queue or self.reader.has_stopped:
             return False
         if self._ahead and self.stage == OPEN:
             return False
-        return self._has_eof or self.stage >= DEAF or not self._reader.is_midway
-
-    def _tell_eof(self, exchange: Http1Exchange) -> None:
-        exchange.disconnected()
-        if isinstance(exchange.stream, Http1Stream) and not exchange.stream.survives_eof:
-            exchange.stream.abort()
+        return self._has_eof or self.stage >= DEAF or not self.reader.is_midway
 
     # --- the end
 
@@ -439,7 +437,7 @@ class Http1(asyncio.Protocol):
         self.stage = CLOSING
         self._stalled_bytes = self.transport.get_write_buffer_size()
         self.deadline = self.shared.now + (limits.stall_s if self._stalled_bytes else limits.linger_s)
-        if (self._lingers or self._reader.is_midway) and not self._has_eof:
+        if (self._lingers or self.reader.is_midway) and not self._has_eof:
             if self._is_read_paused:
                 self.transport.resume_reading()
             self.transport.write_eof()
@@ -452,7 +450,7 @@ class Http1(asyncio.Protocol):
         self.stage = LOST
         self._current = None
         self._ahead.clear()
-        self._reader.close()
+        self.reader.close()
         self.shared.forget(self)
         self.transport.set_protocol(Upgraded(self.shared, self.transport, protocol))
         protocol.connection_made(self.transport)
@@ -464,44 +462,6 @@ class Http1(asyncio.Protocol):
             protocol.data_received(rest)
         if self._has_eof and not protocol.eof_received():
             self.transport.close()
-
-
-class Upgraded(asyncio.Protocol):
-    """Passes all on to the protocol that took a connection over, and keeps it among the open ones."""
-
-    __slots__ = ("_protocol", "_shared", "_transport", "deadline")
-
-    def __init__(self, shared: Connections, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
-        self._shared = shared
-        self._transport = transport
-        self._protocol = protocol
-        self.deadline = NEVER  # it watches its own time
-        shared.open.add(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._protocol.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._protocol.eof_received()
-
-    def pause_writing(self) -> None:
-        self._protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._protocol.resume_writing()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._shared.forget(self)
-        self._protocol.connection_lost(error)
-
-    def expire(self, now: float) -> None:
-        raise AssertionError("no deadline was set")
-
-    def drain(self) -> None:
-        """The application ends what it took over."""
-
-    def abort(self) -> None:
-        self._transport.abort()
 
 
 def _head(shared: Connections, status: int, content_type: bytes) -> bytes:

@@ -59,6 +59,28 @@ class FrameWatch:
         return weight
 
 
+class Noise:
+    """How much a peer says without asking for anything. Flood: more than it may."""
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        self._limits = limits
+        self._watch = FrameWatch()
+        self._weight = 0  # of the frames since `_since`, less what was forgiven
+        self._since = now
+
+    def hear(self, data: bytes, now: float) -> None:
+        """Weigh what came in."""
+        if now - self._since >= self._limits.noise_s:
+            self._weight, self._since = 0, now
+        self._weight += self._watch.weigh(data)
+        if self._weight > self._limits.noise_max:
+            raise Flood("too many control frames")
+
+    def forgive(self, weight: int) -> None:
+        """The peer has reason to say so much."""
+        self._weight = max(0, self._weight - weight)
+
+
 def goaway(last_stream_id: int) -> bytes:
     """The frame that ends a connection gracefully. h2 would take it for the end of all running streams."""
     return FrameWatch.HEADER.pack(0, 8, GOAWAY, 0, 0) + struct.pack(">LL", last_stream_id, 0)
