@@ -20,6 +20,7 @@ CHANGING = (
     "engine/durability/store.py",
     "engine/routers/forwarder.py",
     "server/live/delivery.py",
+    "server/live/rounds.py",
     "server/live/sessions.py",
 )
 

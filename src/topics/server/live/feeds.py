@@ -66,7 +66,7 @@ class Feed:
         "is_behind",
         "is_due",
         "is_first",
-        "is_held",
+        "is_waiting",
         "name",
         "reader",
         "template",
@@ -82,7 +82,7 @@ class Feed:
         self.hub: Hub | None = None
         self.is_first = True  # the next read is the first of the connection, or the first after a stall (TM13)
         self.is_due = True  # say so when it is caught up (SS11)
-        self.is_held = False  # a read waits for its gate or its pages
+        self.is_waiting = False  # a read waits for its gate or its pages
         self.is_apart = False  # the next read is not shared: the last one held records of its own nodes
         self.is_behind = False  # there is something to read, once the reader takes frames again
 
