@@ -63,7 +63,7 @@ class App:
         self.work = WorkStreams(engine, self.slots, self.delivery.wheel)
         self.cors = Cors.parse(engine.settings.cors_origins)
         self.state = REPLAYING
-        self.started_at = engine.clock.monotonic()
+        self._started_at = engine.clock.monotonic()
         self.waiting: set[Callable[[], None]] = set()  # ends the waits of calls, for the drain
         self._tasks: set[asyncio.Task[None]] = set()
         self._logs_access = self.watches_ends = engine.settings.access_log
@@ -78,6 +78,10 @@ class App:
     @property
     def is_draining(self) -> bool:
         return self.state == DRAINING
+
+    @property
+    def uptime_ms(self) -> int:
+        return int((self.clock.monotonic() - self._started_at) * 1000)
 
     def ready(self) -> None:
         """The engine has recovered."""
@@ -103,7 +107,7 @@ class App:
         """For Call, if `watches_ends`: one request less is running."""
         self.check_idle()
         if self._logs_access:
-            self._log_access(call.request, status, call.total_ms)
+            _log_access(call.request, status, call.total_ms)
 
     def check_idle(self) -> None:
         """Go on with the drain if nothing runs any more."""
@@ -282,10 +286,11 @@ class App:
         if self.cors is not None:
             headers += self.cors.headers(request)
         if self._logs_access:
-            self._log_access(request, error.status, 0.0)
+            _log_access(request, error.status, 0.0)
         return Answer(error.status, body, headers)
 
-    def _log_access(self, request: Request, status: int, total_ms: float) -> None:
-        """The query is left out: it may hold a token."""
-        path = request.path.decode("latin-1")
-        access_log.info("%s %s %d %.3f ms", request.method, path, status, total_ms)
+
+def _log_access(request: Request, status: int, total_ms: float) -> None:
+    """The query is left out: it may hold a token."""
+    path = request.path.decode("latin-1")
+    access_log.info("%s %s %d %.3f ms", request.method, path, status, total_ms)

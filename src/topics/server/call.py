@@ -113,10 +113,20 @@ class Call:
             self.finish(status)
 
     def start_stream(self, content_type: bytes, headers: Headers = (), *, survives_eof: bool = False) -> Stream:
-        """Answer 200, piece by piece. A stream without end gives its slot back at once, with `finish`."""
+        """Answer 200, piece by piece. A stream without end gives its slot back at once, with `stream_opened`."""
         if self.app.cors is not None:
             headers = (*headers, *self.app.cors.headers(self.request))
         return self.exchange.start_stream(200, headers, content_type, survives_eof=survives_eof)
+
+    def stream_opened(self) -> None:
+        """A stream without end is open: give the slot back, and let go of a request that lives as long as it.
+
+        A resume id alone can be large.
+        """
+        self.finish(200)
+        request = self.request
+        request.headers, request.repeated = {}, ()
+        request.target = request.query = b""
 
     def refuse(self, error: TopicsError) -> None:
         """Answer with an error of the contract."""

@@ -42,7 +42,7 @@ def json_body(**more: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Resource:
     """A path that exists: its methods, and the name in it."""
 
     methods: dict[str, Route]
@@ -53,7 +53,7 @@ class Routes:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.rows = list(routes)
         self._paths: dict[tuple[str | None, ...], dict[str, Route]] = {}  # None stands for a name
-        self._places: dict[bytes, Place] = {}
+        self._resources: dict[bytes, Resource] = {}
         for row in self.rows:
             segments = tuple(None if part.startswith(":") else part for part in row.path.split("/")[1:])
             methods = self._paths.setdefault(segments, {})
@@ -63,20 +63,20 @@ class Routes:
 
     def find(self, method: str, path: bytes) -> tuple[Route, str]:
         """The route, and the decoded name in its path."""
-        place = self._places.get(path) or self._place(path)
-        route = place.methods.get(method)
+        resource = self._resources.get(path) or self._resource(path)
+        route = resource.methods.get(method)
         if route is None:
-            raise MethodNotAllowed(f"{method} is not a method of this path; use {allow(place.methods)}")
-        return route, place.name
+            raise MethodNotAllowed(f"{method} is not a method of this path; use {allow(resource.methods)}")
+        return route, resource.name
 
     def methods(self, path: bytes) -> str:
         """What an Allow header says of a path that exists."""
-        return allow(self._place(path).methods)
+        return allow(self._resource(path).methods)
 
     def is_probe(self, path: bytes) -> bool:
         """Whether a path may be asked without a key."""
         try:
-            return any(row.is_probe for row in self._place(path).methods.values())
+            return any(row.is_probe for row in self._resource(path).methods.values())
         except Refusal:
             return False
 
@@ -87,7 +87,7 @@ class Routes:
         except Refusal:
             return False
 
-    def _place(self, path: bytes) -> Place:
+    def _resource(self, path: bytes) -> Resource:
         segments = [_decoded(segment) for segment in path.split(b"/")[1:]]
         methods, name = self._paths.get(tuple(segments)), ""
         for n in range(len(segments)):
@@ -96,12 +96,12 @@ class Routes:
                 name = segments[n]
         if methods is None:
             raise NotFound("there is no such path")
-        place = Place(methods, name)
+        resource = Resource(methods, name)
         if len(path) <= PATH_KEPT_BYTES_MAX and not any(row.checks_itself for row in methods.values()):
-            if len(self._places) >= PATHS_KEPT_MAX:
-                self._places.clear()
-            self._places[path] = place
-        return place
+            if len(self._resources) >= PATHS_KEPT_MAX:
+                self._resources.clear()
+            self._resources[path] = resource
+        return resource
 
 
 def allow(methods: Iterable[str]) -> str:

@@ -187,7 +187,4 @@ def _open(call: Call, worker: tuple[str, int, int | None]) -> None:
     app = call.app
     app.engine.check_queue(call.name)
     app.work.open(call.name, call.key, worker, lambda: call.start_stream(EVENT_STREAM, STREAM_HEADERS))
-    call.finish(200)
-    request = call.request  # lives as long as the stream
-    request.headers, request.repeated = {}, ()
-    request.target = request.query = b""
+    call.stream_opened()

@@ -16,6 +16,7 @@ from topics.server.live.feeds import Feed, Template
 from topics.server.live.sessions import SESSION_TTL_MS, Session
 from topics.server.live.sse import EVENT_STREAM, STREAM_HEADERS
 from topics.server.transport.exchange import Request
+from topics.server.wire.commands import SubscribeIn
 from topics.server.wire.replies import WatchedTopic, Watching
 from topics.server.wire.requests import HEARTBEAT_MS_MAX, WatchIn, decode_positions, nodes_of, watch_in
 from topics.settings import Settings
@@ -29,7 +30,7 @@ EVENTS_ACCEPTED = frozenset((b"text/event-stream", b"*/*"))
 async def create_session(call: Call) -> None:
     app, settings = call.app, call.app.settings
     asked = watch_in(call.request.body, settings)
-    template = template_of(asked, settings)
+    template = template_of(asked, settings, is_strong=asked.consistency == "strong")
     positions = {} if asked.cursor is None else decode_positions(asked.cursor)
     call.key.check_names(asked.topics)
     is_lenient = call.parameters.flag("lenient", False)
@@ -45,15 +46,17 @@ async def create_session(call: Call) -> None:
     call.answer(200, Watching(session.wid, f"/v0/watch/{session.wid}", SESSION_TTL_MS, topics, call.performance()))
 
 
-def template_of(asked: WatchIn, settings: Settings) -> Template:
-    """How the feeds of a session read; ranges are clamped (SS1)."""
+def template_of(
+    asked: WatchIn | SubscribeIn, settings: Settings, limit_default: int = LIMIT_DEFAULT, *, is_strong: bool = False
+) -> Template:
+    """How the feeds of a session or of a subscription read; ranges are clamped (SS1)."""
     return Template.of(
-        min(asked.limit or LIMIT_DEFAULT, settings.max_limit),
+        min(asked.limit or limit_default, settings.max_limit),
         min(asked.max_batch_bytes or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX),
         nodes_of(asked.node),
         None if asked.filter is None else TagMatch.parse(asked.filter, "filter"),
         Projection(asked.include_tags, asked.include_meta, asked.include_data),
-        asked.consistency == "strong",
+        is_strong,
     )
 
 
@@ -108,10 +111,7 @@ async def _open_parked(call: Call) -> None:
 
 def _open(call: Call, session: Session) -> None:
     call.app.watch.open(session, lambda: call.start_stream(EVENT_STREAM, STREAM_HEADERS), _resumed(call))
-    call.finish(200)
-    request = call.request  # lives as long as the stream: a resume id alone can be large
-    request.headers, request.repeated = {}, ()
-    request.target = request.query = b""
+    call.stream_opened()
 
 
 def check_accept(request: Request) -> None:

@@ -16,8 +16,8 @@ from topics.errors import CommitFailed, Forbidden, InvalidRequest
 from topics.server.auth import READ, WRITE
 from topics.server.call import Call
 from topics.server.handlers.records import Write
-from topics.server.handlers.watch import states_of
-from topics.server.live.conversation import Conversation, Run, error_text
+from topics.server.handlers.watch import states_of, template_of
+from topics.server.live.conversation import Conversation, RunCommand, error_text
 from topics.server.live.feeds import Feed
 from topics.server.transport.websocket import VERSION, UnknownVersion, WebSocket, accept
 from topics.server.wire import commands
@@ -25,6 +25,7 @@ from topics.server.wire.commands import SubscribeIn
 from topics.server.wire.replies import WatchedTopic, refusal
 from topics.server.wire.requests import WatchTopicIn
 
+LIMIT_DEFAULT: Final = 1000  # records of a message
 READS: Final = frozenset((READ,))
 WRITES: Final = frozenset((WRITE,))
 
@@ -88,7 +89,7 @@ async def _find(
     talk: Conversation, given: SubscribeIn, starts: dict[str, WatchTopicIn], feeds: list[Feed], request_id: Raw
 ) -> bytes:
     """Fill `feeds` with what is to be followed; the answer that says so."""
-    template = commands.template_of(given, talk.app.settings)
+    template = template_of(given, talk.app.settings, LIMIT_DEFAULT)
     followed = {}
     for name, state in (await states_of(talk.app, starts, lambda: talk.stop, is_lenient=given.lenient)).items():
         cursor = state.head_seq if starts[name].tail else starts[name].from_seq
@@ -162,7 +163,7 @@ def _publish(talk: Conversation, text: bytes, request_id: Raw) -> None:
     write.submit(given.topic, given, text)
 
 
-COMMANDS: Final[dict[str, Run]] = {
+COMMANDS: Final[dict[str, RunCommand]] = {
     "subscribe": _subscribe,
     "unsubscribe": _unsubscribe,
     "publish": _publish,

@@ -26,7 +26,7 @@ from websockets.frames import CloseCode
 from topics.errors import InvalidRequest, Refusal, StorageError, TopicsError
 from topics.server.auth import Key
 from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
-from topics.server.live.outlet import NEVER
+from topics.server.live.outlet import NEVER, Wheel
 from topics.server.transport.exchange import log
 from topics.server.transport.websocket import CLOSING, WebSocket, text_frame
 from topics.server.wire import commands
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 BURST_MAX: Final = 64  # commands of one socket run in one turn of the loop
 ANSWERS_MAX: Final = 256  # answers that wait for the log
-AHEAD_MAX: Final = 64  # commands held while another one runs …
+AHEAD_MAX: Final = 64  # commands that wait while another one runs …
 AHEAD_BYTES_MAX: Final = 64 * 1024  # … and their size; the last one may be larger
 PING_MS: Final = 25_000  # between pings …
 PINGS_MAX: Final = 2  # … of which so many may go unanswered
@@ -49,11 +49,68 @@ TOMBSTONE: Final = b'{"op":"tombstone",'
 CAUGHT_UP: Final = b'{"op":"caught_up",'
 TOPIC_DELETED: Final = b'{"op":"topic_deleted",'
 
-Run = Callable[["Conversation", bytes, Raw], None]  # runs a command: its text, its request_id
+RunCommand = Callable[["Conversation", bytes, Raw], None]  # runs a command: its text, its request_id
 
 
-class Answer:
-    """The place of an answer in the order of answers."""
+class SocketReader(Reader):
+    """A WebSocket as a reader of live delivery: messages, pings, a client that does not read."""
+
+    __slots__ = ("socket",)
+
+    def __init__(self, wheel: Wheel, socket: WebSocket) -> None:
+        super().__init__(wheel)
+        self.socket = socket
+
+    @property
+    def is_blocked(self) -> bool:
+        return self.socket.is_blocked
+
+    @property
+    def buffered(self) -> int:
+        return self.socket.buffered
+
+    def check(self, now: int) -> int:
+        if self.socket.stage >= CLOSING:
+            self.socket.abort()
+            return NEVER
+        return super().check(now)
+
+    def beat(self, now: int) -> int:
+        socket = self.socket
+        if not socket.is_paused:  # or its answer would not be heard
+            if socket.pings >= PINGS_MAX:
+                socket.abort()
+                return NEVER
+            socket.ping()
+        return now + PING_MS
+
+    def blocked(self) -> None:
+        self.is_stuck()
+
+    # --- what delivery reads
+
+    def records(self, feed: Feed, push: Push) -> None:
+        message = push.rendered.get(RECORD)
+        if message is None:
+            message = push.rendered[RECORD] = _message(RECORD, push.record_json)
+        self.socket.write(message)
+
+    def tombstone(self, feed: Feed, push: Push, is_first: bool) -> None:
+        self.socket.write(_message(TOMBSTONE, push.tombstone_json(is_first=False)))
+
+    def caught_up(self, feed: Feed, push: Push) -> None:
+        self.socket.write(_message(CAUGHT_UP, push.caught_up_json))
+
+    def topic_deleted(self, feed: Feed) -> None:
+        self.socket.write(_message(TOPIC_DELETED, topic_deleted_json(feed)))
+
+    def paced(self, topics: Sequence[str], retry_after_ms: int) -> None:
+        detail = {"retry_after_ms": retry_after_ms, "topics": list(topics)}
+        self.socket.write(text_frame(commands.failed("throttled", "paced under pressure", detail)))
+
+
+class Place:
+    """An answer's place in the order of answers."""
 
     __slots__ = ("text", "then")
 
@@ -62,7 +119,7 @@ class Answer:
         self.then = then  # to be done when it is sent
 
 
-class Conversation(Reader):
+class Conversation(SocketReader):
     __slots__ = (
         "_ahead",
         "_ahead_bytes",
@@ -78,18 +135,16 @@ class Conversation(Reader):
         "_stop",
         "app",
         "key",
-        "socket",
     )
 
-    def __init__(self, app: "App", key: Key, known: Mapping[str, Run], socket: WebSocket) -> None:
-        super().__init__(app.delivery.wheel)
+    def __init__(self, app: "App", key: Key, known: Mapping[str, RunCommand], socket: WebSocket) -> None:
+        super().__init__(app.delivery.wheel, socket)
         self.app = app
         self.key = key
-        self.socket = socket
         self._known = known  # commands by their op
         self._ahead: list[bytes | None] = []  # commands that wait, None a binary one; an empty deque is 600 bytes
         self._ahead_bytes = 0
-        self._answers: list[Answer] = []  # those that are not sent, in order; the first one is not known yet
+        self._answers: list[Place] = []  # those that are not sent, in order; the first one is not known yet
         self._burst = 0  # commands that ran in this turn of the loop
         self._is_busy = False
         self._is_due = False  # a turn in which it goes on is scheduled
@@ -103,13 +158,7 @@ class Conversation(Reader):
 
     # --- what the socket calls
 
-    def text_received(self, text: bytes) -> None:
-        self._received(text)
-
-    def binary_received(self) -> None:
-        self._received(None)
-
-    def _received(self, text: bytes | None) -> None:
+    def received(self, text: bytes | None) -> None:
         if self._farewell is not None:
             return
         if not self._ahead and self._may_run():
@@ -124,9 +173,6 @@ class Conversation(Reader):
         self._is_leaving = True
         self._end_waits()
         self._go_on()
-
-    def blocked(self) -> None:
-        self.is_stuck()
 
     def writable(self) -> None:
         self.app.delivery.writable(self)
@@ -151,29 +197,6 @@ class Conversation(Reader):
         self.app.slots.give_stream(self.key)
 
     # --- what the wheel and the application call
-
-    @property
-    def is_blocked(self) -> bool:
-        return self.socket.is_blocked
-
-    @property
-    def buffered(self) -> int:
-        return self.socket.buffered
-
-    def check(self, now: int) -> int:
-        if self.socket.stage >= CLOSING:
-            self.socket.abort()
-            return NEVER
-        return super().check(now)
-
-    def beat(self, now: int) -> int:
-        socket = self.socket
-        if not socket.is_paused:  # or its answer would not be heard
-            if socket.pings >= PINGS_MAX:
-                socket.abort()
-                return NEVER
-            socket.ping()
-        return now + PING_MS
 
     def too_slow(self) -> None:
         self._end_now("too_slow", "the client has read nothing for 30 s", CloseCode.POLICY_VIOLATION)
@@ -274,7 +297,7 @@ class Conversation(Reader):
         self._is_busy = True
         self.app.start(self._finish(work, self.place(then), request_id))
 
-    async def _finish(self, work: Coroutine[Any, Any, bytes], place: Answer, request_id: Raw) -> None:
+    async def _finish(self, work: Coroutine[Any, Any, bytes], place: Place, request_id: Raw) -> None:
         try:
             text = await work
         except Exception as error:
@@ -285,13 +308,13 @@ class Conversation(Reader):
 
     # --- the order of answers
 
-    def place(self, then: Callable[[], None] | None = None) -> Answer:
+    def place(self, then: Callable[[], None] | None = None) -> Place:
         """For the answer to the command that runs: behind all others."""
-        place = Answer(then)
+        place = Place(then)
         self._answers.append(place)
         return place
 
-    def answer(self, place: Answer, text: bytes) -> None:
+    def answer(self, place: Place, text: bytes) -> None:
         """An answer is known: send it when those before it are sent, and those that waited for it."""
         place.text = text
         answers = self._answers
@@ -302,7 +325,7 @@ class Conversation(Reader):
                 self._is_busy = False
                 then()
 
-    def answer_late(self, place: Answer, text: bytes) -> None:
+    def answer_late(self, place: Place, text: bytes) -> None:
         """The same, when the command has long run: others may wait for this, and go on in a turn of their own."""
         self.answer(place, text)
         is_awaited = self._ahead or self._is_leaving or self._farewell is not None or self.socket.is_paused
@@ -313,27 +336,6 @@ class Conversation(Reader):
     def _go_on_later(self) -> None:
         self._is_due = False
         self._go_on()
-
-    # --- what delivery reads
-
-    def records(self, feed: Feed, push: Push) -> None:
-        message = push.rendered.get(RECORD)
-        if message is None:
-            message = push.rendered[RECORD] = _message(RECORD, push.record_json)
-        self.socket.write(message)
-
-    def tombstone(self, feed: Feed, push: Push, is_first: bool) -> None:
-        self.socket.write(_message(TOMBSTONE, push.tombstone_json(is_first=False)))
-
-    def caught_up(self, feed: Feed, push: Push) -> None:
-        self.socket.write(_message(CAUGHT_UP, push.caught_up_json))
-
-    def topic_deleted(self, feed: Feed) -> None:
-        self.socket.write(_message(TOPIC_DELETED, topic_deleted_json(feed)))
-
-    def paced(self, topics: Sequence[str], retry_after_ms: int) -> None:
-        detail = {"retry_after_ms": retry_after_ms, "topics": list(topics)}
-        self.socket.write(text_frame(commands.failed("throttled", "paced under pressure", detail)))
 
     # --- waits
 

@@ -105,34 +105,34 @@ def _head(opcode: int, size: int) -> bytes:
 class FrameReader:
     """Bytes in, whole messages and control frames out. After BrokenOff it must not be used."""
 
-    __slots__ = ("_at", "_held", "_message", "_message_opcode", "_need_bytes", "message_bytes_max")
+    __slots__ = ("_at", "_buffer", "_message", "_message_opcode", "_need_bytes", "message_bytes_max")
 
     def __init__(self, message_bytes_max: int) -> None:
         self.message_bytes_max = message_bytes_max
-        self._held: bytes | bytearray = b""
+        self._buffer: bytes | bytearray = b""
         self._at = 0  # how far it is read
         self._need_bytes = 2  # no frame is complete before there are as many behind `_at`
         self._message: bytearray | None = None  # the fragments so far
         self._message_opcode = 0
 
     def feed(self, data: bytes) -> None:
-        if self._at == len(self._held):
-            self._held, self._at = data, 0
+        if self._at == len(self._buffer):
+            self._buffer, self._at = data, 0
             return
-        if self._at or not isinstance(self._held, bytearray):
-            self._held, self._at = bytearray(memoryview(self._held)[self._at :]), 0
-        self._held += data
+        if self._at or not isinstance(self._buffer, bytearray):
+            self._buffer, self._at = bytearray(memoryview(self._buffer)[self._at :]), 0
+        self._buffer += data
 
     def next(self) -> tuple[int, bytes] | None:
         """The opcode and payload of the next message or control frame; None: it is not complete yet."""
-        while (got_bytes := len(self._held) - self._at) >= self._need_bytes:
+        while (got_bytes := len(self._buffer) - self._at) >= self._need_bytes:
             found = self._next_frame(got_bytes)
             if found is not None:
                 return found
         return None
 
     def _next_frame(self, got_bytes: int) -> tuple[int, bytes] | None:
-        held, at = self._held, self._at
+        held, at = self._buffer, self._at
         first, second = held[at], held[at + 1]
         head_bytes = _head_bytes(first, second)
         if got_bytes < head_bytes:
@@ -153,7 +153,7 @@ class FrameReader:
         payload = apply_mask(held[start : start + length], held[start - 4 : start]) if length else b""
         self._at = start + length
         if self._at == len(held):
-            self._held, self._at = b"", 0
+            self._buffer, self._at = b"", 0
         self._need_bytes = 2
         if opcode >= CLOSE:
             return opcode, payload
@@ -206,9 +206,9 @@ def _head_bytes(first: int, second: int) -> int:
 class Peer(Protocol):
     """Who talks over a socket."""
 
-    def text_received(self, text: bytes) -> None: ...
-
-    def binary_received(self) -> None: ...
+    def received(self, text: bytes | None) -> None:
+        """A whole message; None: a binary one, whatever it says."""
+        ...
 
     def left(self) -> None:
         """The client has sent Close, and nothing more will come: finish, and `close` the socket."""
@@ -390,9 +390,9 @@ class WebSocket(asyncio.Protocol):
     def _received(self, opcode: int, payload: bytes) -> None:
         assert self._peer is not None
         if opcode == TEXT:
-            self._peer.text_received(payload)
+            self._peer.received(payload)
         elif opcode == BINARY:
-            self._peer.binary_received()
+            self._peer.received(None)
         elif opcode == PING:
             self._pong = payload
         elif opcode == CLOSE:

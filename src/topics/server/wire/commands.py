@@ -1,6 +1,6 @@
 """What is said over a WebSocket: the commands of clients, decoded and checked, and the frames of the server as JSON.
 
-The counterpart of `wire` and `answers`; what HTTP has as well (writes, reads, matches) is decoded by the same code.
+The counterpart of `requests` and `replies`; what HTTP has as well (writes, reads, matches) is decoded by the same code.
 Must not know: sockets, the engine's state, who is calling. Rules: WS2-WS7, Appendix A.11.
 """
 
@@ -11,15 +11,11 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from topics.core.topic.records import WriteIn, decode_json
-from topics.engine.instance import Projection
 from topics.errors import InvalidRequest, TopicsError
-from topics.model import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX, TagMatch
-from topics.server.live.feeds import Template
 from topics.server.wire.replies import WatchedTopic, encode
-from topics.server.wire.requests import Match, Natural, WatchTopicIn, check_starts, nodes_of
+from topics.server.wire.requests import Match, Natural, WatchTopicIn, check_starts
 from topics.settings import Settings
 
-LIMIT_DEFAULT: Final = 1000
 NO_ID: Final = Raw()
 
 
@@ -114,15 +110,6 @@ def unsubscribe_in(text: bytes) -> list[str]:
     if isinstance(given.topic, str) == isinstance(given.topics, list):
         raise InvalidRequest("unsubscribe needs either topic or topics")
     return list(dict.fromkeys(given.topics if isinstance(given.topics, list) else [str(given.topic)]))
-
-
-def template_of(given: SubscribeIn, settings: Settings) -> Template:
-    """How a subscription reads its topics."""
-    limit = min(given.limit or LIMIT_DEFAULT, settings.max_limit)
-    bytes_max = min(given.max_batch_bytes or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX)
-    match = None if given.filter is None else TagMatch.parse(given.filter, "filter")
-    projection = Projection(given.include_tags, given.include_meta, given.include_data)
-    return Template.of(limit, bytes_max, nodes_of(given.node), match, projection)
 
 
 # --- frames, as JSON

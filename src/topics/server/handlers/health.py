@@ -1,6 +1,7 @@
-"""Metrics, as Prometheus text or JSON (HM3-HM5). The names are contract.
+"""How the server is: health and readiness (HM1, HM2), metrics as Prometheus text or JSON (HM3-HM5).
 
-What is shown of topics is held at the gate like any read, and a key sees only the topics it may name (AU14).
+The names of metrics are contract. What is shown of topics waits for its gate like any read, and a key sees only the
+topics that it may name (AU14).
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,9 +10,11 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from topics import __version__
 from topics.engine.answers import InstanceCounters, LogCounters, RouterState, TopicState
 from topics.server.call import Call
 from topics.server.handlers.routers import may_see
+from topics.server.wire.replies import Health, Ready
 
 TOPICS_MAX: Final = 1000  # topics with series of their own
 ROUTERS_MAX: Final = 1000  # the same for routers
@@ -63,6 +66,16 @@ class Series(NamedTuple):
     samples: Sequence[tuple[str, int | float]]  # labels with their braces or nothing, value
 
 
+def health(call: Call) -> None:
+    call.answer(200, Health("ok", __version__, call.app.uptime_ms))
+
+
+def ready(call: Call) -> None:
+    if not call.app.is_serving:
+        raise call.app.unavailable()
+    call.answer(200, Ready("ready", True, call.app.engine.topic_count))
+
+
 async def metrics(call: Call) -> None:
     if _wants_json(call):
         call.answer(200, _metrics(call, call.app.engine.counters()))
@@ -100,7 +113,7 @@ def _metrics(call: Call, counters: InstanceCounters) -> Metrics:
         watch_sessions=app.slots.sessions,
         ready=app.is_serving,
         replay_progress=round(min(1.0, app.engine.replay_progress), 4),
-        uptime_ms=int((app.clock.monotonic() - app.started_at) * 1000),
+        uptime_ms=app.uptime_ms,
         wal=_wal(counters.log),
     )
 
