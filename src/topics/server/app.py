@@ -59,7 +59,7 @@ class App:
         self.slots = Slots(engine.settings)
         pressure.listen(engine.defer)
         self.delivery = Delivery(engine, pressure)
-        self.watch = Sessions(self.delivery, self.slots, engine.clock)
+        self.watch = Sessions(self.delivery, self.slots)
         self.work = WorkStreams(engine, self.slots, self.delivery.wheel)
         self.cors = Cors.parse(engine.settings.cors_origins)
         self.state = REPLAYING

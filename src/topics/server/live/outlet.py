@@ -32,7 +32,7 @@ NEVER: Final = 1 << 62
 class Outlet:
     """One such connection. Subclasses say how it is written to."""
 
-    __slots__ = ("blocked_at", "is_over", "is_stalled", "slot", "unsent_bytes", "wheel")
+    __slots__ = ("blocked_at", "is_over", "is_stalled", "sent_at", "slot", "unsent_bytes", "wheel")
 
     def __init__(self, wheel: "Wheel") -> None:
         self.wheel = wheel
@@ -41,6 +41,7 @@ class Outlet:
         self.unsent_bytes = 0  # as of `blocked_at`
         self.is_stalled = False  # it was blocked for STALLED_MS, and has not been written to since
         self.is_over = False
+        self.sent_at = 0  # when something was last sent, where silence is counted from that
 
     # --- what a subclass gives
 
@@ -97,7 +98,7 @@ class Wheel:
     """Calls `check` of outlets at the times they asked for, in coarse ticks."""
 
     def __init__(self, clock: Clock, tick_ms: int = TICK_MS) -> None:
-        self._clock = clock
+        self.clock = clock
         self._tick_ms = tick_ms
         self._slots: dict[int, set[Outlet]] = {}  # by number of tick
         self._task: asyncio.Task[None] | None = None
@@ -106,7 +107,7 @@ class Wheel:
     @property
     def now(self) -> int:
         """Milliseconds of the clock that never steps."""
-        return round(self._clock.monotonic() * 1000)
+        return round(self.clock.monotonic() * 1000)
 
     def add(self, outlet: Outlet, at: int) -> None:
         """Look at `outlet` at this time, or earlier if it asked for that before."""
@@ -137,7 +138,7 @@ class Wheel:
         self._stop = asyncio.get_running_loop().create_future()
         try:
             while self._slots:
-                await self._clock.wait(self._stop, self._tick_ms)
+                await self.clock.wait(self._stop, self._tick_ms)
                 await self._tick()
         finally:
             self._task = None

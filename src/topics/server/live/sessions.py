@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from secrets import token_bytes
 from typing import Final
 
-from topics.clock import Clock
 from topics.errors import NotFound
 from topics.server.auth import Key
 from topics.server.limits import Slots
@@ -57,8 +56,7 @@ class Session:
 class Sessions:
     """All sessions of a server."""
 
-    def __init__(self, delivery: Delivery, slots: Slots, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self, delivery: Delivery, slots: Slots) -> None:
         self._delivery = delivery
         self._slots = slots
         self._sessions: dict[str, Session] = {}  # by wid

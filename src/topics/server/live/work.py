@@ -15,9 +15,9 @@ from topics.engine.instance import Instance, Worker
 from topics.errors import TopicsError
 from topics.server.auth import Key
 from topics.server.limits import Slots
-from topics.server.live.outlet import Outlet, Wheel
+from topics.server.live.outlet import Wheel
 from topics.server.live.pressure import RETRY_AFTER_MS
-from topics.server.live.sse import RETRY, error_event, heartbeat
+from topics.server.live.sse import RETRY, EventStream, error_event, heartbeat
 from topics.server.transport.exchange import Stream
 
 HEARTBEAT_MS: Final = 15_000
@@ -53,7 +53,7 @@ class WorkStreams:
     def drain(self) -> None:
         """The server stops."""
         for stream in list(self._open):
-            stream.finish(error_event(503, "server_shutting_down", retry_after_ms=RETRY_AFTER_MS))
+            stream.shut_down()
 
 
 class _Worker(Worker):
@@ -83,10 +83,10 @@ class _Worker(Worker):
         self.stream.paced()
 
 
-class WorkStream(Outlet):
+class WorkStream(EventStream):
     """One open stream."""
 
-    __slots__ = ("_name", "_sent_at", "_stream", "_streams", "_worker", "key")
+    __slots__ = ("_name", "_stream", "_streams", "_worker", "key")
 
     def __init__(self, streams: WorkStreams, name: str, key: Key, stream: Stream) -> None:
         super().__init__(streams.wheel)
@@ -94,24 +94,17 @@ class WorkStream(Outlet):
         self._name = name
         self._streams = streams
         self._stream = stream
-        self._sent_at = 0
 
     def begin(self, name: str, worker: Worker) -> None:
         self._worker = worker
-        self._stream.listen(self._writable, self._close)
-        self._write(RETRY + heartbeat(self._streams.engine.clock.now_ms()))
-        self.wheel.add(self, self._sent_at + HEARTBEAT_MS)
+        self._open(RETRY + heartbeat(self.wheel.clock.now_ms()))
         self._streams.engine.add_worker(name, worker)
 
+    @property
+    def heartbeat_ms(self) -> int:
+        return HEARTBEAT_MS
+
     # --- what the transport says
-
-    @property
-    def is_blocked(self) -> bool:
-        return self._stream.is_blocked
-
-    @property
-    def buffered(self) -> int:
-        return self._stream.buffered
 
     def _writable(self) -> None:
         self.unblocked()
@@ -133,29 +126,7 @@ class WorkStream(Outlet):
         advice = error_event(429, "paced under pressure", retry_after_ms=RETRY_AFTER_MS, topics=[self._name])
         self._write(advice)
 
-    def _write(self, data: bytes) -> None:
-        self._stream.write(data)
-        self._sent_at = self.wheel.now
-        self.is_stuck()
-
-    def beat(self, now: int) -> int:
-        if now >= self._sent_at + HEARTBEAT_MS:
-            self._write(heartbeat(self._streams.engine.clock.now_ms()))
-        return self._sent_at + HEARTBEAT_MS
-
-    # --- the end
-
-    def too_slow(self) -> None:
-        self.finish(error_event(408, "nothing was read for too long"), closes=True)
-
-    def finish(self, last: bytes, *, closes: bool = False) -> None:
-        """Send a last frame and end."""
-        if not self.is_over:
-            self._close()
-            self._stream.finish(last, closes=closes)
-
     def _close(self) -> None:
-        """The stream is over, or is about to be."""
         if not self.is_over:
             self.is_over = True
             self.wheel.discard(self)
