@@ -14,8 +14,8 @@ from topics.engine import Engine
 from topics.model import Durability
 from topics.server.live.delivery import Delivery
 from topics.server.live.feeds import Feed, Push, Reader, Template
-from topics.server.live.pressure import Pressure
 from topics.server.live.outlet import NEVER
+from topics.server.live.pressure import Pressure
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty, MemoryDisk

@@ -22,7 +22,7 @@ from tests.api.rawclient import (
 )
 from topics.server.transport.exchange import Exchange, Limits, Stream
 from topics.server.transport.http1 import Http1
-from topics.server.transport.http1_reader import Reader
+from topics.server.transport.http1_reader import Http1Reader
 from topics.server.transport.listener import Listener, serve
 from topics.testing.clock import ManualClock
 
@@ -1047,7 +1047,7 @@ async def test_nothing_of_a_connection_waits_for_the_garbage_collector() -> None
     gc.disable()
     try:
         await visit()
-        kinds = (Http1, Reader, Exchange, Stream)
+        kinds = (Http1, Http1Reader, Exchange, Stream)
         assert [one for one in gc.get_objects() if isinstance(one, kinds)] == []
     finally:
         gc.enable()

@@ -27,12 +27,12 @@ from topics.errors import (
 from topics.server.auth import ANYONE, Key, Keyring, bearer_token, query_token
 from topics.server.call import PACKED, Call, wants_gzip
 from topics.server.cors import Cors
-from topics.server.limits import Slots
 from topics.server.live.delivery import Delivery
 from topics.server.live.pressure import Pressure
 from topics.server.live.sessions import Sessions
 from topics.server.live.work import WorkStreams
 from topics.server.routes import Route, Routes
+from topics.server.slots import Slots
 from topics.server.transport.encoding import GZIP_BYTES_MIN, JSON_TYPE, compress, inflate, is_gzip, media_type
 from topics.server.transport.exchange import JSON, Answer, Exchange, Request
 from topics.server.wire.replies import refusal

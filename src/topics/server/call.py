@@ -11,7 +11,7 @@ from topics.errors import StorageError, TopicsError
 from topics.server.auth import Key
 from topics.server.routes import Route
 from topics.server.transport.encoding import GZIP_BYTES_MIN, admits_gzip, compress
-from topics.server.transport.exchange import JSON, Exchange, Headers, Request, Stream, log
+from topics.server.transport.exchange import JSON, Exchange, Headers, Request, Stream, logger
 from topics.server.wire.replies import Performance, encode, refusal
 from topics.server.wire.requests import Parameters, parameters_of
 
@@ -131,7 +131,7 @@ class Call:
     def refuse(self, error: TopicsError) -> None:
         """Answer with an error of the contract."""
         if isinstance(error, StorageError):
-            log.error("%s %s: %s", self.request.method, self.request.path.decode("latin-1"), error)
+            logger.error("%s %s: %s", self.request.method, self.request.path.decode("latin-1"), error)
         answer = refusal(error)
         self.respond(answer.status, answer.body, answer.headers)
 

@@ -30,7 +30,7 @@ from topics.server.transport.exchange import Limits
 from topics.server.transport.listener import Listener
 from topics.settings import Settings
 
-log = logging.getLogger("topics.server")
+logger = logging.getLogger("topics.server")
 
 DRAIN_S: Final = 10.0  # for running requests, at a stop
 SAVE_MEMORY_S: Final = 30.0
@@ -110,7 +110,7 @@ class Server:
             async with asyncio.timeout(DRAIN_S):
                 await self.app.wait_until_idle()
         except TimeoutError:
-            log.warning("%d requests were still running after %d s", self.app.slots.running, DRAIN_S)
+            logger.warning("%d requests were still running after %d s", self.app.slots.running, DRAIN_S)
         await self.listener.drain(CLOSE_S)
         await self.app.cancel_tasks()
         self.pressure.stop()
@@ -178,9 +178,9 @@ async def _serve(server: Server, on_bound: Bound) -> None:
     saving = asyncio.create_task(_save_memory(server))
     await stopping
     saving.cancel()
-    log.info("stopping")
+    logger.info("stopping")
     await server.close()
-    log.info("stopped")
+    logger.info("stopped")
 
 
 async def _save_memory(server: Server) -> None:
@@ -194,9 +194,9 @@ async def _save_memory(server: Server) -> None:
 def _announce(server: Server) -> None:
     url = f"http://{server.address}"
     if not server.app.keyring:
-        log.warning("AUTH IS OFF: whoever reaches this port may read, write and delete everything")
+        logger.warning("AUTH IS OFF: whoever reaches this port may read, write and delete everything")
     engine = server.engine
-    log.info("topics %s: %d topics in %s", __version__, engine.topic_count, engine.settings.data_dir)
-    log.info("API      %s/v0", url)
-    log.info("docs     %s/v0/openapi.json", url)
-    log.info("metrics  %s/v0/metrics", url)
+    logger.info("topics %s: %d topics in %s", __version__, engine.topic_count, engine.settings.data_dir)
+    logger.info("API      %s/v0", url)
+    logger.info("docs     %s/v0/openapi.json", url)
+    logger.info("metrics  %s/v0/metrics", url)

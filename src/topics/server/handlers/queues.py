@@ -27,7 +27,7 @@ from topics.server.wire.replies import (
     encode,
 )
 from topics.server.wire.requests import (
-    Held,
+    HeldJobs,
     ack_in,
     claim_in,
     encode_cursor,
@@ -90,7 +90,7 @@ def extend(call: Call) -> None:
 
 
 def _change(
-    call: Call, change: Callable[..., tuple[Settled, Gate]], jobs: Held, more: tuple[int, ...], body: Body
+    call: Call, change: Callable[..., tuple[Settled, Gate]], jobs: HeldJobs, more: tuple[int, ...], body: Body
 ) -> None:
     """The ladder of all three: change leases that a node holds, and answer when that may be shown."""
     app, asked_at = call.app, call.app.clock.monotonic()

@@ -27,7 +27,7 @@ from topics.errors import InvalidRequest, Refusal, StorageError, TopicsError
 from topics.server.auth import Key
 from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
 from topics.server.live.outlet import NEVER, Wheel
-from topics.server.transport.exchange import log
+from topics.server.transport.exchange import logger
 from topics.server.transport.websocket import CLOSING, WebSocket, text_frame
 from topics.server.wire import commands
 from topics.server.wire.commands import NO_ID, UnsupportedMessage
@@ -356,7 +356,7 @@ class Conversation(SocketReader):
 def error_text(error: Exception, request_id: Raw) -> bytes:
     """What an error says to the client; what is the server's own fault is logged."""
     if not isinstance(error, Refusal):
-        log.error("a command of a WebSocket failed", exc_info=error)
+        logger.error("a command of a WebSocket failed", exc_info=error)
     if not isinstance(error, TopicsError):
         error = StorageError("the server failed to run this command")
     return commands.error(error, request_id)

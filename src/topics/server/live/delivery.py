@@ -37,7 +37,7 @@ from topics.server.live.outlet import TICK_MS, Wheel
 from topics.server.live.pressure import Pressure
 from topics.server.live.rounds import Rounds, real_clock
 
-log = logging.getLogger("topics.server")
+logger = logging.getLogger("topics.server")
 
 Pushes = dict[tuple[int, int, Template], Push | list[Feed]]  # by cursor, instance and template; see `Delivery._read`
 
@@ -125,7 +125,7 @@ class Delivery:
         try:
             return self._serve(hub, slice_end)
         except Exception as error:
-            log.exception('topic "%s" could not be delivered', hub.name)
+            logger.exception('topic "%s" could not be delivered', hub.name)
             for reader in [feed.reader for feed in hub.feeds]:
                 if reader is not None:
                     reader.failed(error)
@@ -256,7 +256,7 @@ class Delivery:
         try:
             await self._engine.load(cold)
         except Exception as error:
-            log.error("a stream's records cannot be read: %s", error)
+            logger.error("a stream's records cannot be read: %s", error)
             for feed in feeds:
                 if feed.reader is not None:
                     feed.reader.failed(error)

@@ -19,7 +19,7 @@ from typing import Final
 
 from topics.clock import Clock
 
-log = logging.getLogger("topics.server")
+logger = logging.getLogger("topics.server")
 
 TICK_MS: Final = 250
 TURN: Final = 64  # outlets that are looked at in one turn of the loop
@@ -159,4 +159,4 @@ class Wheel:
         try:
             self.add(outlet, outlet.check(now))
         except Exception:
-            log.exception("a stream could not be looked after")
+            logger.exception("a stream could not be looked after")

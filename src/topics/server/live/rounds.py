@@ -27,7 +27,7 @@ PRIORITY_PER_MS: Final = 1.0  # by which a topic rises while it waits
 real_clock = SystemClock()  # slices are about this process, whatever the clock of the engine says
 
 
-class Ready:
+class ReadyTopics:
     """Topics to be served: first come, first served; by priority while there are more than a turn can push (PR4)."""
 
     def __init__(self, rank: Callable[[Hub], float]) -> None:
@@ -75,7 +75,7 @@ class Rounds:
 
     def __init__(self, clock: Clock, pressure: Pressure, serve: Callable[[Hub, float], bool]) -> None:
         self.slice_s = SLICE_S
-        self.ready = Ready(self._rank)
+        self.ready = ReadyTopics(self._rank)
         self._clock = clock
         self._pressure = pressure
         self._serve = serve

@@ -15,10 +15,10 @@ from typing import Final
 
 from topics.errors import NotFound
 from topics.server.auth import Key
-from topics.server.limits import Slots
 from topics.server.live.delivery import Delivery
 from topics.server.live.feeds import Feed, Template
 from topics.server.live.sse import NOTHING, SseStream
+from topics.server.slots import Slots
 from topics.server.transport.exchange import Stream
 
 SESSION_TTL_MS: Final = 300_000

@@ -14,10 +14,10 @@ from topics.engine.answers import Claimed
 from topics.engine.instance import Instance, Worker
 from topics.errors import TopicsError
 from topics.server.auth import Key
-from topics.server.limits import Slots
 from topics.server.live.outlet import Wheel
 from topics.server.live.pressure import RETRY_AFTER_MS
 from topics.server.live.sse import RETRY, EventStream, error_event, heartbeat
+from topics.server.slots import Slots
 from topics.server.transport.exchange import Stream
 
 HEARTBEAT_MS: Final = 15_000

@@ -1,7 +1,7 @@
 """The seam between the transports and the application.
 
 Owns what the application sees of a connection (`Request`, `Exchange`, `Stream`), what a transport calls
-(`App`), and what all connections of one listener share (`Connections`: limits, cached time, the open ones).
+(`Application`), and what all connections of one listener share (`Connections`: limits, cached time, the open ones).
 Must not know: HTTP/1.1 or HTTP/2 framing, routes, engine.
 
 Invariants: an exchange is answered at most once, by `respond`, `start_stream` or `upgrade`; that the client is gone
@@ -20,7 +20,7 @@ import msgspec
 
 from topics.clock import Clock
 
-log = logging.getLogger("topics.server")
+logger = logging.getLogger("topics.server")
 
 Headers = Sequence[tuple[bytes, bytes]]
 Callback = Callable[[], None]
@@ -103,7 +103,7 @@ HEAD_TOO_LARGE: Final = malformed("the request line and headers are larger than 
 TOO_SLOW: Final = malformed("the request took too long to arrive")
 
 
-class App(Protocol):
+class Application(Protocol):
     """What the transports call, on the event loop, without awaiting."""
 
     def headers_received(self, request: Request) -> Answer | None:
@@ -213,7 +213,7 @@ class Exchange:
 
     def fail(self, error: BaseException) -> None:
         """The application broke: 500 if there is still an answer to give, else cut the stream off."""
-        log.error("%s %s failed", self.request.method, self.request.path.decode("latin-1"), exc_info=error)
+        logger.error("%s %s failed", self.request.method, self.request.path.decode("latin-1"), exc_info=error)
         if not self.is_answered:
             self.respond(INTERNAL.status, INTERNAL.body)
         elif self.stream is not None:
@@ -237,7 +237,7 @@ def call(callback: Callback | None) -> None:
         try:
             callback()
         except Exception:
-            log.exception("a connection callback failed")
+            logger.exception("a connection callback failed")
 
 
 def check_headers(headers: Headers) -> None:
@@ -268,7 +268,7 @@ class Connection(Protocol):
 class Connections:
     """What the connections of one listener share, and the set of those open."""
 
-    def __init__(self, app: App, limits: Limits, clock: Clock) -> None:
+    def __init__(self, app: Application, limits: Limits, clock: Clock) -> None:
         self.app = app
         self.limits = limits
         self.open: set[Connection] = set()
@@ -313,7 +313,7 @@ class Connections:
         try:
             answer = self.app.headers_received(request)
         except Exception:
-            log.exception("%s %s failed at its headers", request.method, request.path.decode("latin-1"))
+            logger.exception("%s %s failed at its headers", request.method, request.path.decode("latin-1"))
             return INTERNAL
         if answer is None and request.content_length > self.limits.body_bytes_max:
             return TOO_LARGE

@@ -32,7 +32,7 @@ from topics.server.transport.exchange import (
     Upgraded,
     check_headers,
 )
-from topics.server.transport.http1_reader import Reader
+from topics.server.transport.http1_reader import Http1Reader
 
 SLICE_BYTES: Final = 16 * KIB  # parsed at a time: bounds how many small requests are parsed early
 COPY_BYTES_MAX: Final = 64 * KIB  # up to here head and body are joined into one write
@@ -207,7 +207,7 @@ class Http1(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.reader = Reader(self, self.shared, (transport.get_extra_info("peername") or ("", 0))[:2])
+        self.reader = Http1Reader(self, self.shared, (transport.get_extra_info("peername") or ("", 0))[:2])
         self.deadline = self.shared.now + self.shared.limits.idle_s
         self.shared.open.add(self)
 

@@ -32,7 +32,7 @@ from h2.exceptions import ProtocolError
 from topics.server.transport.exchange import (
     TOO_LARGE,
     Connections,
-    log,
+    logger,
 )
 from topics.server.transport.http2_exchange import Http2Exchange, attempt
 from topics.server.transport.http2_reader import (
@@ -90,7 +90,7 @@ class Http2(asyncio.Protocol):
         except ProtocolError:
             self._close(None)
         except Exception:
-            log.exception("an HTTP/2 connection failed")
+            logger.exception("an HTTP/2 connection failed")
             self._close(ErrorCodes.INTERNAL_ERROR)
 
     def eof_received(self) -> bool:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Final, cast
 
 from topics.clock import Clock, SystemClock
-from topics.server.transport.exchange import App, Connections, Limits
+from topics.server.transport.exchange import Application, Connections, Limits
 from topics.server.transport.http1 import Http1
 from topics.server.transport.http2 import Http2
 from topics.server.transport.http2_reader import PREFACE
@@ -71,7 +71,7 @@ class Sniffer(asyncio.Protocol):
 class Listener:
     """Call `sweep` by hand, or let `start` call it every second."""
 
-    def __init__(self, app: App, limits: Limits | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, app: Application, limits: Limits | None = None, clock: Clock | None = None) -> None:
         self.connections = Connections(app, limits or Limits(), clock or SystemClock())
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -132,7 +132,12 @@ class Listener:
 
 @asynccontextmanager
 async def serve(
-    app: App, host: str = "127.0.0.1", port: int = 0, *, limits: Limits | None = None, clock: Clock | None = None
+    app: Application,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    limits: Limits | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Listener]:
     """For tests: a listener that lives as long as the block. With a `clock` of the caller's it sweeps on call only."""
     listener = Listener(app, limits, clock)

@@ -186,7 +186,7 @@ def delete_in(body: bytes) -> tuple[int | None, TagMatch | None, int | None]:
     return before, None if given.match is None else TagMatch.parse(given.match), epoch
 
 
-class Held(Struct, frozen=True):
+class HeldJobs(Struct, frozen=True):
     """Which jobs an ack, nack or extend is about."""
 
     node: str
@@ -201,20 +201,20 @@ def claim_in(body: bytes, settings: Settings) -> tuple[str, int, int | None]:
     return worker_node(given.node, settings), min(given.max or 1, settings.max_claim), lease_ms
 
 
-def ack_in(body: bytes, settings: Settings) -> Held:
-    return _held(decode_json(_decode_ack, body), settings)
+def ack_in(body: bytes, settings: Settings) -> HeldJobs:
+    return _held_jobs(decode_json(_decode_ack, body), settings)
 
 
-def nack_in(body: bytes, settings: Settings) -> tuple[Held, int]:
+def nack_in(body: bytes, settings: Settings) -> tuple[HeldJobs, int]:
     """A nack, and for how long its jobs stay hidden."""
     given: NackIn = decode_json(_decode_nack, body)
-    return _held(given, settings), min(given.delay_ms, DELAY_MS_MAX)
+    return _held_jobs(given, settings), min(given.delay_ms, DELAY_MS_MAX)
 
 
-def extend_in(body: bytes, settings: Settings) -> tuple[Held, int]:
+def extend_in(body: bytes, settings: Settings) -> tuple[HeldJobs, int]:
     """An extend, and the new length."""
     given: ExtendIn = decode_json(_decode_extend, body)
-    return _held(given, settings), lease_length(given.lease_ms)
+    return _held_jobs(given, settings), lease_length(given.lease_ms)
 
 
 def redrive_in(body: bytes) -> tuple[TagMatch | None, int | None]:
@@ -235,7 +235,7 @@ def lease_length(lease_ms: int) -> int:
     return max(LEASE_MS_MIN, min(LEASE_MS_MAX, lease_ms))
 
 
-def _held(given: AckIn | NackIn | ExtendIn, settings: Settings) -> Held:
+def _held_jobs(given: AckIn | NackIn | ExtendIn, settings: Settings) -> HeldJobs:
     """Check what selects jobs (QU21)."""
     seqs, lease_ids = given.seqs, given.lease_ids
     if not seqs:
@@ -246,10 +246,10 @@ def _held(given: AckIn | NackIn | ExtendIn, settings: Settings) -> Held:
         raise InvalidRequest(f"seqs holds {max(seqs)}; a seq is at most 2^64-1")
     node = worker_node(given.node, settings)
     if isinstance(lease_ids, UnsetType):
-        return Held(node, seqs, None)
+        return HeldJobs(node, seqs, None)
     if len(lease_ids) != len(seqs):
         raise InvalidRequest(f"lease_ids has {len(lease_ids)} entries, seqs {len(seqs)}; each job has one")
-    return Held(node, seqs, [lease_number(text, f"lease_ids[{at}]") for at, text in enumerate(lease_ids)])
+    return HeldJobs(node, seqs, [lease_number(text, f"lease_ids[{at}]") for at, text in enumerate(lease_ids)])
 
 
 def router_in(body: bytes) -> tuple[RouterIn, TagMatch | None]:
