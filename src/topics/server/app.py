@@ -1,11 +1,11 @@
-"""The application behind the transports: routes, the checks that all of them share, errors as answers.
+"""The application behind the transports: routing, the checks that all routes share, errors turned into answers.
 
 Owns the order of checks (AU13): 401 → 404 or 405 → 503 → 429 in-flight → 403 scope → 403 name in the path → 415, and
-then the handler. Everything up to 415 is decided from the headers, before a body is read. Must not know: what any
+then the handler. Everything up to 415 is decided from the headers, before the body is read. Must not know: what a
 route does beyond its row, HTTP framing.
 
-Invariants: a call that began is answered exactly once; a task is kept until it is done; an error of the contract
-becomes its answer, anything else a 500 and a log line.
+Invariants: a call that has begun is answered exactly once; a task is kept until it is done; an error of the contract
+becomes its answer, and any other error becomes a 500 and a log line.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ from topics.server.wire.replies import refusal
 access_log = logging.getLogger("topics.access")
 
 REPLAYING, SERVING, DRAINING = "replaying", "serving", "draining"
-INFLATED_INLINE_BYTES_MAX: Final = 4096  # gzip packs a thousandfold at most; more is inflated off the loop
+INFLATED_INLINE_BYTES_MAX: Final = 4096  # gzip packs a thousandfold at most; larger bodies are inflated off the loop
 NO_KEY: Final = "a key is needed: Authorization: Bearer <key>"
 UNKNOWN_KEY: Final = "the key is not known"
 
 
 class App:
-    """`engine` need not be started yet; until `ready` is called only the probes and metrics answer."""
+    """One server's application. Until `ready` is called only probes and metrics answer: `engine` may still recover."""
 
     def __init__(self, engine: Engine, routes: Iterable[Route], keyring: Keyring, pressure: Pressure) -> None:
         self.engine = engine
@@ -64,7 +64,7 @@ class App:
         self.cors = Cors.parse(engine.settings.cors_origins)
         self.state = REPLAYING
         self._started_at = engine.clock.monotonic()
-        self.waiting: set[Callable[[], None]] = set()  # ends the waits of calls, for the drain
+        self.waiting: set[Callable[[], None]] = set()  # functions that end the waits of calls, for the drain
         self._tasks: set[asyncio.Task[None]] = set()
         self._logs_access = self.watches_ends = engine.settings.access_log
         self._idle: asyncio.Future[None] | None = None
@@ -89,7 +89,7 @@ class App:
             self.state = SERVING
 
     def drain(self) -> None:
-        """Take no new requests, end the streams, and let those that wait for something answer now."""
+        """Accept no new requests, end all streams, and have the calls that wait answer now."""
         self.state = DRAINING
         for end in list(self.waiting):
             end()
@@ -104,13 +104,13 @@ class App:
             await self._idle
 
     def ended(self, call: Call, status: int) -> None:
-        """For Call, if `watches_ends`: one request less is running."""
+        """For Call, if `watches_ends` is set: a request has ended."""
         self.check_idle()
         if self._logs_access:
             _log_access(call.request, status, call.total_ms)
 
     def check_idle(self) -> None:
-        """Go on with the drain if nothing runs any more."""
+        """Let the drain go on if no request is running."""
         if self._idle is not None and not self.slots.running and not self._idle.done():
             self._idle.set_result(None)
 
@@ -128,7 +128,7 @@ class App:
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         call: Call = request.context
-        request.context = None  # or the two would refer to each other, and wait for the garbage collector
+        request.context = None  # a cycle of references would wait for the garbage collector
         call.begin(exchange)
         try:
             if self._has_keys and not call.route.checks_itself:
@@ -151,7 +151,7 @@ class App:
     def _dispatch(self, call: Call) -> None:
         route = call.route
         if route.may_be_empty and call.request.body and not call.media:
-            self._check_media(route, call.request)  # its length was not known before
+            self._check_media(route, call.request)  # whether there is a body was not known from the headers
         if route.handle is None:
             raise NotFound("this endpoint is not built yet")
         work = route.handle(call)
@@ -164,11 +164,11 @@ class App:
         self._dispatch(call)
 
     def spawn(self, work: Coroutine[Any, Any, None], call: Call) -> None:
-        """Go on with a call in a task."""
+        """Continue a call in a task; what the task raises is answered."""
         self.start(self._run(work, call))
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something in a task, which sees to its own errors."""
+        """Run `work` in a task. It handles its own errors."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -188,7 +188,7 @@ class App:
             raise
 
     async def cancel_tasks(self) -> None:
-        """End what still runs."""
+        """Cancel what still runs."""
         await self.delivery.stop()
         for task in list(self._tasks):
             task.cancel()
@@ -215,7 +215,7 @@ class App:
         return call
 
     def _key(self, request: Request) -> Key:
-        """The caller's key. 401 comes before 404; only the probes' paths may need none (AU11)."""
+        """The caller's key. 401 comes before 404; only the paths of probes may need no key (AU11)."""
         header = request.headers.get(b"authorization")
         if header is not None:
             token = bearer_token(header)
@@ -238,22 +238,22 @@ class App:
             return False
 
     def unavailable(self) -> Refusal:
-        """Why nothing is served right now."""
+        """The refusal of a server that is not serving: it recovers, or it drains."""
         if self.state is DRAINING:
             return ShuttingDown("the server is shutting down")
         progress = round(min(1.0, self.engine.replay_progress), 4)
         return NotReady(f"the log is being replayed, {progress:.0%} done", replay_progress=progress)
 
     def check_slot(self, call: Call) -> None:
-        """Between headers and body others may have taken the last slot; this call has one already."""
-        call.key.inflight -= 1
+        """Check the slots again: between headers and body other requests may have taken the last one."""
+        call.key.inflight -= 1  # this call itself
         try:
             self.slots.check_request(call.key)
         finally:
             call.key.inflight += 1
 
     def _media(self, route: Route, request: Request) -> str:
-        """Check the headers of a body. Empty: there is none, or none is known of yet."""
+        """Check the headers of a body, and give its media type; empty if no body is announced."""
         headers = request.headers
         if b"content-encoding" in headers:
             is_gzip(headers[b"content-encoding"])

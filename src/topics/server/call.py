@@ -1,7 +1,7 @@
-"""One request being served: who asks, what for, and how it is answered.
+"""One request being served: who is asking, for what, and how the answer is sent.
 
-A Call exists from the request's headers on (`App.headers_received`), holds a slot from `begin` to `finish`, and is
-answered exactly once, through `answer`, `refuse` or `fail`. Must not know: what any route does.
+A Call exists from the request's headers on (`App.headers_received`), takes up a slot from `begin` to `finish`, and is
+answered exactly once, through `answer`, `respond`, `refuse` or `fail`. Must not know: what a route does.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from topics.server.wire.requests import Parameters, parameters_of
 if TYPE_CHECKING:
     from topics.server.app import App
 
-INLINE_BYTES_MAX = 64 * 1024  # more than this is packed and unpacked off the loop
+INLINE_BYTES_MAX = 64 * 1024  # a larger answer is compressed off the loop
 
 
 class Call:
@@ -32,7 +32,7 @@ class Call:
         self.route = route
         self.name = name  # of the topic or router in the path, decoded; empty if there is none
         self.key = key
-        self.media = ""  # type of the body, where the route takes several
+        self.media = ""  # media type of the body; empty if there is none
         self.started = 0.0
         self.is_finished = True
         self._stop: asyncio.Future[None] | None = None
@@ -119,9 +119,9 @@ class Call:
         return self.exchange.start_stream(200, headers, content_type, survives_eof=survives_eof)
 
     def stream_opened(self) -> None:
-        """A stream without end is open: give the slot back, and let go of a request that lives as long as it.
+        """A stream without end is open: give the slot back, and drop what is not needed of the request.
 
-        A resume id alone can be large.
+        The request lives as long as the stream, and a resume id alone can be large.
         """
         self.finish(200)
         request = self.request
@@ -136,7 +136,7 @@ class Call:
         self.respond(answer.status, answer.body, answer.headers)
 
     def fail(self, error: BaseException) -> None:
-        """A fault of the server itself."""
+        """Answer 500: the server itself failed."""
         try:
             self.exchange.fail(error)
         finally:

@@ -1,7 +1,7 @@
 """The server as a process: bind, recover, serve, drain.
 
 `Server` is one engine behind one listener; `serve` runs it until a signal. The port is bound before the log is
-replayed (HM2). Start-up refusals are errors of the package or of the system, raised before anything is served.
+replayed (HM2). Whatever prevents a start is raised before anything is served.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Server:
         clock: Clock | None = None,
         source: Callable[[], float] | None = None,
     ) -> "Server":
-        """A server for these settings. Keys are taken out of them: only their digests stay."""
+        """A server for these settings. It keeps only the digests of the keys in them."""
         keyring = Keyring.parse(settings.api_keys)
         check_bind(settings, keyring)
         settings = settings.without_secrets()
@@ -104,7 +104,7 @@ class Server:
         self.app.ready()
 
     async def close(self) -> None:
-        """Drain (SC3): new requests get 503, running ones end or are cut off; then the last checkpoint."""
+        """Drain (SC3): new requests get 503, running ones finish or are cut off; then comes the last checkpoint."""
         self.app.drain()
         try:
             async with asyncio.timeout(DRAIN_S):
@@ -118,7 +118,7 @@ class Server:
 
 
 def check_bind(settings: Settings, keyring: Keyring) -> None:
-    """Without keys the server is for this machine only, unless told otherwise (SC1)."""
+    """Without keys the server binds loopback addresses only, unless told otherwise (SC1)."""
     if keyring or settings.allow_insecure_no_auth or _is_loopback(settings.host):
         return
     raise ConfigurationError(
@@ -128,7 +128,7 @@ def check_bind(settings: Settings, keyring: Keyring) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a host stands for loopback addresses only. One that cannot be resolved does not."""
+    """Whether a host stands for loopback addresses only; False if it cannot be resolved."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -184,7 +184,7 @@ async def _serve(server: Server, on_bound: Bound) -> None:
 
 
 async def _save_memory(server: Server) -> None:
-    """Now and then, when nothing runs, give back the memory that is free."""
+    """Every so often, while nothing runs, return free memory to the system."""
     while True:
         await asyncio.sleep(SAVE_MEMORY_S)
         if not server.app.slots.running and server.pressure.level < RESUMING_AT:

@@ -1,7 +1,7 @@
-"""The table of routes: which paths there are, what each takes, and which scopes it needs (Appendix A.1).
+"""The table of routes: which paths exist, what each takes, and which scopes it needs (Appendix A.1).
 
-A path is matched segment by segment; `:name` stands for one segment, percent-decoded once (CV14). Adding an endpoint
-is adding a row to ROUTES in `api`. Must not know: requests beyond method and path, handlers beyond their type.
+A path is matched segment by segment; `:name` stands for one segment, percent-decoded once (CV14). To add an endpoint,
+add a row to ROUTES in `api`. Must not know: requests beyond method and path, handlers beyond their type.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,8 +13,8 @@ from topics.errors import InvalidRequest, MethodNotAllowed, NotFound, Refusal
 from topics.server.transport.encoding import JSON_TYPE
 
 NO_SCOPES: Final[frozenset[str]] = frozenset()
-PATHS_KEPT_MAX: Final = 10_000  # paths whose meaning is remembered, those of sessions aside …
-PATH_KEPT_BYTES_MAX: Final = 512  # … if they are no longer than this
+PATHS_KEPT_MAX: Final = 10_000  # paths whose resource is remembered, except those of sessions …
+PATH_KEPT_BYTES_MAX: Final = 512  # … and only paths up to this length
 HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
@@ -24,17 +24,17 @@ class Route:
 
     method: str
     path: str
-    handle: Callable[[Any], Any] | None  # of a Call; a coroutine runs as a task. None: not built yet
+    handle: Callable[[Any], Any] | None  # takes a Call; a coroutine runs as a task. None: not built yet
     scopes: frozenset[str] = NO_SCOPES
     summary: str = ""
-    media: tuple[str, ...] = ()  # types of body it takes; none = it takes no body
+    media: tuple[str, ...] = ()  # media types that it takes; none = it takes no body
     may_be_empty: bool = False  # an empty body stands for {} (CV3)
     is_stream: bool = False  # has no HEAD
     is_probe: bool = False  # needs no key unless TOPICS_PROBE_AUTH is on
     is_always_on: bool = False  # answers during replay and shutdown as well
     takes_token: bool = False  # the key may come as ?token=
-    checks_itself: bool = False  # has an order of checks of its own, from the key on
-    openapi: Any = field(default=None)  # what the document says beyond this
+    checks_itself: bool = False  # has its own order of checks, from the key on
+    openapi: Any = field(default=None)  # what the OpenAPI document says beyond this
 
 
 def json_body(**more: Any) -> dict[str, Any]:
@@ -70,18 +70,18 @@ class Routes:
         return route, resource.name
 
     def methods(self, path: bytes) -> str:
-        """What an Allow header says of a path that exists."""
+        """The Allow header of a path that exists."""
         return allow(self._resource(path).methods)
 
     def is_probe(self, path: bytes) -> bool:
-        """Whether a path may be asked without a key."""
+        """Whether a path may be requested without a key."""
         try:
             return any(row.is_probe for row in self._resource(path).methods.values())
         except Refusal:
             return False
 
     def checks_itself(self, method: str, path: bytes) -> bool:
-        """Whether a route sees to its key by itself."""
+        """Whether a route checks its key itself."""
         try:
             return self.find(method, path)[0].checks_itself
         except Refusal:

@@ -1,6 +1,6 @@
-"""Diff: read above a cursor, and wait for news there (DF, ND).
+"""Diff: read above a cursor, and wait there for news (DF, ND).
 
-A read whose records are in memory, and that may be shown, is answered without a task.
+A read whose records are in memory and may be shown is answered without a task.
 """
 
 import msgspec
@@ -18,7 +18,7 @@ def diff(call: Call) -> None:
 
 
 def get_diff(call: Call) -> None:
-    """The same with a query string, for browsers and curl."""
+    """A diff as a query string, for browsers and curl."""
     _read(call, diff_of(call.parameters))
 
 

@@ -1,7 +1,7 @@
 """Queues: claim, ack, nack, extend, redrive, leases, and the stream of jobs (QU, WK).
 
-Claim and ack are hot: one that meets nothing unusual runs to its end without a task, and is answered when the log
-has what it depends on.
+Claims and acks are hot: unless something unusual happens, they run to their end without a task, and are answered when
+the log has what the answer depends on.
 """
 
 from collections.abc import Callable
@@ -92,7 +92,7 @@ def extend(call: Call) -> None:
 def _change(
     call: Call, change: Callable[..., tuple[Settled, Gate]], jobs: HeldJobs, more: tuple[int, ...], body: Body
 ) -> None:
-    """The ladder of all three: change leases that a node holds, and answer when that may be shown."""
+    """The ladder of all three: change the leases of jobs that a node holds, and answer when that may be shown."""
     app, asked_at = call.app, call.app.clock.monotonic()
     try:
         settled, gate = change(call.name, jobs.node, jobs.seqs, jobs.numbers, *more)
@@ -127,7 +127,7 @@ def _extended(call: Call, settled: Settled, asked_at: float) -> bytes:
 
 
 def _refuse(call: Call, error: Refusal) -> None:
-    """Refuse when what it depends on may be shown."""
+    """Refuse once the state that the refusal depends on may be shown."""
     engine = call.app.engine
     engine.when_open(engine.gate(call.name), lambda failure: call.refuse(error if failure is None else failure))
 
@@ -152,7 +152,7 @@ async def list_leases(call: Call) -> None:
 
 
 def _after(call: Call) -> int:
-    """The seq behind which a page of leases starts."""
+    """The seq after which a page of leases starts."""
     text = call.parameters.cursor() or "0"
     if not text.isascii() or not text.isdigit() or len(text) > len(str(SEQ_MAX)):
         raise InvalidRequest("cursor is not one that a list of leases gave")

@@ -1,8 +1,8 @@
 """Records: append and delete (WR, ID, DL).
 
-Appending is the hottest path of the server, and a ladder that HTTP and WebSocket climb together (`Write`): decode,
-check, submit, wait for the gate, answer. A write that meets nothing unusual climbs it without a task, and is answered
-from the log's callback. Whatever is unusual (a refusal, pressure) goes on in a task.
+Appending is the hottest path of the server. HTTP and WebSocket climb one ladder (`Write`): decode, check, submit, wait
+for the gate, answer. Unless something unusual happens (a refusal, pressure), a write climbs it without a task, and is
+answered from the log's callback.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Write:
 
     __slots__ = ("app", "key", "result", "started", "submitted_at", "throttle_ms")
 
-    has_order: ClassVar[bool] = False  # answers have an order, in which this one gets its place when it is submitted
+    has_order: ClassVar[bool] = False  # answers are sent in the order of the writes, so each gets its place in time
     needs_admin_for_any_config: ClassVar[bool] = False  # also for one that is not going to be used
 
     # A subclass sets these itself: one call less for every request.
@@ -63,7 +63,7 @@ class Write:
         raise NotImplementedError
 
     def go_on(self, work: Coroutine[Any, Any, None]) -> None:
-        """Answer when `work` is done in a task: with the result, or with what it raised."""
+        """Run `work` in a task; then answer with the result, or with what `work` raised."""
         raise NotImplementedError
 
     # --- the ladder
@@ -95,7 +95,7 @@ class Write:
         app.engine.when_open(gate, self.opened)
 
     def _check_config(self, name: str, given: WriteIn) -> None:
-        """An inline config is checked before the records, and needs more than write if it will count (AU7, AU8)."""
+        """Check an inline config, before the records; one that will be used needs the scope admin (AU7, AU8)."""
         assert given.config is not None
         resolve(name, given.config)
         if self.needs_admin_for_any_config or self.app.engine.config_of(name) is None:
@@ -103,7 +103,7 @@ class Write:
         check_dead_letter(self.key, given.config)
 
     async def _append_again(self, command: Append) -> None:
-        """What was refused is decided once more, and told when what it depends on may be shown."""
+        """Decide a refused write once more; the refusal is told when the state that it depends on may be shown."""
         self.submitted_at = self.app.clock.monotonic()
         self.result = await self.app.engine.append_batch(command)
 
@@ -114,7 +114,7 @@ class Write:
         await self._append_again(command)
 
     def _check_target(self, name: str, given: WriteIn) -> None:
-        """What comes before pressure in the order of refusals: 404, or 400 for a bad name (WR14)."""
+        """Refuse what is refused before pressure is considered: 404, or 400 for a bad name (WR14)."""
         if self.app.engine.config_of(name) is not None:
             return
         auto_create = given.config.auto_create if given.config is not None else UNSET
@@ -192,7 +192,7 @@ def _decoded(header: bytes) -> str:
 
 
 def _bulk_in(call: Call) -> WriteIn:
-    """A write whose body is only records; the rest comes as query."""
+    """A write whose body holds only records; the rest is in the query."""
     parameters, body = call.parameters, call.request.body
     return WriteIn(
         ndjson_in(body) if call.media == NDJSON_TYPE else arrow_in(body, call.app.settings.max_batch_records),

@@ -1,6 +1,6 @@
 """Watch: create a session, open its stream (SS, Appendix A.10).
 
-The stream's route has an order of checks of its own (SS6): 406 → 404 → 401 → 429.
+The route of the stream has its own order of checks (SS6): 406 → 404 → 401 → 429.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ def template_of(
 async def states_of(
     app: "App", names: Collection[str], stop: Callable[[], "asyncio.Future[None]"], *, is_lenient: bool
 ) -> dict[str, TopicState]:
-    """The topics to follow as they are now, after a wait under pressure; lenient: those that exist."""
+    """The topics to follow as they are now, after a wait if there is pressure; lenient: those that exist."""
     states = await _states_now(app, names, is_lenient)
     if app.pressure.is_refusing:
         await app.pressure.park(stop())
@@ -83,7 +83,7 @@ async def _states_now(app: "App", names: Collection[str], is_lenient: bool) -> d
 
 
 def _feed(state: TopicState, asked: WatchIn, template: Template, positions: dict[str, int]) -> Feed:
-    """A cursor goes before `tail`, and that before `from_seq`."""
+    """A feed of a new session. The cursor of the request has precedence over `tail`, and `tail` over `from_seq`."""
     topic = asked.topics[state.topic]
     cursor = positions.get(state.topic, state.head_seq if topic.tail else topic.from_seq)
     return Feed(state.topic, template, state.epoch, cursor, state.head_seq)
@@ -122,7 +122,7 @@ def check_accept(request: Request) -> None:
 
 
 def _resumed(call: Call) -> dict[str, int]:
-    """What the client says it has got: the lowest of its ids. One that cannot be read is ignored (SS15)."""
+    """What the client says it has received: the lowest of its ids. An id that cannot be read is ignored (SS15)."""
     header = call.request.headers.get(b"last-event-id")
     given = [call.parameters.text("cursor"), None if header is None else header.decode("latin-1")]
     resumed: dict[str, int] = {}

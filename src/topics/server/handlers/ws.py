@@ -1,8 +1,8 @@
 """GET /v0/ws, and the commands that are given over a WebSocket (WS1-WS5, WS7, AU7, AU8, PR7).
 
-A publish that meets nothing unusual is decided at once and acked from the log's callback, as a write over HTTP is.
-Whatever is unusual, and every subscribe, goes on in a task. A topic is followed from the moment at which its
-`subscribed` is sent, so that no frame of it comes before.
+A publish climbs the ladder of appends (`records.Write`): unless something unusual happens, it is decided at once and
+acked from the log's callback. A subscribe goes on in a task. A topic is followed from the moment at which `subscribed`
+is sent, so that none of its frames comes before.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ def open_socket(call: Call) -> None:
 
 
 def _check_origin(call: Call) -> None:
-    """A browser lets pages of any origin open a WebSocket, so the server asks where they come from.
+    """Browsers let pages of any origin open a WebSocket, so the server checks where a page comes from.
 
-    Without keys, any page that somebody on this machine looks at could otherwise read and write everything.
+    Otherwise, on a server without keys, any page that is open on this machine could read and write everything.
     """
     headers, cors = call.request.headers, call.app.cors
     origin = headers.get(b"origin")
@@ -88,7 +88,7 @@ def _subscribe(talk: Conversation, text: bytes, request_id: Raw) -> None:
 async def _find(
     talk: Conversation, given: SubscribeIn, starts: dict[str, WatchTopicIn], feeds: list[Feed], request_id: Raw
 ) -> bytes:
-    """Fill `feeds` with what is to be followed; the answer that says so."""
+    """Fill `feeds` with what is to be followed; gives the answer that says so."""
     template = template_of(given, talk.app.settings, LIMIT_DEFAULT)
     followed = {}
     for name, state in (await states_of(talk.app, starts, lambda: talk.stop, is_lenient=given.lenient)).items():

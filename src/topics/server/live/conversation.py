@@ -1,19 +1,19 @@
-"""One client on a WebSocket: its commands in order, its answers in order, what is delivered to it, its end.
+"""One client on a WebSocket: its commands and its answers in order, what is delivered to it, its end.
 
-Owns what a socket waits for: commands that are not run yet, answers that are not ready yet. As a `Reader` it turns
-what `delivery` reads into messages. Must not know: what commands do (handlers/ws.py), frames, HTTP. Rules: WS6-WS10,
-PR6, SS26.
+Owns the commands that have not run yet and the answers that have not been sent yet. As a `Reader` it turns what
+`delivery` reads into messages. Must not know: what commands do (handlers/ws.py), frames, HTTP. Rules: WS6-WS10, PR6,
+SS26.
 
-A command runs when all before it have run. It may leave its answer for later (`place`): then the next command runs
-already, and its answer waits behind the one that is missing; so many publishes of one socket share a commit. Or it
-goes on in a task (`run_in_task`), and no other runs meanwhile.
+A command runs when all commands before it have run. It may answer later (`place`): then the next command runs
+meanwhile, and its answer waits for the missing one; so many publishes of one socket share a commit. Or it goes on in a
+task (`run_in_task`), and no other command runs meanwhile.
 
 Invariants
-- At most one command goes on in a task (`_is_busy`); none starts then, or while the client does not take its answers.
-- Commands and answers that wait are bounded: above the bound nothing is read from the socket.
+- At most one command goes on in a task (`_is_busy`); no command starts then, or while the client does not read.
+- The commands and answers that wait are bounded: above the bound nothing is read from the socket.
 - A command is answered exactly once, unless the connection is gone.
-- A command runs in a turn of the socket's own. Whoever answers one before it may be in the middle of a change (ST17).
-- A socket is always in the wheel: until its end for pings, by which dead peers are found, then for its last seconds.
+- A command runs in a turn of the socket's own: whoever answers the one before it may be amid a change (ST17).
+- A socket is always in the wheel: for pings, which find dead peers, and at its end for its last seconds.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ from topics.server.wire.commands import NO_ID, UnsupportedMessage
 if TYPE_CHECKING:
     from topics.server.app import App
 
-BURST_MAX: Final = 64  # commands of one socket run in one turn of the loop
+BURST_MAX: Final = 64  # commands of one socket that run in one turn of the loop
 ANSWERS_MAX: Final = 256  # answers that wait for the log
 AHEAD_MAX: Final = 64  # commands that wait while another one runs …
 AHEAD_BYTES_MAX: Final = 64 * 1024  # … and their size; the last one may be larger
 PING_MS: Final = 25_000  # between pings …
 PINGS_MAX: Final = 2  # … of which so many may go unanswered
-LINGER_MS: Final = 5000  # for the client to end its side
+LINGER_MS: Final = 5000  # for the client to close its side
 
 
 RECORD: Final = b'{"op":"record",'
@@ -148,10 +148,12 @@ class Conversation(SocketReader):
         self._burst = 0  # commands that ran in this turn of the loop
         self._is_busy = False
         self._is_due = False  # a turn in which it goes on is scheduled
-        self._is_awaited = False  # counts as a running request, at the end of the server
+        self._is_awaited = False  # the drain of the server waits for it
         self._is_leaving = False  # the client has said goodbye
-        self._is_running = False  # a command runs right now, further up the stack
-        self._farewell: tuple[bytes, CloseCode] | None = None  # the server says goodbye, once what runs is answered
+        self._is_running = False  # a command is running, further up the stack
+        self._farewell: tuple[bytes, CloseCode] | None = (
+            None  # the last message and the code to close with, once all is answered
+        )
         self._stop: asyncio.Future[None] | None = None  # done when nobody waits for an answer any more
         app.delivery.open(self)
         self.wheel.add(self, self.wheel.now + PING_MS)
@@ -206,14 +208,14 @@ class Conversation(SocketReader):
         self._end_now("internal", message, CloseCode.INTERNAL_ERROR)
 
     def shut_down(self) -> None:
-        """The server stops (SC3): answer what runs, which it waits for, and end."""
+        """The server stops (SC3): answer what runs, and end. The server waits for that."""
         if (self._is_busy or self._answers) and not self._is_awaited:
             self._is_awaited = True
             self.app.slots.running += 1
         self._end("server_shutting_down", "the server is shutting down", CloseCode.GOING_AWAY)
 
     def _let_go(self) -> None:
-        """The server need not wait for this any more."""
+        """The server need no longer wait for this socket."""
         if self._is_awaited:
             self._is_awaited = False
             self.app.slots.running -= 1
@@ -243,8 +245,8 @@ class Conversation(SocketReader):
         )
 
     def _go_on(self) -> None:
-        """Run what waits, as far as it may; if nothing does, read on, or end."""
-        if self._is_running:  # whoever runs that command goes on afterwards
+        """Run the commands that wait, as far as they may run; if there are none, read on, or end."""
+        if self._is_running:  # the caller that runs it goes on afterwards
             return
         while self._ahead and self._may_run():
             text = self._ahead.pop(0)
@@ -290,7 +292,7 @@ class Conversation(SocketReader):
     def run_in_task(
         self, work: Coroutine[Any, Any, bytes], request_id: Raw, then: Callable[[], None] | None = None
     ) -> None:
-        """Go on with a command that cannot be done at once; it gives its answer.
+        """Go on with a command in a task; `work` gives its answer.
 
         `then` is called when that is sent, unless it is an error; no other command runs before.
         """
@@ -309,13 +311,13 @@ class Conversation(SocketReader):
     # --- the order of answers
 
     def place(self, then: Callable[[], None] | None = None) -> Place:
-        """For the answer to the command that runs: behind all others."""
+        """Reserve the place of the answer to the command that runs: behind all others."""
         place = Place(then)
         self._answers.append(place)
         return place
 
     def answer(self, place: Place, text: bytes) -> None:
-        """An answer is known: send it when those before it are sent, and those that waited for it."""
+        """An answer is known: send it once those before it are sent, and then those that waited for it."""
         place.text = text
         answers = self._answers
         while answers and (ready := answers[0].text) is not None:
@@ -326,7 +328,7 @@ class Conversation(SocketReader):
                 then()
 
     def answer_late(self, place: Place, text: bytes) -> None:
-        """The same, when the command has long run: others may wait for this, and go on in a turn of their own."""
+        """An answer is known long after its command ran: commands that wait for it go on in a turn of their own."""
         self.answer(place, text)
         is_awaited = self._ahead or self._is_leaving or self._farewell is not None or self.socket.is_paused
         if is_awaited and not self._is_due:
@@ -354,7 +356,7 @@ class Conversation(SocketReader):
 
 
 def error_text(error: Exception, request_id: Raw) -> bytes:
-    """What an error says to the client; what is the server's own fault is logged."""
+    """An error as a message for the client; a fault of the server is logged as well."""
     if not isinstance(error, Refusal):
         logger.error("a command of a WebSocket failed", exc_info=error)
     if not isinstance(error, TopicsError):
@@ -363,5 +365,5 @@ def error_text(error: Exception, request_id: Raw) -> bytes:
 
 
 def _message(op: bytes, body: bytes) -> bytes:
-    """A body that SSE has as well, with its op in front."""
+    """A message: a body that SSE uses as well, with the op in front."""
     return text_frame(op, memoryview(body)[1:])

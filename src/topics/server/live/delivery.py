@@ -2,7 +2,7 @@
 
     feed = Feed("orders", Template.of(...), epoch, cursor)
     delivery.open(reader)            # once per connection
-    delivery.add(reader, feed)       # the backlog, then what comes; several at once, too
+    delivery.add(reader, feed)       # the backlog, then what comes; takes several feeds, too
     delivery.writable(reader)        # it takes frames again, after `is_stuck`
     delivery.remove(feed)            # one topic less
     delivery.close(reader)           # the connection is gone
@@ -15,9 +15,9 @@ next pass. In a pass, feeds of a topic that stand at the same cursor and ask for
 whatever readers render of it (SS21). A read is shown when its gate is open; until then its feeds wait. A feed with a
 long backlog gets one read per pass.
 
-Pages of segments that feeds of a topic need are loaded one at a time, when all that is at hand was read, in the order
-of their seqs and then from the beginning again. Whoever has read one needs the next one, which comes next: feeds that
-are far behind meet, and are carried along together, however small the cache.
+Pages of segments are loaded one at a time per topic, once all that is in memory was read: in the order of their seqs,
+and then from the beginning again. A feed that has read a page needs the next one, which is loaded next; so feeds that
+are far behind meet and go on together, however small the cache.
 
 Invariants
 - A feed is registered with its topic before it is first read, so no news is missed; nothing polls.
@@ -58,7 +58,7 @@ class Delivery:
         self.readers.add(reader)
 
     def close(self, reader: Reader) -> None:
-        """The connection is gone, or goes."""
+        """The connection is gone, or about to be."""
         reader.is_over = True
         self.readers.discard(reader)
         self.wheel.discard(reader)
@@ -66,7 +66,7 @@ class Delivery:
             self.remove(feed)
 
     def add(self, reader: Reader, *feeds: Feed) -> None:
-        """Follow topics from the feeds' cursors on. One that does not exist is told as deleted."""
+        """Follow topics from the feeds' cursors on. A topic that does not exist is reported as deleted."""
         for feed in feeds:
             feed.reader = reader
             reader.feeds[feed.name] = feed
@@ -89,7 +89,7 @@ class Delivery:
         self.rounds.push_soon(feed)
 
     def remove(self, feed: Feed) -> None:
-        """Follow a topic no longer."""
+        """Stop following a topic."""
         hub, reader = feed.hub, feed.reader
         feed.hub = feed.reader = None
         if reader is not None and reader.feeds.get(feed.name) is feed:
@@ -132,12 +132,12 @@ class Delivery:
             return True
 
     def _serve(self, hub: Hub, slice_end: float) -> bool:
-        """Give each feed that waits what one read yields. False: the time was too short for all."""
+        """Give each pending feed what one read yields. False: the time was too short for all of them."""
         topic = hub.topic
         if not topic.refresh():
             self._lose(hub)
             return True
-        if hub.is_dirty and not hub.is_midway:  # else the last ones of a long round would never be served
+        if hub.is_dirty and not hub.is_midway:  # else the last feeds of a long pass would never be served
             hub.is_dirty = False
             hub.pending = deque(hub.feeds)
         pending, hub.pending = hub.pending, deque()
@@ -193,7 +193,7 @@ class Delivery:
             reader.caught_up(feed, push)
 
     def _push(self, feed: Feed, template: Template, pushes: Pushes) -> "Push | list[Feed]":
-        """The read for a feed, shared with those that stand where it does."""
+        """The read for a feed, shared with the feeds at the same cursor."""
         key = (feed.cursor, feed.epoch, template)
         push = pushes.get(key)
         if push is None:
@@ -201,7 +201,7 @@ class Delivery:
         return push
 
     def _read(self, feed: Feed, template: Template) -> "Push | list[Feed]":
-        """What there is behind a feed's cursor; a list: of those that wait until it may be shown."""
+        """What lies behind a feed's cursor; or, while that may not be shown, the list of feeds that wait for it."""
         engine = self._engine
         waiting: list[Feed] = []
         query = Query(
@@ -229,7 +229,7 @@ class Delivery:
         return waiting
 
     def _opened(self, waiting: list[Feed], push: Push, failure: TopicsError | None, is_strong: bool) -> None:
-        """The gate of a read is open, or has failed: then it is made anew."""
+        """The gate of a read is open, or has failed; then the read is made again."""
         if failure is not None and is_strong and self._engine.is_read_only:
             return  # nothing will be synced any more
         for feed in waiting:
@@ -243,7 +243,7 @@ class Delivery:
             self.rounds.push_soon(feed)
 
     async def _load_next(self, hub: Hub) -> None:
-        """Load the next page that feeds wait for; the round after it begins with those."""
+        """Load the next page that feeds wait for; they are served first in the next pass."""
         try:
             await self._load(*hub.next_cold())
         finally:
@@ -251,7 +251,7 @@ class Delivery:
         self.rounds.serve_soon(hub)
 
     async def _load(self, cold: ColdPage, readings: list[list[Feed]]) -> None:
-        """Bring in what a read lacks, and read again."""
+        """Load what a read lacks, and read again."""
         feeds = [feed for waiting in readings for feed in waiting]
         try:
             await self._engine.load(cold)
@@ -267,7 +267,7 @@ class Delivery:
     # --- topics that are gone
 
     def _lose(self, hub: Hub) -> None:
-        """The topic is gone. That may be shown once it is synced."""
+        """The topic is gone. Its feeds are told once that is synced."""
         gate = self._engine.gate(None)
         hub.is_dirty = False
         hub.pending.clear()
@@ -279,7 +279,7 @@ class Delivery:
             self._tell_deleted(feed)
 
     def _miss(self, feed: Feed) -> None:
-        """There was no topic of this name when a feed was to join it."""
+        """There was no topic of this name when a feed tried to join it."""
         gate = self._engine.gate(None)
         if self._engine.is_open(gate):
             self._tell_deleted(feed)
@@ -287,7 +287,7 @@ class Delivery:
             self._engine.when_open(gate, lambda _: self._join_later(feed))
 
     def _join_later(self, feed: Feed) -> None:
-        """In a turn of its own: a gate that cannot open says so within the call, again and again."""
+        """Join in a later turn: a gate that cannot open calls back at once, again and again."""
         asyncio.get_running_loop().call_soon(self._join, feed)
 
     def _tell_deleted(self, feed: Feed) -> None:

@@ -28,7 +28,7 @@ real_clock = SystemClock()  # slices are about this process, whatever the clock 
 
 
 class ReadyTopics:
-    """Topics to be served: first come, first served; by priority while there are more than a turn can push (PR4)."""
+    """Topics to be served: first come, first served; by priority while one pass cannot serve them all (PR4)."""
 
     def __init__(self, rank: Callable[[Hub], float]) -> None:
         self._rank = rank
@@ -49,18 +49,18 @@ class ReadyTopics:
             self._fifo.append(hub)
 
     def pop(self) -> Hub:
-        """The next one. It counts as ready until it has been served, so that it is not added again meanwhile."""
+        """The next topic. It counts as ready until it has been served, so that it is not added again meanwhile."""
         return heapq.heappop(self._heap)[1] if self._heap else self._fifo.popleft()
 
     def put_back(self, hub: Hub) -> None:
-        """It could not be served to the end, and keeps its place."""
+        """A topic could not be served to the end: it keeps its place."""
         if self._heap:
             heapq.heappush(self._heap, (hub.order, hub))
         else:
             self._fifo.appendleft(hub)
 
     def fall_behind(self) -> None:
-        """A turn was too short for all: from here on priority counts, until none is left."""
+        """A pass was too short for all: from here on priority counts, until no topic is left."""
         while self._fifo:
             hub = self._fifo.popleft()
             hub.order = (self._rank(hub), hub.order[1])
@@ -68,9 +68,9 @@ class ReadyTopics:
 
 
 class Rounds:
-    """The passes of one server. `serve` gives a topic's readers what is new until the time in its second argument.
+    """The passes of one server.
 
-    It gives False if that was too short for all of them.
+    `serve` gives the readers of a topic what is new, until a point in time; False if that came too soon for all.
     """
 
     def __init__(self, clock: Clock, pressure: Pressure, serve: Callable[[Hub, float], bool]) -> None:
@@ -130,7 +130,7 @@ class Rounds:
         self._deferred.pop(hub, None)
 
     def _schedule(self, *, is_late: bool = False) -> None:
-        """One pass at the end of this turn; what is new comes later under pressure, so that frames become larger."""
+        """Schedule a pass for the end of this turn, or for later under pressure, so that frames become larger."""
         if self._is_scheduled:
             return
         self._is_scheduled = True
@@ -153,7 +153,7 @@ class Rounds:
                 self._schedule(is_late=True)
 
     def _serve_ready(self) -> None:
-        """Serve what is ready now, each topic once; what they leave behind comes in the next pass."""
+        """Serve each topic that is ready now, once; what is left comes in the next pass."""
         slice_end = real_clock.monotonic() + self.slice_s
         for _ in range(len(self.ready)):
             hub = self.ready.pop()
@@ -172,17 +172,17 @@ class Rounds:
                 break
 
     def _rank(self, hub: Hub) -> float:
-        """Smaller comes first. All that wait rise at the same rate, so the order among them never changes."""
+        """Smaller comes first. All topics that wait rise at the same rate, so their order never changes."""
         return self._clock.now_ms() * PRIORITY_PER_MS - hub.topic.priority
 
     # --- pressure
 
     def _must_wait(self, hub: Hub) -> bool:
-        """Whether pressure keeps a topic back. That it is gone is told in any case."""
+        """Whether pressure keeps a topic back; never one that is gone, which is told at once."""
         return self._pressure.is_deferring and not hub.topic.is_gone and hub.topic.priority < 0
 
     def _defer(self, hub: Hub) -> None:
-        """Keep a topic back, and tell those who wait for it, once per episode (PR6)."""
+        """Keep a topic back, and tell its readers, once per episode (PR6)."""
         self._deferred[hub] = None
         for feed in list(hub.feeds):
             self._advise(feed.reader)

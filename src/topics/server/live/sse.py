@@ -1,13 +1,13 @@
-"""The SSE stream of a watch session: frames as bytes, and the stream as a reader of live delivery (SS7-SS26).
+"""Streams of server-sent events, and the one of a watch session as a reader of live delivery (SS7-SS26).
 
-Owns the framing, the ids, heartbeats, and the end of a stream. Must not know: how a stream comes to be opened,
-when a topic is read.
+Owns the framing, the ids, heartbeats, and the end of a stream. Must not know: how a stream is opened, when a topic is
+read.
 
-A frame is one `data:` line; what is shared between streams is made once per push: the whole frame where the session
-has one topic, all but the id elsewhere. An id is the map of all cursors of the session, whatever their number.
+A frame has one `data:` line. What streams share is rendered once per push: the whole frame if the session has one
+topic, and all but the id otherwise. An id holds all cursors of the session, however many there are.
 
-What the transport still holds when a stream ends may never have arrived. The session then keeps, beside its cursors,
-those from before what is in doubt (`Session.doubtful`).
+What the transport still buffers when a stream ends may never have arrived. The session then keeps, beside its cursors,
+the cursors from before what is in doubt (`Session.doubtful`).
 """
 
 from base64 import urlsafe_b64encode
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
 STREAM_HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 RETRY: Final = b"retry: 2000\n\n"
-NOTHING: Final[dict[str, int]] = {}  # one for all streams; never changed
+NOTHING: Final[dict[str, int]] = {}  # shared by all streams, never changed
 
 _encode = msgspec.json.Encoder().encode
 
@@ -68,9 +68,9 @@ CAUGHT_UP: Final = Kind(b"caught-up", lambda push: push.caught_up_json)
 
 
 class EventStream(Outlet):
-    """A stream of events: what the streams of sessions and those of jobs have in common."""
+    """A stream of events: what the streams of sessions and of jobs have in common."""
 
-    __slots__ = ()  # `_stream` is in those of the subclasses, which may have other bases
+    __slots__ = ()  # `_stream` is a slot of the subclasses, which may have other bases
 
     _stream: Stream
 
@@ -96,7 +96,7 @@ class EventStream(Outlet):
         return self._stream.buffered
 
     def _open(self, first: bytes) -> None:
-        """Send a first frame, and see to it that the stream is never silent for long."""
+        """Send the first frame, and from now on a heartbeat whenever the stream is silent for too long."""
         self._stream.listen(self._writable, self._close)
         self._write(first)
         self.wheel.add(self, self.sent_at + self.heartbeat_ms)
@@ -136,11 +136,11 @@ class SseStream(EventStream, Reader):
         self._delivery = delivery
         self._sessions = sessions
         self._stream = stream
-        self._is_alone = len(session.feeds) == 1  # ids are those of any stream at this cursor of this topic alone
-        self._doubtful = NOTHING  # cursors before what the transport may still hold
+        self._is_alone = len(session.feeds) == 1  # then all streams of its topic at its cursor have the same id
+        self._doubtful = NOTHING  # cursors from before what the transport may still buffer
 
     def start(self) -> None:
-        """Send what the session has not got yet, and go on with what comes."""
+        """Send what the session has not received yet, and then what comes."""
         self._delivery.open(self)
         self._open(RETRY)
         self._delivery.add(self, *self.session.feeds.values())
@@ -173,7 +173,7 @@ class SseStream(EventStream, Reader):
             self.finish()
 
     def _send(self, feed: Feed, before: int, kind: Kind, push: Push) -> None:
-        """Send a frame whose id stands at the feed's cursor, which was `before` until now."""
+        """Send a frame whose id has the feed's new cursor; until now it was `before`."""
         self._write(self._frame(kind, push))
         if not self._stream.buffered:
             self._doubtful = NOTHING
@@ -206,7 +206,7 @@ class SseStream(EventStream, Reader):
         self.finish(error_event(500, "the records cannot be read"))
 
     def replaced(self) -> None:
-        """Another stream takes the session over (SS22)."""
+        """A newer stream takes the session over (SS22)."""
         self.finish(error_event(409, "replaced by a newer stream of this session"))
 
     def _close(self) -> None:

@@ -1,9 +1,9 @@
-"""Streams of jobs over SSE: a connection that works for a queue (WK).
+"""Streams of jobs over SSE: connections that work for a queue (WK).
 
-Owns the open streams, their frames, heartbeats and ends. Which jobs a stream gets is the engine's (`Workers`); a
-stream takes none while its peer does not read. Must not know: how a stream comes to be opened.
+Owns the open streams, their frames and their ends. Which jobs a stream gets is decided by the engine, which sees it as
+a `Worker`; a stream takes no jobs while its client does not read. Must not know: how a stream is opened.
 
-Invariants: a stream holds a slot of `Slots.streams`; when it ends, however it ends, the leases delivered on it, and
+Invariants: a stream takes up a slot of `Slots.streams`; when it ends, however it ends, the leases delivered on it, and
 only those, are released.
 """
 

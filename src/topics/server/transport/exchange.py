@@ -1,8 +1,8 @@
 """The seam between the transports and the application.
 
 Owns what the application sees of a connection (`Request`, `Exchange`, `Stream`), what a transport calls
-(`Application`), and what all connections of one listener share (`Connections`: limits, cached time, the open ones).
-Must not know: HTTP/1.1 or HTTP/2 framing, routes, engine.
+(`Application`), and what all connections of one listener share (`Connections`: limits, cached time, the open
+connections). Must not know: HTTP/1.1 or HTTP/2 framing, routes, engine.
 
 Invariants: an exchange is answered at most once, by `respond`, `start_stream` or `upgrade`; that the client is gone
 and that a stream is over is told at most once, and the latter is told however the stream ends; an exception of the
@@ -30,17 +30,17 @@ NEVER: Final = float("inf")
 JSON: Final = b"application/json"
 BODYLESS: Final = frozenset((204, 304))  # an answer without body and without a length
 
-# Set by the transports alone; from the application they would contradict the framing.
+# Only the transports set these; from the application they would contradict the framing.
 FRAMING_HEADERS: Final = frozenset(
     (b"connection", b"content-length", b"date", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
-# A second one of these would leave open which of the two counts.
+# A second one of these would make the request ambiguous.
 SINGLE_HEADERS: Final = frozenset((b"authorization", b"content-length", b"content-type", b"expect", b"host"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one connection may use. Sizes are bytes, times seconds."""
+    """What one connection may use. Sizes are in bytes, times in seconds."""
 
     body_bytes_max: int = 64 * KIB * KIB
     head_bytes_max: int = 128 * KIB  # request line and headers; a resume id of 256 topics alone can be 96 KiB
@@ -49,11 +49,11 @@ class Limits:
     refused_body_bytes_max: int = 256 * KIB  # unread body skipped to keep the connection of a refused request
     ahead_bytes_max: int = 64 * KIB  # pipelined input held while an exchange runs; above it reading stops
     head_s: float = 10.0
-    body_s: float = 30.0  # grace for a body, on top of what body_rate_min gives it
+    body_s: float = 30.0  # for any body, on top of what body_rate_min allows
     body_rate_min: int = 1024  # bytes per second
     idle_s: float = 75.0
-    stall_s: float = 60.0  # without the peer taking a byte of what waits for it
-    linger_s: float = 5.0  # reading on after the last answer, so that a client still sending gets it
+    stall_s: float = 60.0  # in which the peer takes none of the bytes that wait for it
+    linger_s: float = 5.0  # reading after the last answer, so that a client that is still sending receives it
     streams_max: int = 100  # HTTP/2: concurrent requests of one connection
     noise_max: int = 2000  # HTTP/2: control frames within noise_s; a reset counts ten times
     noise_s: float = 10.0
@@ -81,7 +81,7 @@ class Request(msgspec.Struct):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A whole answer, ready to be sent."""
+    """A whole answer, ready to send."""
 
     status: int
     body: bytes
@@ -232,7 +232,7 @@ class Exchange:
 
 
 def call(callback: Callback | None) -> None:
-    """Run a callback of the application; its failure must not stop the transport's own clean-up."""
+    """Run a callback of the application. Its failure must not stop the transport's own clean-up."""
     if callback is not None:
         try:
             callback()
@@ -287,7 +287,7 @@ class Connections:
         asyncio.get_running_loop().call_soon(turn)
 
     def forget(self, connection: Connection) -> None:
-        """It is gone, or goes on as another object."""
+        """A connection is gone, or goes on as another object."""
         self.open.discard(connection)
         if not self.open and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
@@ -298,7 +298,7 @@ class Connections:
             await self._emptied
 
     def refresh(self) -> None:
-        """Read the clock; deadlines and the Date header are as fine as the calls of this."""
+        """Read the clock. Deadlines and the Date header are only as precise as these calls are frequent."""
         self.now = self._clock.monotonic()
         self.date = formatdate(self._clock.now_ms() // 1000, usegmt=True).encode()
         self.heads.clear()
@@ -309,7 +309,7 @@ class Connections:
             connection.expire(self.now)
 
     def refusal(self, request: Request) -> Answer | None:
-        """What the headers alone decide: the application first, its checks come before those of the body."""
+        """The refusal that the headers alone decide: that of the application comes before that of a large body."""
         try:
             answer = self.app.headers_received(request)
         except Exception:
@@ -321,7 +321,7 @@ class Connections:
 
 
 class Upgraded(asyncio.Protocol):
-    """Passes all on to the protocol that took a connection over, and keeps it among the open ones."""
+    """Passes everything on to the protocol that took a connection over, and counts among the open connections."""
 
     __slots__ = ("_protocol", "_shared", "_transport", "deadline")
 
@@ -329,7 +329,7 @@ class Upgraded(asyncio.Protocol):
         self._shared = shared
         self._transport = transport
         self._protocol = protocol
-        self.deadline = NEVER  # it watches its own time
+        self.deadline = NEVER  # the protocol sees to its own deadlines
         shared.open.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -352,7 +352,7 @@ class Upgraded(asyncio.Protocol):
         raise AssertionError("no deadline was set")
 
     def drain(self) -> None:
-        """The application ends what it took over."""
+        """The application itself ends what it took over."""
 
     def abort(self) -> None:
         self._transport.abort()

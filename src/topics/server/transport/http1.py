@@ -4,11 +4,11 @@ Owns: the order of pipelined answers, answers as bytes, back-pressure, deadlines
 Must not know: how input is parsed (`http1_reader`), routes, JSON, HTTP/2.
 
 Invariants
-- At most one exchange runs (`_current`). While it runs, or while the peer does not take its answers, input is
-  held unparsed (`_ahead`), and above a bound not read. Only requests in the same slice of input as the running
-  one are parsed early; they wait in `_queue`.
-- A request is handled in a turn of the connection's own: when its input comes, when the peer takes answers again, or
-  in a turn asked for (`_is_advance_due`). Whoever answers the one before it may be in the middle of a change (ST17).
+- At most one exchange runs (`_current`). While it runs, or while the peer does not read, input is kept unparsed
+  (`_ahead`), and above a bound not read. Only requests in the same slice of input as the running one are parsed early;
+  they wait in `_queue`.
+- A request is handled in a turn of the connection's own: when its input comes, when the peer reads again, or in a turn
+  asked for (`_is_advance_due`). Whoever answers the request before it may be amid a change (ST17).
 - `stage` only grows. From DEAF on no input is interpreted; from CLOSING on nothing is written.
 - Where the peer may still be sending, a close lingers, or the last answer could be lost to a reset.
 """
@@ -34,7 +34,7 @@ from topics.server.transport.exchange import (
 )
 from topics.server.transport.http1_reader import Http1Reader
 
-SLICE_BYTES: Final = 16 * KIB  # parsed at a time: bounds how many small requests are parsed early
+SLICE_BYTES: Final = 16 * KIB  # parsed at a time: this bounds how many small requests are parsed early
 COPY_BYTES_MAX: Final = 64 * KIB  # up to here head and body are joined into one write
 REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 NO_REQUEST: Final = Request("GET", b"", b"", b"", {}, (), 0, False, ("", 0))
@@ -131,7 +131,7 @@ class Http1Stream(Stream):
         super().__init__()
         self._exchange = exchange
         self._connection = connection
-        self._is_chunked = not exchange.is_http10  # else the end of the connection is the end of the answer
+        self._is_chunked = not exchange.is_http10  # else the answer ends with the connection
         self._is_mute = exchange.request.method == "HEAD"
         self.survives_eof = survives_eof
 
@@ -227,7 +227,7 @@ class Http1(asyncio.Protocol):
             self._await_rest()
 
     def eof_received(self) -> bool:
-        """True keeps the sending side open: what was asked before EOF is still answered."""
+        """True keeps the sending side open: requests from before EOF are still answered."""
         self._has_eof = True
         if self.stage >= CLOSING or self._is_idle():
             return False
@@ -306,7 +306,7 @@ class Http1(asyncio.Protocol):
             self.reader.feed(data[start : start + SLICE_BYTES])
 
     def _await_rest(self) -> None:
-        """A message is under way. If it is the only thing that is, see that it goes on."""
+        """A message is incomplete. If nothing else is going on, see to it that it arrives."""
         if self._current is not None or self.stage != OPEN:
             return
         if self.reader.has_stopped:
@@ -377,7 +377,7 @@ class Http1(asyncio.Protocol):
             self.deadline = self.shared.now + self.shared.limits.idle_s
 
     def _advance_soon(self) -> None:
-        """Go on with what waits, in a turn of the loop that nobody else is in, unless this is one."""
+        """Go on with what waits in a turn of the connection's own, unless this is one."""
         if not self._is_advancing and not self._is_advance_due:
             self._is_advance_due = True
             self.shared.soon(self._advance_later)
@@ -387,7 +387,7 @@ class Http1(asyncio.Protocol):
         self._advance()
 
     def _advance(self) -> None:
-        """Go on with what waits. Not reentrant: a handler that answers at once comes back here."""
+        """Go on with what waits. A handler that answers at once ends up here again, so this is not reentrant."""
         if self._is_advancing:
             return
         self._is_advancing = True
@@ -422,7 +422,7 @@ class Http1(asyncio.Protocol):
             self.deadline = self.shared.now + self.shared.limits.idle_s
 
     def _is_idle(self) -> bool:
-        """Nothing runs or waits, and nothing can come of what was received."""
+        """Whether nothing runs or waits, and nothing can come of what was received."""
         if self._current is not None or self._queue or self.reader.has_stopped:
             return False
         if self._ahead and self.stage == OPEN:
@@ -432,7 +432,7 @@ class Http1(asyncio.Protocol):
     # --- the end
 
     def _close(self) -> None:
-        """All is written, though perhaps not sent."""
+        """Close: everything is written, though perhaps not sent."""
         limits = self.shared.limits
         self.stage = CLOSING
         self._stalled_bytes = self.transport.get_write_buffer_size()
@@ -445,7 +445,7 @@ class Http1(asyncio.Protocol):
             self.transport.close()
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
-        """Another protocol takes the connection; the listener hears of its end through `Upgraded`."""
+        """Give the connection to another protocol; the listener learns of its end through `Upgraded`."""
         rest = bytes(self._ahead)
         self.stage = LOST
         self._current = None

@@ -5,10 +5,10 @@ connection. One exchange is `http2_exchange`. Must not know: routes, JSON, HTTP/
 
 Invariants
 - An exchange is in `_exchanges` from its headers until its answer is sent or its stream is reset.
-- What waits for the peer's window or for the socket is held per exchange (`pending`) and shown as
-  `Stream.buffered`; h2 is given only what goes out at once.
-- The connection's window is always refilled. A stream's window is refilled while the bodies held for this
-  connection are within the limit of one body, or if it is the oldest: bodies are bounded and one always goes on.
+- What waits for the peer's window or for the socket is kept per exchange (`pending`) and counts in `Stream.buffered`;
+  h2 is given only what goes out at once.
+- The connection's window is always refilled. A stream's window is refilled while the bodies in memory for this
+  connection are within the limit of one body, or if it is the oldest: memory is bounded, and one body always goes on.
 - `_stage` only grows. ENDING: no new requests. CLOSING: no input is interpreted.
 """
 
@@ -248,7 +248,7 @@ class Http2(asyncio.Protocol):
             self.deadline = now + self.shared.limits.idle_s
 
     def _close(self, code: ErrorCodes | None) -> None:
-        """Say goodbye (None: h2 has), then read on until the peer closes: it shall hear why."""
+        """Say why (None: h2 has), then read on until the peer closes, so that it hears."""
         limits = self.shared.limits
         if self._stage >= CLOSING:
             return

@@ -1,7 +1,7 @@
-"""HTTP/2 input ahead of and behind h2: frame headers before it sees them, header blocks after it read them.
+"""HTTP/2 input before and after h2: frame headers before h2 sees them, header blocks after h2 has read them.
 
-Owns: the set-up of h2, what floods of frames h2 lets through, what a header block says. Must not know: sockets,
-answers, routes.
+Owns: the set-up of h2, the guard against floods that h2 lets through, the meaning of a header block. Must not know:
+sockets, answers, routes.
 """
 
 import re
@@ -60,7 +60,7 @@ class FrameWatch:
 
 
 class Noise:
-    """How much a peer says without asking for anything. Flood: more than it may."""
+    """How many control frames a peer sends, weighted. Flood: too many."""
 
     def __init__(self, limits: Limits, now: float) -> None:
         self._limits = limits
@@ -77,7 +77,7 @@ class Noise:
             raise Flood("too many control frames")
 
     def forgive(self, weight: int) -> None:
-        """The peer has reason to say so much."""
+        """The peer has reason to send so many."""
         self._weight = max(0, self._weight - weight)
 
 

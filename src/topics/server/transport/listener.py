@@ -1,6 +1,6 @@
-"""The listening socket: accepts, finds out what a connection speaks, sweeps, drains.
+"""The listening socket: accepts connections, finds out what they speak, sweeps and drains them.
 
-Owns: the server socket and the periodic sweep that stands in for timers of single connections.
+Owns: the server socket, and the periodic sweep in place of a timer per connection.
 Must not know: routes, requests, framing beyond the first bytes of a connection.
 
 Invariants: every accepted connection is in `Connections.open` until it is gone; after `drain` returns, none is.
@@ -75,7 +75,7 @@ class Listener:
         self.connections = Connections(app, limits or Limits(), clock or SystemClock())
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
-        self.address = ("", 0)  # where it is bound; the first one, if its host name stands for several
+        self.address = ("", 0)  # where it is bound; the first address, if the host name has several
 
     @property
     def open_count(self) -> int:
@@ -139,7 +139,7 @@ async def serve(
     limits: Limits | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Listener]:
-    """For tests: a listener that lives as long as the block. With a `clock` of the caller's it sweeps on call only."""
+    """For tests: a listener that lives as long as the block. Given a `clock`, it sweeps only when told to."""
     listener = Listener(app, limits, clock)
     await listener.start(host, port, sweeps=clock is None)
     try:

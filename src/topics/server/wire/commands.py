@@ -76,7 +76,7 @@ _decode_any = msgspec.json.Decoder(Raw).decode
 
 
 def command_in(text: bytes) -> CommandIn:
-    """The part of a command that says what the rest is. All of the text is checked to be JSON."""
+    """The fields that every command has. The whole text is checked to be JSON."""
     try:
         return decode_json(_decode_command, text)  # type: ignore[no-any-return]
     except InvalidRequest:
@@ -116,7 +116,7 @@ def unsubscribe_in(text: bytes) -> list[str]:
 
 
 def opened(op: bytes, request_id: Raw) -> bytes:
-    """The beginning of an answer, up to where its first field of its own stands."""
+    """The beginning of a frame, up to its first own field."""
     if not len(request_id):
         return b'{"op":"%b"' % op
     return b'{"op":"%b","request_id":%b' % (op, bytes(request_id))
@@ -127,7 +127,7 @@ def pong(request_id: Raw) -> bytes:
 
 
 def ack(request_id: Raw, answer: bytes) -> bytes:
-    """`answer` is that of a write over HTTP, whole."""
+    """`answer` is the whole answer to a write over HTTP."""
     return opened(b"ack", request_id) + b"," + answer[1:]
 
 
