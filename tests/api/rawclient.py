@@ -18,7 +18,16 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, Event, ResponseReceived, StreamEnded
 from h2.settings import Settings
 
-from topics.server.transport.exchange import Answer, App, Connections, Exchange, Limits, Request, Stream, error_answer
+from topics.server.transport.exchange import (
+    Answer,
+    Application,
+    Connections,
+    Exchange,
+    Limits,
+    Request,
+    Stream,
+    error_answer,
+)
 from topics.server.transport.listener import Listener, Sniffer
 from topics.testing.clock import ManualClock
 
@@ -87,13 +96,12 @@ class ScriptedApp:
         if path.startswith(b"/hold"):
             self.held[path] = exchange
             self.unfinished.append(exchange)
-            exchange.on_disconnect = lambda: self.events.append(("disconnect", path))
+            exchange.when_disconnected(lambda: self.events.append(("disconnect", path)))
         elif path.startswith((b"/stream", b"/download")):
             stream = exchange.start_stream(
                 200, [(b"cache-control", b"no-store")], b"text/plain", survives_eof=path.startswith(b"/download")
             )
-            stream.on_close = lambda: self.events.append(("close", path))
-            stream.on_writable = lambda: self.events.append(("writable", path))
+            stream.listen(lambda: self.events.append(("writable", path)), lambda: self.events.append(("close", path)))
             self.streams[path] = stream
             self.unfinished.append(stream)
         elif path == b"/upgrade":
@@ -258,7 +266,7 @@ class MemoryTransport(asyncio.Transport):
     for a later turn is done at the end of `feed`, or by `turn`.
     """
 
-    def __init__(self, app: App, limits: Limits | None = None, clock: ManualClock | None = None) -> None:
+    def __init__(self, app: Application, limits: Limits | None = None, clock: ManualClock | None = None) -> None:
         super().__init__()
         self.clock = clock or ManualClock()
         self.connections = Connections(app, limits or Limits(), self.clock)

@@ -14,8 +14,8 @@ from topics.engine import Engine
 from topics.model import Durability
 from topics.server.live.delivery import Delivery
 from topics.server.live.feeds import Feed, Push, Reader, Template
+from topics.server.live.outlet import NEVER
 from topics.server.live.pressure import Pressure
-from topics.server.transport.outlet import NEVER
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty, MemoryDisk
@@ -100,7 +100,7 @@ class Bench:
         self.level = 0.0
         self.pressure = Pressure(engine.clock, lambda: 0.0, lambda: self.level)
         self.delivery = Delivery(engine, self.pressure)
-        self.delivery.slice_s = 60.0  # a busy machine changes nothing
+        self.delivery.rounds.slice_s = 60.0  # a busy machine changes nothing
 
     def press(self, level: float) -> None:
         self.level = level
@@ -404,11 +404,11 @@ async def test_a_steady_flow_reaches_all_of_many_readers() -> None:
         await b.engine.put_topic("t", {"durability": "ephemeral"})
         readers = [b.follow("t", template=Template.of(1, 1 << 20)) for _ in range(200)]
         await turns()
-        b.delivery.slice_s = 0.0
+        b.delivery.rounds.slice_s = 0.0
         for n in range(60):
             await b.engine.append("t", data(n))
             await turns(1)
-            assert len(b.delivery._ready) <= 1
+            assert len(b.delivery.rounds.ready) <= 1
         assert all(reader.pushes for reader in readers)
         await turns(2000)
         assert [seqs(reader) for reader in readers] == [list(range(1, 61))] * 200
@@ -425,7 +425,7 @@ async def dirty(b: Bench, priorities: dict[str, int]) -> list[str]:
         b.follow(name, log=log)
     await turns()
     log.clear()
-    b.delivery.slice_s = 0.0
+    b.delivery.rounds.slice_s = 0.0
     for name in priorities:
         await b.engine.append(name, data(1))
     await turns()
@@ -463,7 +463,7 @@ async def test_waiting_raises_a_topic_until_it_is_served() -> None:
             b.follow(name, log=log)
         await turns()
         log.clear()
-        b.delivery.slice_s = 0.0
+        b.delivery.rounds.slice_s = 0.0
         for name in ("first", "low", "high", "higher"):
             await b.engine.append(name, data(0))
         rounds = 0
@@ -580,7 +580,7 @@ async def test_a_reader_that_joins_or_leaves_during_an_episode_is_no_trouble() -
         b.delivery.close(staying)
         b.press(0.0)
         await turns()
-        assert b.delivery._hubs == {} and not len(b.delivery._ready)
+        assert b.delivery._hubs == {} and not len(b.delivery.rounds.ready)
 
 
 async def test_a_topic_whose_priority_rises_is_no_longer_held_back() -> None:

@@ -22,7 +22,7 @@ from tests.api.rawclient import (
 )
 from topics.server.transport.exchange import Exchange, Limits, Stream
 from topics.server.transport.http1 import Http1
-from topics.server.transport.http1_reader import Reader
+from topics.server.transport.http1_reader import Http1Reader
 from topics.server.transport.listener import Listener, serve
 from topics.testing.clock import ManualClock
 
@@ -644,7 +644,7 @@ async def test_slow_headers_are_cut_off_however_they_dribble() -> None:
         client = await RawClient.connect(listener)
         await client.send(b"GET /a HTTP/1.1\r\nX-0: a\r\n")
         await until(lambda: speaks(listener, Http1))
-        await until(lambda: only(listener)._reader.is_midway)
+        await until(lambda: only(listener).reader.is_midway)
         for n in range(9):
             await client.send(b"X-%d: a\r\n" % n)
             pass_time(listener, clock, 1)
@@ -871,7 +871,7 @@ async def test_an_answer_after_the_client_is_gone_is_ignored() -> None:
         client.reset()
         await until(lambda: listener.open_count == 0)
         stream = app.held[b"/hold"].start_stream(200)
-        stream.on_close = lambda: app.events.append(("close", b"/hold"))
+        stream.listen(lambda: None, lambda: app.events.append(("close", b"/hold")))
         stream.write(b"x")
         await until(lambda: len(app.events) == 2)
         assert app.events == [("disconnect", b"/hold"), ("close", b"/hold")]
@@ -1047,7 +1047,7 @@ async def test_nothing_of_a_connection_waits_for_the_garbage_collector() -> None
     gc.disable()
     try:
         await visit()
-        kinds = (Http1, Reader, Exchange, Stream)
+        kinds = (Http1, Http1Reader, Exchange, Stream)
         assert [one for one in gc.get_objects() if isinstance(one, kinds)] == []
     finally:
         gc.enable()

@@ -16,7 +16,7 @@ from tests.api.conftest import Start
 from tests.api.eventclient import EVENTS, Event, Stream, connect, follow, open_stream, parsed, watch
 from tests.api.transcript import PATIENCE_S, Client
 from topics.server.live.feeds import Reader
-from topics.server.transport.outlet import NEVER
+from topics.server.live.outlet import NEVER
 from topics.testing.server import ServerThread
 
 PAYLOAD = "x" * 60_000  # of one record

@@ -28,7 +28,7 @@ ROUNDS = 10  # checkpoints taken beside the writers
 def submit(engine: Engine, name: str, value: Any, told: Callable[[int, CommitFailed | None], None]) -> None:
     """Write one record; `told` hears its seq within the log's callback, as a transport does."""
     batch = batch_of([RecordIn(msgspec.Raw(msgspec.json.encode(value)))], None, engine.settings)
-    result, gate = engine.submit(Append(name, batch))
+    result, gate = engine.append_now(Append(name, batch))
     engine.when_open(gate, lambda failure: told(result.first_seq, failure))
 
 

@@ -72,7 +72,7 @@ class Host:
         self.engine.queues._next_number = (life + 1) << 58  # else lease ids, and so the sizes of requests, are random
         self.engine._cache.bytes_max = CACHE_BYTES[seed % len(CACHE_BYTES)]
         self.server = Server.open(settings, engine=self.engine, source=lambda: 0.0)
-        self.server.app.delivery.slice_s = math.inf  # of real time
+        self.server.app.delivery.rounds.slice_s = math.inf  # of real time
         self.wire = Wire(self.server.listener.connections, high_bytes=HIGH_BYTES)
         for hook in disk.hooks:
             if isinstance(hook, Lifeline):

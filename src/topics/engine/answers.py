@@ -156,6 +156,36 @@ class RouterState(Struct, frozen=True):
     blocked_by: str | None  # why it cannot go on
 
 
+class LogCounters(Struct, frozen=True):
+    """What the write-ahead log has done since the start, and how it is."""
+
+    frames: int
+    batches: int
+    bytes_written: int
+    rotations: int
+    fsyncs: int
+    fsync_micros: int
+    fsync_bounds_us: tuple[int, ...]  # upper bounds of the buckets
+    fsync_buckets: tuple[int, ...]  # not cumulative; the last is above all bounds
+    queue_depth: int  # frames that wait now …
+    queue_depth_peak: int  # … and the most that ever waited
+    full_total: int  # writes that had to wait
+    is_read_only: bool
+
+
+class InstanceCounters(Struct, frozen=True):
+    """How much there is of everything."""
+
+    topics: int
+    topics_by_class: dict[str, int]  # durability class → topics; a class without any may be missing
+    routers: int
+    records: int  # live ones …
+    bytes: int  # … and their sizes
+    queues: int
+    leases: int
+    log: LogCounters
+
+
 _decode_records = msgspec.json.Decoder(list[Record]).decode
 _decode_job = msgspec.json.Decoder(Job).decode
 

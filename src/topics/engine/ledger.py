@@ -32,16 +32,23 @@ LASTING = (TopicConfigured, TopicDeleted, HeadKept, Reserved)  # what the log ha
 class Ledger:
     """The state of an instance, and the log that it is the end of."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        on_commit: Listener,
+        on_change: Callable[[Topic], None],
+        on_rebuilt: Listener,
+    ) -> None:
         self.state = State()
         self.store = store
         self.wal: Wal = store.wal
         self.broken: StorageError | None = None  # the log failed, and the state could not be read back
-        self.on_commit: Listener = lambda: None  # something was logged
-        self.on_change: Callable[[Topic], None] = lambda topic: None  # a source of routers, or a topic in `watched`
+        self._on_commit = on_commit  # something was logged
+        self._on_change = on_change  # of a source of routers, or a topic in `watched`
         self.watched: set[int] = set()
         self._sources = self.state.routers.outgoing
-        self.on_rebuilt: Listener = lambda: None  # the state is another one
+        self._on_rebuilt = on_rebuilt  # the state is another one
         self._clock = clock
         self._listeners: dict[int, set[Listener]] = {}
         self._unwritten: deque[tuple[int, int]] = deque()  # position, topic: to be told when it is written
@@ -85,7 +92,7 @@ class Ledger:
                     self._note_control(frame, end)
                 else:
                     self._note_logged(frame, end, depends_on)
-                self.on_commit()
+                self._on_commit()
             else:
                 for entry in frame.entries:
                     apply(self.state, entry)
@@ -131,7 +138,7 @@ class Ledger:
 
     def _changed(self, topic: Topic) -> None:
         if topic.id in self._sources or topic.id in self.watched:
-            self.on_change(topic)
+            self._on_change(topic)
 
     def durable_at(self, topic: Topic) -> int:
         """The position below which the log must be synced before all records of a topic are there for good; 0: none."""
@@ -242,7 +249,7 @@ class Ledger:
         self._sources = self.state.routers.outgoing
         self._unwritten.clear()
         self._unsynced.clear()
-        self.on_rebuilt()
+        self._on_rebuilt()
         for topic_id in list(self._listeners):
             self._tell(topic_id)
 

@@ -43,7 +43,6 @@ class Upkeep:
 
     def start(self) -> None:
         self.is_running = True
-        self._ledger.on_commit = self._committed
         self._background = asyncio.create_task(self._run_background())
 
     async def stop(self) -> None:
@@ -63,8 +62,9 @@ class Upkeep:
         except (StorageError, OSError) as error:
             logger.error("the last checkpoint failed: %s; the next start replays the log instead", error)
 
-    def _committed(self) -> None:
-        if self._ledger.wal.bytes_since_roll > self._checkpoint_bytes:
+    def committed(self) -> None:
+        """Something was logged: a checkpoint may be due."""
+        if self.is_running and self._ledger.wal.bytes_since_roll > self._checkpoint_bytes:
             self.is_full = self.fill >= 1.0
             self._wake_background()
 

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from topics.server.auth import ADMIN, DELETE, READ, WRITE
-from topics.server.handlers import diff, export, metrics, probes, queues, records, routers, topics, watch, ws
+from topics.server.handlers import diff, export, health, queues, records, routers, topics, watch, ws
 from topics.server.openapi.document import show_openapi
 from topics.server.routes import NO_SCOPES, Route, json_body
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
@@ -45,10 +45,10 @@ ROUTES: Final = [
     Route("GET", f"{TOPIC}/work", queues.work, CLAIMS, "Stream of jobs", **STREAM),
     Route("POST", f"{TOPIC}/redrive", queues.redrive, REDRIVES, "Bring dead letters back", **json_body()),
     Route("GET", f"{TOPIC}/leases", queues.list_leases, READS, "List who holds which jobs, in pages"),
-    Route("GET", "/v0/health", probes.health, NO_SCOPES, "Is the process alive", **PROBE),
-    Route("GET", "/healthz", probes.health, NO_SCOPES, "Is the process alive", **PROBE),
-    Route("GET", "/v0/ready", probes.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
-    Route("GET", "/readyz", probes.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
-    Route("GET", "/v0/metrics", metrics.metrics, READS, "Metrics", is_always_on=True),
+    Route("GET", "/v0/health", health.health, NO_SCOPES, "Is the process alive", **PROBE),
+    Route("GET", "/healthz", health.health, NO_SCOPES, "Is the process alive", **PROBE),
+    Route("GET", "/v0/ready", health.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
+    Route("GET", "/readyz", health.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
+    Route("GET", "/v0/metrics", health.metrics, READS, "Metrics", is_always_on=True),
     Route("GET", "/v0/openapi.json", show_openapi, NO_SCOPES, "This document"),
 ]

@@ -1,11 +1,11 @@
-"""The application behind the transports: routes, the checks that all of them share, errors as answers.
+"""The application behind the transports: routing, the checks that all routes share, errors turned into answers.
 
 Owns the order of checks (AU13): 401 → 404 or 405 → 503 → 429 in-flight → 403 scope → 403 name in the path → 415, and
-then the handler. Everything up to 415 is decided from the headers, before a body is read. Must not know: what any
+then the handler. Everything up to 415 is decided from the headers, before the body is read. Must not know: what a
 route does beyond its row, HTTP framing.
 
-Invariants: a call that began is answered exactly once; a task is kept until it is done; an error of the contract
-becomes its answer, anything else a 500 and a log line.
+Invariants: a call that has begun is answered exactly once; a task is kept until it is done; an error of the contract
+becomes its answer, and any other error becomes a 500 and a log line.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from topics.engine import Engine
+from topics.engine.engine import Engine
 from topics.errors import (
     MethodNotAllowed,
     NotFound,
@@ -27,26 +27,26 @@ from topics.errors import (
 from topics.server.auth import ANYONE, Key, Keyring, bearer_token, query_token
 from topics.server.call import PACKED, Call, wants_gzip
 from topics.server.cors import Cors
-from topics.server.limits import Slots
 from topics.server.live.delivery import Delivery
 from topics.server.live.pressure import Pressure
 from topics.server.live.sessions import Sessions
 from topics.server.live.work import WorkStreams
 from topics.server.routes import Route, Routes
-from topics.server.transport.encoding import GZIP_BYTES_MIN, compress, inflate, is_gzip, media_type
-from topics.server.transport.exchange import Answer, Exchange, Request
+from topics.server.slots import Slots
+from topics.server.transport.encoding import GZIP_BYTES_MIN, JSON_TYPE, compress, inflate, is_gzip, media_type
+from topics.server.transport.exchange import JSON, Answer, Exchange, Request
 from topics.server.wire.replies import refusal
 
 access_log = logging.getLogger("topics.access")
 
 REPLAYING, SERVING, DRAINING = "replaying", "serving", "draining"
-INFLATED_INLINE_BYTES_MAX: Final = 4096  # gzip packs a thousandfold at most; more is inflated off the loop
+INFLATED_INLINE_BYTES_MAX: Final = 4096  # gzip packs a thousandfold at most; larger bodies are inflated off the loop
 NO_KEY: Final = "a key is needed: Authorization: Bearer <key>"
 UNKNOWN_KEY: Final = "the key is not known"
 
 
 class App:
-    """`engine` need not be started yet; until `ready` is called only the probes and metrics answer."""
+    """One server's application. Until `ready` is called only probes and metrics answer: `engine` may still recover."""
 
     def __init__(self, engine: Engine, routes: Iterable[Route], keyring: Keyring, pressure: Pressure) -> None:
         self.engine = engine
@@ -57,13 +57,14 @@ class App:
         self.pressure = pressure
         self.routes = Routes(routes)
         self.slots = Slots(engine.settings)
+        pressure.listen(engine.defer)
         self.delivery = Delivery(engine, pressure)
-        self.watch = Sessions(self.delivery, self.slots, engine.clock)
-        self.work = WorkStreams(engine, pressure, self.slots, self.delivery.wheel)
+        self.watch = Sessions(self.delivery, self.slots)
+        self.work = WorkStreams(engine, self.slots, self.delivery.wheel)
         self.cors = Cors.parse(engine.settings.cors_origins)
         self.state = REPLAYING
-        self.started_at = engine.clock.monotonic()
-        self.waiting: set[Callable[[], None]] = set()  # ends the waits of calls, for the drain
+        self._started_at = engine.clock.monotonic()
+        self.waiting: set[Callable[[], None]] = set()  # functions that end the waits of calls, for the drain
         self._tasks: set[asyncio.Task[None]] = set()
         self._logs_access = self.watches_ends = engine.settings.access_log
         self._idle: asyncio.Future[None] | None = None
@@ -78,13 +79,17 @@ class App:
     def is_draining(self) -> bool:
         return self.state == DRAINING
 
+    @property
+    def uptime_ms(self) -> int:
+        return int((self.clock.monotonic() - self._started_at) * 1000)
+
     def ready(self) -> None:
         """The engine has recovered."""
         if self.state == REPLAYING:
             self.state = SERVING
 
     def drain(self) -> None:
-        """Take no new requests, end the streams, and let those that wait for something answer now."""
+        """Accept no new requests, end all streams, and have the calls that wait answer now."""
         self.state = DRAINING
         for end in list(self.waiting):
             end()
@@ -99,13 +104,13 @@ class App:
             await self._idle
 
     def ended(self, call: Call, status: int) -> None:
-        """For Call, if `watches_ends`: one request less is running."""
+        """For Call, if `watches_ends` is set: a request has ended."""
         self.check_idle()
         if self._logs_access:
-            self._log_access(call.request, status, call.total_ms)
+            _log_access(call.request, status, call.total_ms)
 
     def check_idle(self) -> None:
-        """Go on with the drain if nothing runs any more."""
+        """Let the drain go on if no request is running."""
         if self._idle is not None and not self.slots.running and not self._idle.done():
             self._idle.set_result(None)
 
@@ -123,7 +128,7 @@ class App:
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         call: Call = request.context
-        request.context = None  # or the two would refer to each other, and wait for the garbage collector
+        request.context = None  # a cycle of references would wait for the garbage collector
         call.begin(exchange)
         try:
             if self._has_keys and not call.route.checks_itself:
@@ -146,7 +151,7 @@ class App:
     def _dispatch(self, call: Call) -> None:
         route = call.route
         if route.may_be_empty and call.request.body and not call.media:
-            self._check_media(route, call.request)  # its length was not known before
+            self._check_media(route, call.request)  # whether there is a body was not known from the headers
         if route.handle is None:
             raise NotFound("this endpoint is not built yet")
         work = route.handle(call)
@@ -159,11 +164,11 @@ class App:
         self._dispatch(call)
 
     def spawn(self, work: Coroutine[Any, Any, None], call: Call) -> None:
-        """Go on with a call in a task."""
+        """Continue a call in a task; what the task raises is answered."""
         self.start(self._run(work, call))
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something in a task, which sees to its own errors."""
+        """Run `work` in a task. It handles its own errors."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -183,7 +188,7 @@ class App:
             raise
 
     async def cancel_tasks(self) -> None:
-        """End what still runs."""
+        """Cancel what still runs."""
         await self.delivery.stop()
         for task in list(self._tasks):
             task.cancel()
@@ -210,7 +215,7 @@ class App:
         return call
 
     def _key(self, request: Request) -> Key:
-        """The caller's key. 401 comes before 404; only the probes' paths may need none (AU11)."""
+        """The caller's key. 401 comes before 404; only the paths of probes may need no key (AU11)."""
         header = request.headers.get(b"authorization")
         if header is not None:
             token = bearer_token(header)
@@ -233,26 +238,29 @@ class App:
             return False
 
     def unavailable(self) -> Refusal:
-        """Why nothing is served right now."""
+        """The refusal of a server that is not serving: it recovers, or it drains."""
         if self.state is DRAINING:
             return ShuttingDown("the server is shutting down")
         progress = round(min(1.0, self.engine.replay_progress), 4)
         return NotReady(f"the log is being replayed, {progress:.0%} done", replay_progress=progress)
 
     def check_slot(self, call: Call) -> None:
-        """Between headers and body others may have taken the last slot; this call has one already."""
-        call.key.inflight -= 1
+        """Check the slots again: between headers and body other requests may have taken the last one."""
+        call.key.inflight -= 1  # this call itself
         try:
             self.slots.check_request(call.key)
         finally:
             call.key.inflight += 1
 
     def _media(self, route: Route, request: Request) -> str:
-        """Check the headers of a body. Empty: there is none, or none is known of yet."""
-        if b"content-encoding" in request.headers:
-            is_gzip(request.headers[b"content-encoding"])
+        """Check the headers of a body, and give its media type; empty if no body is announced."""
+        headers = request.headers
+        if b"content-encoding" in headers:
+            is_gzip(headers[b"content-encoding"])
         if route.may_be_empty and request.content_length <= 0:
             return ""
+        if headers.get(b"content-type") == JSON and JSON_TYPE in route.media:
+            return JSON_TYPE
         return self._check_media(route, request)
 
     def _check_media(self, route: Route, request: Request) -> str:
@@ -278,10 +286,11 @@ class App:
         if self.cors is not None:
             headers += self.cors.headers(request)
         if self._logs_access:
-            self._log_access(request, error.status, 0.0)
+            _log_access(request, error.status, 0.0)
         return Answer(error.status, body, headers)
 
-    def _log_access(self, request: Request, status: int, total_ms: float) -> None:
-        """The query is left out: it may hold a token."""
-        path = request.path.decode("latin-1")
-        access_log.info("%s %s %d %.3f ms", request.method, path, status, total_ms)
+
+def _log_access(request: Request, status: int, total_ms: float) -> None:
+    """The query is left out: it may hold a token."""
+    path = request.path.decode("latin-1")
+    access_log.info("%s %s %d %.3f ms", request.method, path, status, total_ms)

@@ -1,4 +1,4 @@
-"""Who is calling, and what the key allows.
+"""Who is calling, and what their key allows.
 
 Owns the grammar of TOPICS_API_KEYS and the keys made from it: digests, scopes, prefixes. Must not know: routes,
 requests. After `Keyring.parse` no plaintext is kept, and no message here holds a secret. Rules: AU1-AU10.
@@ -65,7 +65,7 @@ class Keyring:
         return bool(self._keys)
 
     def find(self, token: bytes) -> Key | None:
-        """The key that a token stands for; takes the same time whichever it is."""
+        """The key that a token stands for; takes the same time for every key."""
         digest = sha256(token).digest()
         found = None
         for key in self._keys:
@@ -75,7 +75,7 @@ class Keyring:
 
     @classmethod
     def parse(cls, text: str) -> "Keyring":
-        """Read the variable's text. What is wrong is named by the place of the entry, never by its secret."""
+        """Read the text of the variable. Errors name the place of an entry, never its secret."""
         entries = [(n, entry.strip()) for n, entry in enumerate(text.split(","), 1) if entry.strip()]
         if text.strip() and not entries:
             raise ConfigurationError(f"{VARIABLE} is set and holds no key")
@@ -86,7 +86,7 @@ class Keyring:
 
 
 def bearer_token(header: bytes) -> bytes | None:
-    """The token of an Authorization header; None if the header is of another kind."""
+    """The token of an Authorization header; None if it is not a bearer token."""
     scheme, _, token = header.strip().partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" and token.strip() else None
 

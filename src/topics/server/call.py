@@ -1,7 +1,7 @@
-"""One request being served: who asks, what for, and how it is answered.
+"""One request being served: who is asking, for what, and how the answer is sent.
 
-A Call exists from the request's headers on (`App.headers_received`), holds a slot from `begin` to `finish`, and is
-answered exactly once, through `answer`, `refuse` or `fail`. Must not know: what any route does.
+A Call exists from the request's headers on (`App.headers_received`), takes up a slot from `begin` to `finish`, and is
+answered exactly once, through `answer`, `respond`, `refuse` or `fail`. Must not know: what a route does.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from topics.errors import StorageError, TopicsError
 from topics.server.auth import Key
 from topics.server.routes import Route
 from topics.server.transport.encoding import GZIP_BYTES_MIN, admits_gzip, compress
-from topics.server.transport.exchange import JSON, Exchange, Headers, Request, Stream, log
+from topics.server.transport.exchange import JSON, Exchange, Headers, Request, Stream, logger
 from topics.server.wire.replies import Performance, encode, refusal
 from topics.server.wire.requests import Parameters, parameters_of
 
 if TYPE_CHECKING:
     from topics.server.app import App
 
-INLINE_BYTES_MAX = 64 * 1024  # more than this is packed and unpacked off the loop
+INLINE_BYTES_MAX = 64 * 1024  # a larger answer is compressed off the loop
 
 
 class Call:
@@ -32,7 +32,7 @@ class Call:
         self.route = route
         self.name = name  # of the topic or router in the path, decoded; empty if there is none
         self.key = key
-        self.media = ""  # type of the body, where the route takes several
+        self.media = ""  # media type of the body; empty if there is none
         self.started = 0.0
         self.is_finished = True
         self._stop: asyncio.Future[None] | None = None
@@ -67,8 +67,8 @@ class Call:
 
             self.app.waiting.add(end)
             stop.add_done_callback(lambda _: self.app.waiting.discard(end))
-            self.exchange.on_disconnect = end
-            if self.exchange.is_disconnected or self.app.is_draining:
+            self.exchange.when_disconnected(end)
+            if self.app.is_draining:
                 end()
         return self._stop
 
@@ -113,20 +113,30 @@ class Call:
             self.finish(status)
 
     def start_stream(self, content_type: bytes, headers: Headers = (), *, survives_eof: bool = False) -> Stream:
-        """Answer 200, piece by piece. A stream without end gives its slot back at once, with `finish`."""
+        """Answer 200, piece by piece. A stream without end gives its slot back at once, with `stream_opened`."""
         if self.app.cors is not None:
             headers = (*headers, *self.app.cors.headers(self.request))
         return self.exchange.start_stream(200, headers, content_type, survives_eof=survives_eof)
 
+    def stream_opened(self) -> None:
+        """A stream without end is open: give the slot back, and drop what is not needed of the request.
+
+        The request lives as long as the stream, and a resume id alone can be large.
+        """
+        self.finish(200)
+        request = self.request
+        request.headers, request.repeated = {}, ()
+        request.target = request.query = b""
+
     def refuse(self, error: TopicsError) -> None:
         """Answer with an error of the contract."""
         if isinstance(error, StorageError):
-            log.error("%s %s: %s", self.request.method, self.request.path.decode("latin-1"), error)
+            logger.error("%s %s: %s", self.request.method, self.request.path.decode("latin-1"), error)
         answer = refusal(error)
         self.respond(answer.status, answer.body, answer.headers)
 
     def fail(self, error: BaseException) -> None:
-        """A fault of the server itself."""
+        """Answer 500: the server itself failed."""
         try:
             self.exchange.fail(error)
         finally:

@@ -1,4 +1,4 @@
-"""CORS: whether pages of other origins may call the API from a browser. Off unless TOPICS_CORS_ORIGINS names some."""
+"""CORS: which pages of other origins may call the API from a browser; none unless TOPICS_CORS_ORIGINS names them."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ class Cors:
         return cls(frozenset(origin.encode() for origin in origins)) if origins else None
 
     def headers(self, request: Request) -> Headers:
-        """What an answer says to the page that asked."""
+        """The headers for the page that asked."""
         origin = request.headers.get(b"origin")
         if self._is_any:
             return ((b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", b"retry-after"))

@@ -1,4 +1,4 @@
-"""Logging: for people on a terminal, one JSON object per line otherwise.
+"""Logging: readable lines on a terminal, one JSON object per line elsewhere.
 
 Nothing here or elsewhere logs a token, a header or a query string (SC4).
 """
@@ -37,7 +37,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(level: str, stream: TextIO | None = None) -> None:
-    """Send everything of topics to `stream`, by default the standard error."""
+    """Send what topics logs to `stream`, by default standard error."""
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     handler.setFormatter(HumanFormatter() if stream.isatty() else JsonFormatter())

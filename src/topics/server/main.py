@@ -1,7 +1,7 @@
 """The server as a process: bind, recover, serve, drain.
 
 `Server` is one engine behind one listener; `serve` runs it until a signal. The port is bound before the log is
-replayed (HM2). Start-up refusals are errors of the package or of the system, raised before anything is served.
+replayed (HM2). Whatever prevents a start is raised before anything is served.
 """
 
 import asyncio
@@ -18,9 +18,7 @@ import uvloop
 
 from topics import __version__
 from topics.clock import Clock
-from topics.core.state import Topic
-from topics.core.topic.config import effective_priority
-from topics.engine import Engine
+from topics.engine.engine import Engine
 from topics.engine.tuning import give_memory_back, tune_process
 from topics.errors import ConfigurationError
 from topics.server.api import ROUTES
@@ -32,7 +30,7 @@ from topics.server.transport.exchange import Limits
 from topics.server.transport.listener import Listener
 from topics.settings import Settings
 
-log = logging.getLogger("topics.server")
+logger = logging.getLogger("topics.server")
 
 DRAIN_S: Final = 10.0  # for running requests, at a stop
 SAVE_MEMORY_S: Final = 30.0
@@ -51,8 +49,6 @@ class Server:
         self.engine = engine
         self._settings = settings
         self.pressure = Pressure(engine.clock, lambda: engine.fill, source)
-        engine.forwarder.is_deferred = self._is_deferred
-        self.pressure.on_deferring.append(lambda is_deferring: None if is_deferring else engine.forwarder.resume())
         self.app = App(engine, ROUTES, keyring, self.pressure)
         self.listener = Listener(self.app, Limits(body_bytes_max=settings.max_body_bytes))
 
@@ -65,7 +61,7 @@ class Server:
         clock: Clock | None = None,
         source: Callable[[], float] | None = None,
     ) -> "Server":
-        """A server for these settings. Keys are taken out of them: only their digests stay."""
+        """A server for these settings. It keeps only the digests of the keys in them."""
         keyring = Keyring.parse(settings.api_keys)
         check_bind(settings, keyring)
         settings = settings.without_secrets()
@@ -81,12 +77,6 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _is_deferred(self, topic: Topic) -> bool:
-        """Whether routers of a topic have to wait (PR5)."""
-        if not self.pressure.is_deferring:
-            return False
-        return effective_priority(topic.config, topic.last_read_ms, self.engine.clock.now_ms()) < 0
 
     @property
     def address(self) -> str:
@@ -114,13 +104,13 @@ class Server:
         self.app.ready()
 
     async def close(self) -> None:
-        """Drain (SC3): new requests get 503, running ones end or are cut off; then the last checkpoint."""
+        """Drain (SC3): new requests get 503, running ones finish or are cut off; then comes the last checkpoint."""
         self.app.drain()
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self.app.wait_until_idle()
         except TimeoutError:
-            log.warning("%d requests were still running after %d s", self.app.slots.running, DRAIN_S)
+            logger.warning("%d requests were still running after %d s", self.app.slots.running, DRAIN_S)
         await self.listener.drain(CLOSE_S)
         await self.app.cancel_tasks()
         self.pressure.stop()
@@ -128,7 +118,7 @@ class Server:
 
 
 def check_bind(settings: Settings, keyring: Keyring) -> None:
-    """Without keys the server is for this machine only, unless told otherwise (SC1)."""
+    """Without keys the server binds loopback addresses only, unless told otherwise (SC1)."""
     if keyring or settings.allow_insecure_no_auth or _is_loopback(settings.host):
         return
     raise ConfigurationError(
@@ -138,7 +128,7 @@ def check_bind(settings: Settings, keyring: Keyring) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a host stands for loopback addresses only. One that cannot be resolved does not."""
+    """Whether a host stands for loopback addresses only; False if it cannot be resolved."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -188,13 +178,13 @@ async def _serve(server: Server, on_bound: Bound) -> None:
     saving = asyncio.create_task(_save_memory(server))
     await stopping
     saving.cancel()
-    log.info("stopping")
+    logger.info("stopping")
     await server.close()
-    log.info("stopped")
+    logger.info("stopped")
 
 
 async def _save_memory(server: Server) -> None:
-    """Now and then, when nothing runs, give back the memory that is free."""
+    """Every so often, while nothing runs, return free memory to the system."""
     while True:
         await asyncio.sleep(SAVE_MEMORY_S)
         if not server.app.slots.running and server.pressure.level < RESUMING_AT:
@@ -204,9 +194,9 @@ async def _save_memory(server: Server) -> None:
 def _announce(server: Server) -> None:
     url = f"http://{server.address}"
     if not server.app.keyring:
-        log.warning("AUTH IS OFF: whoever reaches this port may read, write and delete everything")
-    topics = len(server.engine.state.topics)
-    log.info("topics %s: %d topics in %s", __version__, topics, server.engine.settings.data_dir)
-    log.info("API      %s/v0", url)
-    log.info("docs     %s/v0/openapi.json", url)
-    log.info("metrics  %s/v0/metrics", url)
+        logger.warning("AUTH IS OFF: whoever reaches this port may read, write and delete everything")
+    engine = server.engine
+    logger.info("topics %s: %d topics in %s", __version__, engine.topic_count, engine.settings.data_dir)
+    logger.info("API      %s/v0", url)
+    logger.info("docs     %s/v0/openapi.json", url)
+    logger.info("metrics  %s/v0/metrics", url)

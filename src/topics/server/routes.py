@@ -1,7 +1,7 @@
-"""The table of routes: which paths there are, what each takes, and which scopes it needs (Appendix A.1).
+"""The table of routes: which paths exist, what each takes, and which scopes it needs (Appendix A.1).
 
-A path is matched segment by segment; `:name` stands for one segment, percent-decoded once (CV14). Adding an endpoint
-is adding a row to ROUTES in `api`. Must not know: requests beyond method and path, handlers beyond their type.
+A path is matched segment by segment; `:name` stands for one segment, percent-decoded once (CV14). To add an endpoint,
+add a row to ROUTES in `api`. Must not know: requests beyond method and path, handlers beyond their type.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,8 +13,8 @@ from topics.errors import InvalidRequest, MethodNotAllowed, NotFound, Refusal
 from topics.server.transport.encoding import JSON_TYPE
 
 NO_SCOPES: Final[frozenset[str]] = frozenset()
-PATHS_KEPT_MAX: Final = 10_000  # paths whose meaning is remembered, those of sessions aside …
-PATH_KEPT_BYTES_MAX: Final = 512  # … if they are no longer than this
+PATHS_KEPT_MAX: Final = 10_000  # paths whose resource is remembered, except those of sessions …
+PATH_KEPT_BYTES_MAX: Final = 512  # … and only paths up to this length
 HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
@@ -24,17 +24,17 @@ class Route:
 
     method: str
     path: str
-    handle: Callable[[Any], Any] | None  # of a Call; a coroutine runs as a task. None: not built yet
+    handle: Callable[[Any], Any] | None  # takes a Call; a coroutine runs as a task. None: not built yet
     scopes: frozenset[str] = NO_SCOPES
     summary: str = ""
-    media: tuple[str, ...] = ()  # types of body it takes; none = it takes no body
+    media: tuple[str, ...] = ()  # media types that it takes; none = it takes no body
     may_be_empty: bool = False  # an empty body stands for {} (CV3)
     is_stream: bool = False  # has no HEAD
     is_probe: bool = False  # needs no key unless TOPICS_PROBE_AUTH is on
     is_always_on: bool = False  # answers during replay and shutdown as well
     takes_token: bool = False  # the key may come as ?token=
-    checks_itself: bool = False  # has an order of checks of its own, from the key on
-    openapi: Any = field(default=None)  # what the document says beyond this
+    checks_itself: bool = False  # has its own order of checks, from the key on
+    openapi: Any = field(default=None)  # what the OpenAPI document says beyond this
 
 
 def json_body(**more: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def json_body(**more: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Resource:
     """A path that exists: its methods, and the name in it."""
 
     methods: dict[str, Route]
@@ -53,7 +53,7 @@ class Routes:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.rows = list(routes)
         self._paths: dict[tuple[str | None, ...], dict[str, Route]] = {}  # None stands for a name
-        self._places: dict[bytes, Place] = {}
+        self._resources: dict[bytes, Resource] = {}
         for row in self.rows:
             segments = tuple(None if part.startswith(":") else part for part in row.path.split("/")[1:])
             methods = self._paths.setdefault(segments, {})
@@ -63,31 +63,31 @@ class Routes:
 
     def find(self, method: str, path: bytes) -> tuple[Route, str]:
         """The route, and the decoded name in its path."""
-        place = self._places.get(path) or self._place(path)
-        route = place.methods.get(method)
+        resource = self._resources.get(path) or self._resource(path)
+        route = resource.methods.get(method)
         if route is None:
-            raise MethodNotAllowed(f"{method} is not a method of this path; use {allow(place.methods)}")
-        return route, place.name
+            raise MethodNotAllowed(f"{method} is not a method of this path; use {allow(resource.methods)}")
+        return route, resource.name
 
     def methods(self, path: bytes) -> str:
-        """What an Allow header says of a path that exists."""
-        return allow(self._place(path).methods)
+        """The Allow header of a path that exists."""
+        return allow(self._resource(path).methods)
 
     def is_probe(self, path: bytes) -> bool:
-        """Whether a path may be asked without a key."""
+        """Whether a path may be requested without a key."""
         try:
-            return any(row.is_probe for row in self._place(path).methods.values())
+            return any(row.is_probe for row in self._resource(path).methods.values())
         except Refusal:
             return False
 
     def checks_itself(self, method: str, path: bytes) -> bool:
-        """Whether a route sees to its key by itself."""
+        """Whether a route checks its key itself."""
         try:
             return self.find(method, path)[0].checks_itself
         except Refusal:
             return False
 
-    def _place(self, path: bytes) -> Place:
+    def _resource(self, path: bytes) -> Resource:
         segments = [_decoded(segment) for segment in path.split(b"/")[1:]]
         methods, name = self._paths.get(tuple(segments)), ""
         for n in range(len(segments)):
@@ -96,12 +96,12 @@ class Routes:
                 name = segments[n]
         if methods is None:
             raise NotFound("there is no such path")
-        place = Place(methods, name)
+        resource = Resource(methods, name)
         if len(path) <= PATH_KEPT_BYTES_MAX and not any(row.checks_itself for row in methods.values()):
-            if len(self._places) >= PATHS_KEPT_MAX:
-                self._places.clear()
-            self._places[path] = place
-        return place
+            if len(self._resources) >= PATHS_KEPT_MAX:
+                self._resources.clear()
+            self._resources[path] = resource
+        return resource
 
 
 def allow(methods: Iterable[str]) -> str:

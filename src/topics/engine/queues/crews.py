@@ -170,8 +170,8 @@ class _Crew:
 class Workers:
     """The crews of one instance."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, queues: Queues) -> None:
-        self.is_held_back: Callable[[Topic], bool] = lambda topic: False  # pressure keeps its jobs from workers
+    def __init__(self, ledger: Ledger, clock: Clock, queues: Queues, is_deferred: Callable[[Topic], bool]) -> None:
+        self._is_deferred = is_deferred  # pressure keeps a queue's jobs from workers (PR5)
         self._ledger = ledger
         self._clock = clock
         self._queues = queues
@@ -311,7 +311,7 @@ class Workers:
 
     async def _feed(self, crew: _Crew, topic: Topic) -> None:
         """Hand out what there is to those who are hungry."""
-        if crew.hungry and self.is_held_back(topic):
+        if crew.hungry and self._is_deferred(topic):
             if not crew.is_paced:
                 crew.is_paced = True
                 for worker in list(crew.workers):

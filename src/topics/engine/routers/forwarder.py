@@ -77,8 +77,9 @@ class Forwarder:
         clock: Clock,
         caps: Caps,
         run: Callable[[Callable[[], Any]], Awaitable[Any]],
+        is_deferred: Callable[[Topic], bool],
     ) -> None:
-        self.is_deferred: Callable[[Topic], bool] = lambda topic: False  # held back under pressure (PR5)
+        self._is_deferred = is_deferred  # a topic's routers are held back under pressure (PR5)
         self._ledger = ledger
         self._gates = gates
         self._clock = clock
@@ -108,7 +109,6 @@ class Forwarder:
         """Forward from now on, first of all what is there already."""
         self._is_running = True
         self._blocked.start()
-        self._ledger.on_change = self._changed
         self._dirty.update(dict.fromkeys(self._ledger.state.routers.outgoing))
         if self._dirty:
             self._schedule()
@@ -128,7 +128,7 @@ class Forwarder:
 
     async def drain(self) -> None:
         """Forward all that can be forwarded (SC3)."""
-        self.is_deferred = lambda topic: False
+        self._is_deferred = lambda topic: False
         self.resume()
         for _ in range(HOPS_MAX + 1):
             behind = [dest for dest in list(self._ledger.state.routers.incoming) if self._is_behind(dest)]
@@ -169,7 +169,7 @@ class Forwarder:
 
     # --- who has something to do
 
-    def _changed(self, topic: Topic) -> None:
+    def changed(self, topic: Topic) -> None:
         """A source has news, or a dest may have room."""
         if topic.id in self._ledger.state.routers.outgoing:
             self._dirty[topic.id] = None
@@ -323,7 +323,7 @@ class Forwarder:
         last = source.log.head if dest.is_logged else self._readable(source, dest)
         if router.cursor >= last:
             return None
-        if self.is_deferred(dest) or self.is_deferred(source):
+        if self._is_deferred(dest) or self._is_deferred(source):
             self._blocked.add(router, None)
             return None
         try:

@@ -1,12 +1,11 @@
-"""Diff: read above a cursor, and wait for news there (DF, ND).
+"""Diff: read above a cursor, and wait there for news (DF, ND).
 
-A read whose records are in memory, and that may be shown, is answered without a task.
+A read whose records are in memory and may be shown is answered without a task.
 """
 
 import msgspec
 
-from topics.core.topic.pages import ColdPage
-from topics.core.topic.walk import Query
+from topics.engine.instance import ColdPage, Query
 from topics.errors import TopicNotFound
 from topics.model import WAIT_MS_MAX
 from topics.server.call import Call
@@ -19,7 +18,7 @@ def diff(call: Call) -> None:
 
 
 def get_diff(call: Call) -> None:
-    """The same with a query string, for browsers and curl."""
+    """A diff as a query string, for browsers and curl."""
     _read(call, diff_of(call.parameters))
 
 
@@ -43,7 +42,7 @@ async def _read_slowly(call: Call, query: Query, asked: DiffIn) -> None:
     engine, throttle_ms = call.app.engine, 0.0
     if call.app.pressure.is_refusing:
         throttle_ms = await call.app.pressure.park(call.stop)
-    if asked.from_ts is not None and call.name in engine.state.topics:
+    if asked.from_ts is not None and engine.config_of(call.name) is not None:
         cursor = engine.cursor_before(call.name, asked.from_ts)
         query = msgspec.structs.replace(query, after=max(query.after, cursor))
     wait_ms = min(asked.wait_ms, WAIT_MS_MAX)

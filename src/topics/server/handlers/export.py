@@ -25,7 +25,7 @@ async def export(call: Call) -> None:
 
 
 async def _send(stream: Stream, part: bytes) -> bool:
-    """Send a part and wait until the next one is wanted. False: the client is gone."""
+    """Send a part, and wait until the client takes more. False: the client is gone."""
     stream.write(part)
     while stream.is_blocked and not stream.is_closed:
         writable = asyncio.get_running_loop().create_future()
@@ -34,6 +34,6 @@ async def _send(stream: Stream, part: bytes) -> bool:
             if not future.done():
                 future.set_result(None)
 
-        stream.on_writable = stream.on_close = wake
+        stream.listen(wake, wake)
         await writable
     return not stream.is_closed

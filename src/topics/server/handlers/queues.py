@@ -1,24 +1,33 @@
 """Queues: claim, ack, nack, extend, redrive, leases, and the stream of jobs (QU, WK).
 
-Claim and ack are hot: one that meets nothing unusual runs to its end without a task, and is answered when the log
-has what it depends on.
+Claims and acks are hot: unless something unusual happens, they run to their end without a task, and are answered when
+the log has what the answer depends on.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from msgspec import UNSET
 
-from topics.core.topic.pages import ColdPage
 from topics.engine.answers import Claimed, Settled
-from topics.engine.queues.claims import Claimer
+from topics.engine.instance import Claimer, ColdPage, Gate
 from topics.errors import CommitFailed, InvalidRequest, NotAQueue, Refusal, TopicNotFound
 from topics.model import SEQ_MAX
 from topics.server.call import Call
 from topics.server.handlers.records import is_synced
 from topics.server.handlers.watch import check_accept
 from topics.server.live.sse import EVENT_STREAM, STREAM_HEADERS
-from topics.server.wire.replies import JobsNacked, LeaseList, LeasesExtended, LettersRedriven, ack_answer, claim_answer
+from topics.server.wire.replies import (
+    JobsNacked,
+    LeaseList,
+    LeasesExtended,
+    LettersRedriven,
+    ack_answer,
+    claim_answer,
+    encode,
+)
 from topics.server.wire.requests import (
+    HeldJobs,
     ack_in,
     claim_in,
     encode_cursor,
@@ -29,20 +38,21 @@ from topics.server.wire.requests import (
     worker_node,
 )
 
+Body = Callable[[Call, Settled, float], bytes]  # of an answer; the time is when it was asked
+
 
 def claim(call: Call) -> None:
-    app = call.app
-    claimer = Claimer(*claim_in(call.request.body, app.settings))
-    topic = app.engine.state.topics.get(call.name)
-    if topic is None or app.pressure.is_refusing or topic.config.claim_jitter_ms:
-        app.spawn(_claim_slowly(call, claimer), call)
+    app, asked = call.app, claim_in(call.request.body, call.app.settings)
+    config = app.engine.config_of(call.name)
+    if config is None or app.pressure.is_refusing or config.claim_jitter_ms:
+        app.spawn(_claim_slowly(call, asked), call)
         return
     try:
-        claimed, gate = app.engine.queues.claim_now(call.name, claimer)
+        claimed, gate = app.engine.claim_now(call.name, Claimer(*asked))
     except (ColdPage, Refusal):
-        app.spawn(_claim_slowly(call, claimer), call)
+        app.spawn(_claim_slowly(call, asked), call)
         return
-    app.engine.queues.when_shown(claimed, gate, partial(_claimed, call, claimed, 0.0))
+    app.engine.when_shown(claimed, gate, partial(_claimed, call, claimed, 0.0))
 
 
 def _claimed(call: Call, claimed: Claimed, throttle_ms: float, failure: CommitFailed | None) -> None:
@@ -52,102 +62,97 @@ def _claimed(call: Call, claimed: Claimed, throttle_ms: float, failure: CommitFa
         call.respond(200, claim_answer(claimed, call.total_ms, throttle_ms))
 
 
-async def _claim_slowly(call: Call, claimer: Claimer) -> None:
+async def _claim_slowly(call: Call, asked: tuple[str, int, int | None]) -> None:
     app, throttle_ms = call.app, 0.0
-    topic = app.engine.state.topics.get(call.name)
-    if app.pressure.is_refusing and topic is not None and topic.is_queue:
+    config = app.engine.config_of(call.name)
+    if app.pressure.is_refusing and config is not None and config.type == "queue":
         throttle_ms = await app.pressure.park(call.stop)
-    has_window = topic is not None and topic.config.claim_jitter_ms > 0
-    claimed = await app.engine.workers.claim(call.name, claimer, call.stop if has_window else None)
+    has_window = config is not None and config.claim_jitter_ms > 0
+    claimed = await app.engine.claim(call.name, *asked, stop=call.stop if has_window else None)
     _claimed(call, claimed, throttle_ms, None)
 
 
+# --- ack, nack and extend
+
+
 def ack(call: Call) -> None:
-    app = call.app
-    held = ack_in(call.request.body, app.settings)
-    asked_at = app.clock.monotonic()
-    try:
-        settled, gate = app.engine.queues.ack(call.name, held.node, held.seqs, held.numbers)
-    except Refusal as error:
-        _refuse(call, error)
-        return
-    app.engine.when_open(gate, partial(_acked, call, settled, asked_at))
-
-
-def _acked(call: Call, settled: Settled, asked_at: float, failure: CommitFailed | None) -> None:
-    if failure is not None:
-        call.refuse(failure)
-        return
-    fsync_ms = 0.0
-    if settled.done and is_synced(call.app, settled.topic):
-        fsync_ms = (call.app.clock.monotonic() - asked_at) * 1000
-    call.respond(200, ack_answer(settled, call.total_ms, fsync_ms))
+    _change(call, call.app.engine.ack_now, ack_in(call.request.body, call.app.settings), (), _acked)
 
 
 def nack(call: Call) -> None:
-    app = call.app
-    held, delay_ms = nack_in(call.request.body, app.settings)
-    try:
-        settled, gate = app.engine.queues.nack(call.name, held.node, held.seqs, held.numbers, delay_ms)
-    except Refusal as error:
-        _refuse(call, error)
-        return
-    app.engine.when_open(gate, partial(_nacked, call, settled))
-
-
-def _nacked(call: Call, settled: Settled, failure: CommitFailed | None) -> None:
-    if failure is not None:
-        call.refuse(failure)
-        return
-    done, ready, in_flight = len(settled.done), settled.ready, settled.in_flight
-    call.answer(200, JobsNacked(settled.topic, done, settled.skipped, ready, in_flight, call.performance()))
+    jobs, delay_ms = nack_in(call.request.body, call.app.settings)
+    _change(call, call.app.engine.nack_now, jobs, (delay_ms,), _nacked)
 
 
 def extend(call: Call) -> None:
-    app = call.app
-    held, lease_ms = extend_in(call.request.body, app.settings)
+    jobs, lease_ms = extend_in(call.request.body, call.app.settings)
+    _change(call, call.app.engine.extend_now, jobs, (lease_ms,), _extended)
+
+
+def _change(
+    call: Call, change: Callable[..., tuple[Settled, Gate]], jobs: HeldJobs, more: tuple[int, ...], body: Body
+) -> None:
+    """The ladder of all three: change the leases of jobs that a node holds, and answer when that may be shown."""
+    app, asked_at = call.app, call.app.clock.monotonic()
     try:
-        settled, gate = app.engine.queues.extend(call.name, held.node, held.seqs, held.numbers, lease_ms)
+        settled, gate = change(call.name, jobs.node, jobs.seqs, jobs.numbers, *more)
     except Refusal as error:
         _refuse(call, error)
         return
-    app.engine.when_open(gate, partial(_extended, call, settled))
+
+    def shown(failure: CommitFailed | None) -> None:
+        if failure is None:
+            call.respond(200, body(call, settled, asked_at))
+        else:
+            call.refuse(failure)
+
+    app.engine.when_open(gate, shown)
 
 
-def _extended(call: Call, settled: Settled, failure: CommitFailed | None) -> None:
-    if failure is not None:
-        call.refuse(failure)
-        return
+def _acked(call: Call, settled: Settled, asked_at: float) -> bytes:
+    fsync_ms = 0.0
+    if settled.done and is_synced(call.app, settled.topic):
+        fsync_ms = (call.app.clock.monotonic() - asked_at) * 1000
+    return ack_answer(settled, call.total_ms, fsync_ms)
+
+
+def _nacked(call: Call, settled: Settled, asked_at: float) -> bytes:
+    done, ready, in_flight = len(settled.done), settled.ready, settled.in_flight
+    return encode(JobsNacked(settled.topic, done, settled.skipped, ready, in_flight, call.performance()))
+
+
+def _extended(call: Call, settled: Settled, asked_at: float) -> bytes:
     deadlines = {str(seq): settled.deadline for seq in settled.done}
-    done = len(settled.done)
-    call.answer(200, LeasesExtended(settled.topic, done, settled.skipped, deadlines, call.performance()))
+    return encode(LeasesExtended(settled.topic, len(settled.done), settled.skipped, deadlines, call.performance()))
 
 
 def _refuse(call: Call, error: Refusal) -> None:
-    """Refuse when what it depends on may be shown."""
+    """Refuse once the state that the refusal depends on may be shown."""
     engine = call.app.engine
-    gate = engine.gate(engine.state.topics.get(call.name))
-    engine.when_open(gate, lambda failure: call.refuse(error if failure is None else failure))
+    engine.when_open(engine.gate(call.name), lambda failure: call.refuse(error if failure is None else failure))
+
+
+# --- dead letters, leases
 
 
 async def redrive(call: Call) -> None:
     match, most = redrive_in(call.request.body)
-    topic = call.app.engine.state.topics.get(call.name)
-    if topic is not None and topic.config.dead_letter is not None:
-        call.key.check_names((topic.config.dead_letter,))
+    config = call.app.engine.config_of(call.name)
+    if config is not None and config.dead_letter is not None:
+        call.key.check_names((config.dead_letter,))
     done = await call.app.engine.redrive(call.name, match, most)
     call.answer(200, LettersRedriven(done.topic, done.dead_letter, done.redriven, done.remaining, call.performance()))
 
 
 async def list_leases(call: Call) -> None:
     parameters = call.parameters
-    leases, has_more = await call.app.engine.queues.leases(call.name, _after(call), parameters.page_size())
+    leases, has_more = await call.app.engine.leases(call.name, _after(call), parameters.page_size())
     cursor = encode_cursor(str(leases[-1].seq)) if has_more else UNSET
     call.answer(200, LeaseList(topic=call.name, leases=leases, next_cursor=cursor, performance=call.performance()))
 
 
 def _after(call: Call) -> int:
-    """The seq behind which a page of leases starts."""
+    """The seq after which a page of leases starts."""
     text = call.parameters.cursor() or "0"
     if not text.isascii() or not text.isdigit() or len(text) > len(str(SEQ_MAX)):
         raise InvalidRequest("cursor is not one that a list of leases gave")
@@ -164,9 +169,9 @@ def work(call: Call) -> None:
     lease_ms = parameters.natural("lease_ms")
     worker = (node, min(jobs_max or 1, settings.max_claim), None if lease_ms is None else lease_length(lease_ms))
     check_accept(call.request)
-    topic = call.app.engine.state.topics.get(call.name)
-    if topic is None or not topic.is_queue:
-        _refuse(call, TopicNotFound(call.name) if topic is None else NotAQueue(call.name))
+    config = call.app.engine.config_of(call.name)
+    if config is None or config.type != "queue":
+        _refuse(call, TopicNotFound(call.name) if config is None else NotAQueue(call.name))
     elif call.app.pressure.is_refusing:
         call.app.spawn(_work_parked(call, worker), call)
     else:
@@ -180,9 +185,6 @@ async def _work_parked(call: Call, worker: tuple[str, int, int | None]) -> None:
 
 def _open(call: Call, worker: tuple[str, int, int | None]) -> None:
     app = call.app
-    app.engine.queues.queue(call.name)
+    app.engine.check_queue(call.name)
     app.work.open(call.name, call.key, worker, lambda: call.start_stream(EVENT_STREAM, STREAM_HEADERS))
-    call.finish(200)
-    request = call.request  # lives as long as the stream
-    request.headers, request.repeated = {}, ()
-    request.target = request.query = b""
+    call.stream_opened()

@@ -1,18 +1,20 @@
 """Records: append and delete (WR, ID, DL).
 
-Appending is the hottest path of the server. A write that meets nothing unusual runs to its end without a task: decode,
-check, submit, and answer from the log's callback. Whatever is unusual (a refusal, pressure) goes on in a task.
+Appending is the hottest path of the server. HTTP and WebSocket climb one ladder (`Write`): decode, check, submit, wait
+for the gate, answer. Unless something unusual happens (a refusal, pressure), a write climbs it without a task, and is
+answered from the log's callback.
 """
 
-from functools import partial
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import UNSET
 
-from topics.core.decide import Append
-from topics.core.topic.config import ConfigIn, resolve
+from topics.core.topic.config import resolve
 from topics.core.topic.records import WriteIn, check_batch
 from topics.engine.answers import WriteResult
+from topics.engine.instance import Append
 from topics.errors import CommitFailed, InvalidRequest, Refusal, TopicNotFound
 from topics.model import is_topic_name
 from topics.server.auth import ADMIN, Key
@@ -26,105 +28,171 @@ from topics.server.wire.requests import delete_in, write_in
 if TYPE_CHECKING:
     from topics.server.app import App
 
-ADMIN_SCOPE = frozenset((ADMIN,))
+ADMINS: Final = frozenset((ADMIN,))
+
+
+class Write:
+    """One append, from its checks to its answer. Subclasses know who asked for it."""
+
+    __slots__ = ("app", "key", "result", "started", "submitted_at", "throttle_ms")
+
+    has_order: ClassVar[bool] = False  # answers are sent in the order of the writes, so each gets its place in time
+    needs_admin_for_any_config: ClassVar[bool] = False  # also for one that is not going to be used
+
+    # A subclass sets these itself: one call less for every request.
+    app: "App"
+    key: Key
+    started: float  # when it was asked for
+    throttle_ms: float  # how long it was parked
+    # Set on the way.
+    submitted_at: float
+    result: WriteResult
+
+    # --- what a subclass gives
+
+    @property
+    def stop(self) -> "asyncio.Future[None]":
+        """Done when nobody waits for the answer any more."""
+        raise NotImplementedError
+
+    def expect(self) -> None:
+        """The write is submitted, and `opened` will be called. Only where `has_order` is set."""
+
+    def opened(self, failure: CommitFailed | None) -> None:
+        """The log has the write, as durable as its class asks, or has failed: answer."""
+        raise NotImplementedError
+
+    def go_on(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` in a task; then answer with the result, or with what `work` raised."""
+        raise NotImplementedError
+
+    # --- the ladder
+
+    def submit(self, name: str, given: WriteIn, body: bytes | None, header: bytes | None = None) -> None:
+        """Check a write and append it. `body` is its text if that is JSON, `header` an Idempotency-Key.
+
+        Raises what the checks refuse; whatever comes after them is told through `opened` and `go_on`.
+        """
+        app = self.app
+        if given.config is not None:
+            self._check_config(name, given)
+        key = given.idempotency_key
+        if key is None and header is not None:
+            key = _decoded(header) or None
+        batch = check_batch(given.records, given.node, key, app.settings, body)
+        command = Append(name, batch, key, given.create, given.config)
+        if app.pressure.is_refusing:
+            self.go_on(self._append_parked(command, given))
+            return
+        try:
+            self.result, gate = app.engine.append_now(command)
+        except Refusal:
+            self.go_on(self._append_again(command))
+            return
+        self.submitted_at = app.clock.monotonic()
+        if self.has_order:
+            self.expect()
+        app.engine.when_open(gate, self.opened)
+
+    def _check_config(self, name: str, given: WriteIn) -> None:
+        """Check an inline config, before the records; one that will be used needs the scope admin (AU7, AU8)."""
+        assert given.config is not None
+        resolve(name, given.config)
+        if self.needs_admin_for_any_config or self.app.engine.config_of(name) is None:
+            self.key.check_scopes(ADMINS)
+        check_dead_letter(self.key, given.config)
+
+    async def _append_again(self, command: Append) -> None:
+        """Decide a refused write once more; the refusal is told when the state that it depends on may be shown."""
+        self.submitted_at = self.app.clock.monotonic()
+        self.result = await self.app.engine.append_batch(command)
+
+    async def _append_parked(self, command: Append, given: WriteIn) -> None:
+        self._check_target(command.topic, given)
+        self.app.engine.count_full()
+        self.throttle_ms = await self.app.pressure.park(self.stop, for_ever=given.disable_backpressure)
+        await self._append_again(command)
+
+    def _check_target(self, name: str, given: WriteIn) -> None:
+        """Refuse what is refused before pressure is considered: 404, or 400 for a bad name (WR14)."""
+        if self.app.engine.config_of(name) is not None:
+            return
+        auto_create = given.config.auto_create if given.config is not None else UNSET
+        if not (given.create if given.create is not None else auto_create is not False):
+            raise TopicNotFound(name)
+        if not is_topic_name(name):
+            raise InvalidRequest(f'"{name}" is not a valid topic name')
+
+    def body(self, with_seqs: bool) -> bytes:
+        """The answer to a write that is as durable as its class asks, with the times it took."""
+        result, app = self.result, self.app
+        now = app.clock.monotonic()
+        total_ms = append_ms = (now - self.started) * 1000
+        fsync_ms = 0.0
+        config = app.engine.config_of(result.topic)
+        if config is not None and config.durability == "fsync":
+            fsync_ms = (now - self.submitted_at) * 1000
+            append_ms -= fsync_ms
+        if self.throttle_ms:
+            append_ms -= self.throttle_ms
+        return write_answer(result, with_seqs, total_ms, append_ms, fsync_ms, self.throttle_ms)
+
+
+class HttpWrite(Write):
+    """A POST to a topic."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.app = call.app
+        self.key = call.key
+        self.started = call.started
+        self.throttle_ms = 0.0
+        self.call = call
+
+    @property
+    def stop(self) -> "asyncio.Future[None]":
+        return self.call.stop
+
+    def opened(self, failure: CommitFailed | None) -> None:
+        call = self.call
+        if failure is not None:
+            call.refuse(failure)
+            return
+        with_seqs = not call.request.query or call.parameters.flag("return_seqs", True)
+        call.respond(201 if self.result.created else 200, self.body(with_seqs))
+
+    def go_on(self, work: Coroutine[Any, Any, None]) -> None:
+        self.app.spawn(self._answer_after(work), self.call)
+
+    async def _answer_after(self, work: Coroutine[Any, Any, None]) -> None:
+        await work
+        self.opened(None)
 
 
 def append(call: Call) -> None:
-    request, app = call.request, call.app
+    request = call.request
     is_json = call.media == JSON_TYPE
-    write = write_in(request.body) if is_json else _bulk_in(call)
-    if write.config is not None:
-        check_config(call.key, call.name, write.config, is_used=call.name not in app.engine.state.topics)
-    key = write.idempotency_key
-    if key is None and b"idempotency-key" in request.headers:
-        key = _header_key(call) or None
-    batch = check_batch(write.records, write.node, key, app.settings, request.body if is_json else None)
-    command = Append(call.name, batch, key, write.create, write.config)
-    if app.pressure.is_refusing:
-        app.spawn(_append_parked(call, command, write), call)
-        return
-    try:
-        result, gate = app.engine.submit(command)
-    except Refusal:
-        app.spawn(_append_again(call, command, 0.0), call)
-        return
-    app.engine.when_open(gate, partial(_appended, call, result, app.clock.monotonic(), 0.0))
-
-
-def _appended(
-    call: Call, result: WriteResult, submitted_at: float, throttle_ms: float, failure: CommitFailed | None
-) -> None:
-    """The log has the write, as durable as its class asks."""
-    if failure is not None:
-        call.refuse(failure)
-        return
-    with_seqs = not call.request.query or call.parameters.flag("return_seqs", True)
-    body = timed_answer(call.app, result, call.started, submitted_at, throttle_ms, with_seqs)
-    call.respond(201 if result.created else 200, body)
-
-
-def timed_answer(
-    app: "App", result: WriteResult, started: float, submitted_at: float, throttle_ms: float, with_seqs: bool
-) -> bytes:
-    """The answer to a write that is as durable as its class asks, with the times it took."""
-    now = app.clock.monotonic()
-    total_ms = append_ms = (now - started) * 1000
-    fsync_ms = 0.0
-    if is_synced(app, result.topic):
-        fsync_ms = (now - submitted_at) * 1000
-        append_ms -= fsync_ms
-    if throttle_ms:
-        append_ms -= throttle_ms
-    return write_answer(result, with_seqs, total_ms, append_ms, fsync_ms, throttle_ms)
-
-
-async def _append_again(call: Call, command: Append, throttle_ms: float) -> None:
-    """What was refused is decided once more, and told when what it depends on may be shown."""
-    submitted_at = call.app.clock.monotonic()
-    result = await call.app.engine.append_batch(command)
-    _appended(call, result, submitted_at, throttle_ms, None)
-
-
-async def _append_parked(call: Call, command: Append, write: WriteIn) -> None:
-    check_target(call.app, call.name, write)
-    call.app.engine.wal.counters.submit_full += 1
-    throttle_ms = await call.app.pressure.park(call.stop, for_ever=write.disable_backpressure)
-    await _append_again(call, command, throttle_ms)
-
-
-def check_target(app: "App", name: str, write: WriteIn) -> None:
-    """What comes before pressure in the order of refusals: 404, or 400 for a bad name (WR14)."""
-    if name in app.engine.state.topics:
-        return
-    auto_create = write.config.auto_create if write.config is not None else UNSET
-    if not (write.create if write.create is not None else auto_create is not False):
-        raise TopicNotFound(name)
-    if not is_topic_name(name):
-        raise InvalidRequest(f'"{name}" is not a valid topic name')
-
-
-def check_config(key: Key, name: str, config: ConfigIn, *, is_used: bool) -> None:
-    """An inline config is checked before the records, and needs more than write if it will count (AU7, AU8)."""
-    resolve(name, config)
-    if is_used:
-        key.check_scopes(ADMIN_SCOPE)
-    check_dead_letter(key, config)
+    given = write_in(request.body) if is_json else _bulk_in(call)
+    header = request.headers.get(b"idempotency-key")
+    HttpWrite(call).submit(call.name, given, request.body if is_json else None, header)
 
 
 def is_synced(app: "App", name: str) -> bool:
-    topic = app.engine.state.topics.get(name)
-    return topic is not None and topic.config.durability == "fsync"
+    """Whether writes to a topic wait for a sync."""
+    config = app.engine.config_of(name)
+    return config is not None and config.durability == "fsync"
 
 
-def _header_key(call: Call) -> str:
+def _decoded(header: bytes) -> str:
     try:
-        return call.request.headers[b"idempotency-key"].decode()
+        return header.decode()
     except UnicodeDecodeError:
         raise InvalidRequest("the header Idempotency-Key is not UTF-8") from None
 
 
 def _bulk_in(call: Call) -> WriteIn:
-    """A write whose body is only records; the rest comes as query."""
+    """A write whose body holds only records; the rest is in the query."""
     parameters, body = call.parameters, call.request.body
     return WriteIn(
         ndjson_in(body) if call.media == NDJSON_TYPE else arrow_in(body, call.app.settings.max_batch_records),

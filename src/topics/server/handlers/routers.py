@@ -1,6 +1,6 @@
 """Routers: create and configure, show, list, delete (RT).
 
-A key may name a router only if it may name all three of it: its own name, source and dest (AU9).
+A key may name a router only if it may name the router, its source and its dest (AU9).
 """
 
 from msgspec import UNSET
@@ -76,8 +76,7 @@ def may_see(key: Key, router: RouterState) -> bool:
 
 
 def _check_names(call: Call) -> None:
-    """Refuse a router whose source or dest the key may not name."""
-    state = call.app.engine.state
-    router = state.routers.by_name.get(call.name)
-    if router is not None:
-        call.key.check_names((state.by_id[router.source].name, state.by_id[router.dest].name))
+    """Refuse a router if the key may not name its source or dest."""
+    ends = call.app.engine.router_ends(call.name)
+    if ends is not None:
+        call.key.check_names(ends)

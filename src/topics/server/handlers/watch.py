@@ -1,10 +1,14 @@
 """Watch: create a session, open its stream (SS, Appendix A.10).
 
-The stream's route has an order of checks of its own (SS6): 406 → 404 → 401 → 429.
+The route of the stream has its own order of checks (SS6): 406 → 404 → 401 → 429.
 """
 
-from topics.core.topic.pages import Projection
+import asyncio
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
 from topics.engine.answers import TopicState
+from topics.engine.instance import Projection
 from topics.errors import InvalidRequest, NotAcceptable, TopicNotFound, Unauthorized
 from topics.model import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX, LIMIT_DEFAULT, TagMatch
 from topics.server.call import Call
@@ -12,9 +16,13 @@ from topics.server.live.feeds import Feed, Template
 from topics.server.live.sessions import SESSION_TTL_MS, Session
 from topics.server.live.sse import EVENT_STREAM, STREAM_HEADERS
 from topics.server.transport.exchange import Request
+from topics.server.wire.commands import SubscribeIn
 from topics.server.wire.replies import WatchedTopic, Watching
 from topics.server.wire.requests import HEARTBEAT_MS_MAX, WatchIn, decode_positions, nodes_of, watch_in
 from topics.settings import Settings
+
+if TYPE_CHECKING:
+    from topics.server.app import App
 
 EVENTS_ACCEPTED = frozenset((b"text/event-stream", b"*/*"))
 
@@ -22,14 +30,11 @@ EVENTS_ACCEPTED = frozenset((b"text/event-stream", b"*/*"))
 async def create_session(call: Call) -> None:
     app, settings = call.app, call.app.settings
     asked = watch_in(call.request.body, settings)
-    template = template_of(asked, settings)
+    template = template_of(asked, settings, is_strong=asked.consistency == "strong")
     positions = {} if asked.cursor is None else decode_positions(asked.cursor)
     call.key.check_names(asked.topics)
     is_lenient = call.parameters.flag("lenient", False)
-    states = await _states(call, asked, is_lenient)
-    if app.pressure.is_refusing:
-        await app.pressure.park(call.stop)
-        states = await _states(call, asked, is_lenient)
+    states = await states_of(app, asked.topics, lambda: call.stop, is_lenient=is_lenient)
     feeds = {name: _feed(state, asked, template, positions) for name, state in states.items()}
     floor_ms = min(settings.test_min_heartbeat_ms, HEARTBEAT_MS_MAX)
     heartbeat_ms = max(floor_ms, min(HEARTBEAT_MS_MAX, asked.heartbeat_ms))
@@ -41,24 +46,36 @@ async def create_session(call: Call) -> None:
     call.answer(200, Watching(session.wid, f"/v0/watch/{session.wid}", SESSION_TTL_MS, topics, call.performance()))
 
 
-def template_of(asked: WatchIn, settings: Settings) -> Template:
-    """How the feeds of a session read; ranges are clamped (SS1)."""
+def template_of(
+    asked: WatchIn | SubscribeIn, settings: Settings, limit_default: int = LIMIT_DEFAULT, *, is_strong: bool = False
+) -> Template:
+    """How the feeds of a session or of a subscription read; ranges are clamped (SS1)."""
     return Template.of(
-        min(asked.limit or LIMIT_DEFAULT, settings.max_limit),
+        min(asked.limit or limit_default, settings.max_limit),
         min(asked.max_batch_bytes or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX),
         nodes_of(asked.node),
         None if asked.filter is None else TagMatch.parse(asked.filter, "filter"),
         Projection(asked.include_tags, asked.include_meta, asked.include_data),
-        asked.consistency == "strong",
+        is_strong,
     )
 
 
-async def _states(call: Call, asked: WatchIn, is_lenient: bool) -> dict[str, TopicState]:
-    """The topics to watch as they are now; lenient: those that exist."""
+async def states_of(
+    app: "App", names: Collection[str], stop: Callable[[], "asyncio.Future[None]"], *, is_lenient: bool
+) -> dict[str, TopicState]:
+    """The topics to follow as they are now, after a wait if there is pressure; lenient: those that exist."""
+    states = await _states_now(app, names, is_lenient)
+    if app.pressure.is_refusing:
+        await app.pressure.park(stop())
+        states = await _states_now(app, names, is_lenient)
+    return states
+
+
+async def _states_now(app: "App", names: Collection[str], is_lenient: bool) -> dict[str, TopicState]:
     states = {}
-    for name in asked.topics:
+    for name in names:
         try:
-            states[name] = await call.app.engine.topic_state(name, touch=False)
+            states[name] = await app.engine.topic_state(name, touch=False)
         except TopicNotFound:
             if not is_lenient:
                 raise
@@ -66,7 +83,7 @@ async def _states(call: Call, asked: WatchIn, is_lenient: bool) -> dict[str, Top
 
 
 def _feed(state: TopicState, asked: WatchIn, template: Template, positions: dict[str, int]) -> Feed:
-    """A cursor goes before `tail`, and that before `from_seq`."""
+    """A feed of a new session. The cursor of the request has precedence over `tail`, and `tail` over `from_seq`."""
     topic = asked.topics[state.topic]
     cursor = positions.get(state.topic, state.head_seq if topic.tail else topic.from_seq)
     return Feed(state.topic, template, state.epoch, cursor, state.head_seq)
@@ -94,10 +111,7 @@ async def _open_parked(call: Call) -> None:
 
 def _open(call: Call, session: Session) -> None:
     call.app.watch.open(session, lambda: call.start_stream(EVENT_STREAM, STREAM_HEADERS), _resumed(call))
-    call.finish(200)
-    request = call.request  # lives as long as the stream: a resume id alone can be large
-    request.headers, request.repeated = {}, ()
-    request.target = request.query = b""
+    call.stream_opened()
 
 
 def check_accept(request: Request) -> None:
@@ -108,7 +122,7 @@ def check_accept(request: Request) -> None:
 
 
 def _resumed(call: Call) -> dict[str, int]:
-    """What the client says it has got: the lowest of its ids. One that cannot be read is ignored (SS15)."""
+    """What the client says it has received: the lowest of its ids. An id that cannot be read is ignored (SS15)."""
     header = call.request.headers.get(b"last-event-id")
     given = [call.parameters.text("cursor"), None if header is None else header.decode("latin-1")]
     resumed: dict[str, int] = {}

@@ -1,35 +1,33 @@
 """GET /v0/ws, and the commands that are given over a WebSocket (WS1-WS5, WS7, AU7, AU8, PR7).
 
-A publish that meets nothing unusual is decided at once and acked from the log's callback, as a write over HTTP is.
-Whatever is unusual, and every subscribe, goes on in a task. A topic is followed from the moment at which its
-`subscribed` is sent, so that no frame of it comes before.
+A publish climbs the ladder of appends (`records.Write`): unless something unusual happens, it is decided at once and
+acked from the log's callback. A subscribe goes on in a task. A topic is followed from the moment at which `subscribed`
+is sent, so that none of its frames comes before.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Raw
 
-from topics.core.decide import Append
-from topics.core.topic.records import check_batch
-from topics.engine.answers import WriteResult
-from topics.errors import CommitFailed, Forbidden, InvalidRequest, Refusal, TopicNotFound
+from topics.errors import CommitFailed, Forbidden, InvalidRequest
 from topics.server.auth import READ, WRITE
 from topics.server.call import Call
-from topics.server.handlers.records import check_config, check_target, timed_answer
-from topics.server.live import commands
-from topics.server.live.commands import PublishIn, SubscribeIn
-from topics.server.live.conversation import Answer, Conversation, Run, error_text
+from topics.server.handlers.records import Write
+from topics.server.handlers.watch import states_of, template_of
+from topics.server.live.conversation import Conversation, RunCommand, error_text
 from topics.server.live.feeds import Feed
 from topics.server.transport.websocket import VERSION, UnknownVersion, WebSocket, accept
+from topics.server.wire import commands
+from topics.server.wire.commands import SubscribeIn
 from topics.server.wire.replies import WatchedTopic, refusal
 from topics.server.wire.requests import WatchTopicIn
 
+LIMIT_DEFAULT: Final = 1000  # records of a message
 READS: Final = frozenset((READ,))
 WRITES: Final = frozenset((WRITE,))
-
-Acked = Callable[[WriteResult, float, float], bytes]  # the ack of a result; when submitted, how long parked
 
 
 def open_socket(call: Call) -> None:
@@ -42,20 +40,20 @@ def open_socket(call: Call) -> None:
         return
     _check_origin(call)
     app.slots.take_stream(call.key)
-    socket = WebSocket(head, app.settings.max_body_bytes)
-    conversation = Conversation(app, call.key, socket, COMMANDS)
+    meet = partial(Conversation, app, call.key, COMMANDS)
+    socket = WebSocket(head, app.settings.max_body_bytes, meet)
     try:
         call.exchange.upgrade(socket)
     finally:
         if not socket.is_connected:  # the client is gone already
-            conversation.lost()
+            socket.connection_lost(None)
         call.finish(101)
 
 
 def _check_origin(call: Call) -> None:
-    """A browser lets pages of any origin open a WebSocket, so the server asks where they come from.
+    """Browsers let pages of any origin open a WebSocket, so the server checks where a page comes from.
 
-    Without keys, any page that somebody on this machine looks at could otherwise read and write everything.
+    Otherwise, on a server without keys, any page that is open on this machine could read and write everything.
     """
     headers, cors = call.request.headers, call.app.cors
     origin = headers.get(b"origin")
@@ -90,29 +88,14 @@ def _subscribe(talk: Conversation, text: bytes, request_id: Raw) -> None:
 async def _find(
     talk: Conversation, given: SubscribeIn, starts: dict[str, WatchTopicIn], feeds: list[Feed], request_id: Raw
 ) -> bytes:
-    """Fill `feeds` with what is to be followed; the answer that says so."""
-    template = commands.template_of(given, talk.app.settings)
-    followed = await _followed(talk, given, starts)
-    if talk.app.pressure.is_refusing:
-        await talk.app.pressure.park(talk.stop)
-        followed = await _followed(talk, given, starts)
+    """Fill `feeds` with what is to be followed; gives the answer that says so."""
+    template = template_of(given, talk.app.settings, LIMIT_DEFAULT)
+    followed = {}
+    for name, state in (await states_of(talk.app, starts, lambda: talk.stop, is_lenient=given.lenient)).items():
+        cursor = state.head_seq if starts[name].tail else starts[name].from_seq
+        followed[name] = WatchedTopic(state.epoch, cursor, state.head_seq, state.earliest_seq)
     feeds += [Feed(name, template, at.epoch, at.from_seq, at.head_seq) for name, at in followed.items()]
     return commands.subscribed(request_id, followed)
-
-
-async def _followed(talk: Conversation, given: SubscribeIn, starts: dict[str, WatchTopicIn]) -> dict[str, WatchedTopic]:
-    """Where each topic stands now, and where it is followed from; lenient: those that exist."""
-    followed = {}
-    for name, start in starts.items():
-        try:
-            state = await talk.app.engine.topic_state(name, touch=False)
-        except TopicNotFound:
-            if given.lenient:
-                continue
-            raise
-        cursor = state.head_seq if start.tail else start.from_seq
-        followed[name] = WatchedTopic(state.epoch, cursor, state.head_seq, state.earliest_seq)
-    return followed
 
 
 def _follow(talk: Conversation, feeds: Sequence[Feed]) -> None:
@@ -134,69 +117,53 @@ def _unsubscribe(talk: Conversation, text: bytes, request_id: Raw) -> None:
 # --- publish
 
 
+class Publish(Write):
+    """A publish over a WebSocket."""
+
+    __slots__ = ("_place", "_request_id", "_talk", "_with_seqs")
+
+    has_order = needs_admin_for_any_config = True
+
+    def __init__(self, talk: Conversation, request_id: Raw, with_seqs: bool) -> None:
+        self.app = talk.app
+        self.key = talk.key
+        self.started = talk.app.clock.monotonic()
+        self.throttle_ms = 0.0
+        self._talk = talk
+        self._request_id = request_id
+        self._with_seqs = with_seqs
+
+    @property
+    def stop(self) -> "asyncio.Future[None]":
+        return self._talk.stop
+
+    def expect(self) -> None:
+        self._place = self._talk.place()
+
+    def opened(self, failure: CommitFailed | None) -> None:
+        talk, request_id = self._talk, self._request_id
+        talk.answer_late(self._place, self._ack() if failure is None else error_text(failure, request_id))
+
+    def go_on(self, work: Coroutine[Any, Any, None]) -> None:
+        self._talk.run_in_task(self._ack_after(work), self._request_id)
+
+    async def _ack_after(self, work: Coroutine[Any, Any, None]) -> bytes:
+        await work
+        return self._ack()
+
+    def _ack(self) -> bytes:
+        return commands.ack(self._request_id, self.body(self._with_seqs))
+
+
 def _publish(talk: Conversation, text: bytes, request_id: Raw) -> None:
-    app, write = talk.app, commands.publish_in(text)
-    started = app.clock.monotonic()
+    given = commands.publish_in(text)
+    write = Publish(talk, request_id, given.return_seqs)
     talk.key.check_scopes(WRITES)
-    talk.key.check_names((write.topic,))
-    if write.config is not None:
-        check_config(talk.key, write.topic, write.config, is_used=True)
-    key = write.idempotency_key
-    batch = check_batch(write.records, write.node, key, app.settings, text)
-    append = Append(write.topic, batch, key, write.create, write.config)
-    acked = partial(_acked, talk, request_id, started, write.return_seqs)
-    if app.pressure.is_refusing:
-        talk.run_in_task(_publish_parked(talk, append, write, acked), request_id)
-        return
-    try:
-        result, gate = app.engine.submit(append)
-    except Refusal:
-        talk.run_in_task(_publish_again(talk, append, acked, 0.0), request_id)
-        return
-    published = partial(_published, talk, talk.place(), request_id, acked, result, app.clock.monotonic())
-    app.engine.when_open(gate, published)
+    talk.key.check_names((given.topic,))
+    write.submit(given.topic, given, text)
 
 
-def _published(
-    talk: Conversation,
-    place: Answer,
-    request_id: Raw,
-    acked: Acked,
-    result: WriteResult,
-    submitted_at: float,
-    failure: CommitFailed | None,
-) -> None:
-    """The log has the write, as durable as its class asks."""
-    talk.answer_late(place, acked(result, submitted_at, 0.0) if failure is None else error_text(failure, request_id))
-
-
-async def _publish_again(talk: Conversation, append: Append, acked: Acked, throttle_ms: float) -> bytes:
-    """What was refused is decided once more, and told when what it depends on may be shown."""
-    submitted_at = talk.app.clock.monotonic()
-    return acked(await talk.app.engine.append_batch(append), submitted_at, throttle_ms)
-
-
-async def _publish_parked(talk: Conversation, append: Append, write: PublishIn, acked: Acked) -> bytes:
-    check_target(talk.app, write.topic, write)
-    talk.app.engine.wal.counters.submit_full += 1
-    throttle_ms = await talk.app.pressure.park(talk.stop, for_ever=write.disable_backpressure)
-    return await _publish_again(talk, append, acked, throttle_ms)
-
-
-def _acked(
-    talk: Conversation,
-    request_id: Raw,
-    started: float,
-    with_seqs: bool,
-    result: WriteResult,
-    submitted_at: float,
-    throttle_ms: float,
-) -> bytes:
-    answer = timed_answer(talk.app, result, started, submitted_at, throttle_ms, with_seqs)
-    return commands.ack(request_id, answer)
-
-
-COMMANDS: Final[dict[str, Run]] = {
+COMMANDS: Final[dict[str, RunCommand]] = {
     "subscribe": _subscribe,
     "unsubscribe": _unsubscribe,
     "publish": _publish,

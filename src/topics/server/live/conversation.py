@@ -1,19 +1,19 @@
-"""One client on a WebSocket: its commands in order, its answers in order, what is delivered to it, its end.
+"""One client on a WebSocket: its commands and its answers in order, what is delivered to it, its end.
 
-Owns what a socket waits for: commands that are not run yet, answers that are not ready yet. As a `Reader` it turns
-what `delivery` reads into messages. Must not know: what commands do (handlers/ws.py), frames, HTTP. Rules: WS6-WS10,
-PR6, SS26.
+Owns the commands that have not run yet and the answers that have not been sent yet. As a `Reader` it turns what
+`delivery` reads into messages. Must not know: what commands do (handlers/ws.py), frames, HTTP. Rules: WS6-WS10, PR6,
+SS26.
 
-A command runs when all before it have run. It may leave its answer for later (`place`): then the next command runs
-already, and its answer waits behind the one that is missing; so many publishes of one socket share a commit. Or it
-goes on in a task (`run_in_task`), and no other runs meanwhile.
+A command runs when all commands before it have run. It may answer later (`place`): then the next command runs
+meanwhile, and its answer waits for the missing one; so many publishes of one socket share a commit. Or it goes on in a
+task (`run_in_task`), and no other command runs meanwhile.
 
 Invariants
-- At most one command goes on in a task (`_is_busy`); none starts then, or while the client does not take its answers.
-- Commands and answers that wait are bounded: above the bound nothing is read from the socket.
+- At most one command goes on in a task (`_is_busy`); no command starts then, or while the client does not read.
+- The commands and answers that wait are bounded: above the bound nothing is read from the socket.
 - A command is answered exactly once, unless the connection is gone.
-- A command runs in a turn of the socket's own. Whoever answers one before it may be in the middle of a change (ST17).
-- A socket is always in the wheel: until its end for pings, by which dead peers are found, then for its last seconds.
+- A command runs in a turn of the socket's own: whoever answers the one before it may be amid a change (ST17).
+- A socket is always in the wheel: for pings, which find dead peers, and at its end for its last seconds.
 """
 
 import asyncio
@@ -25,23 +25,23 @@ from websockets.frames import CloseCode
 
 from topics.errors import InvalidRequest, Refusal, StorageError, TopicsError
 from topics.server.auth import Key
-from topics.server.live import commands
-from topics.server.live.commands import NO_ID, UnsupportedMessage
 from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
-from topics.server.transport.exchange import log
-from topics.server.transport.outlet import NEVER
+from topics.server.live.outlet import NEVER, Wheel
+from topics.server.transport.exchange import logger
 from topics.server.transport.websocket import CLOSING, WebSocket, text_frame
+from topics.server.wire import commands
+from topics.server.wire.commands import NO_ID, UnsupportedMessage
 
 if TYPE_CHECKING:
     from topics.server.app import App
 
-BURST_MAX: Final = 64  # commands of one socket run in one turn of the loop
+BURST_MAX: Final = 64  # commands of one socket that run in one turn of the loop
 ANSWERS_MAX: Final = 256  # answers that wait for the log
-AHEAD_MAX: Final = 64  # commands held while another one runs …
+AHEAD_MAX: Final = 64  # commands that wait while another one runs …
 AHEAD_BYTES_MAX: Final = 64 * 1024  # … and their size; the last one may be larger
 PING_MS: Final = 25_000  # between pings …
 PINGS_MAX: Final = 2  # … of which so many may go unanswered
-LINGER_MS: Final = 5000  # for the client to end its side
+LINGER_MS: Final = 5000  # for the client to close its side
 
 
 RECORD: Final = b'{"op":"record",'
@@ -49,11 +49,68 @@ TOMBSTONE: Final = b'{"op":"tombstone",'
 CAUGHT_UP: Final = b'{"op":"caught_up",'
 TOPIC_DELETED: Final = b'{"op":"topic_deleted",'
 
-Run = Callable[["Conversation", bytes, Raw], None]  # runs a command: its text, its request_id
+RunCommand = Callable[["Conversation", bytes, Raw], None]  # runs a command: its text, its request_id
 
 
-class Answer:
-    """The place of an answer in the order of answers."""
+class SocketReader(Reader):
+    """A WebSocket as a reader of live delivery: messages, pings, a client that does not read."""
+
+    __slots__ = ("socket",)
+
+    def __init__(self, wheel: Wheel, socket: WebSocket) -> None:
+        super().__init__(wheel)
+        self.socket = socket
+
+    @property
+    def is_blocked(self) -> bool:
+        return self.socket.is_blocked
+
+    @property
+    def buffered(self) -> int:
+        return self.socket.buffered
+
+    def check(self, now: int) -> int:
+        if self.socket.stage >= CLOSING:
+            self.socket.abort()
+            return NEVER
+        return super().check(now)
+
+    def beat(self, now: int) -> int:
+        socket = self.socket
+        if not socket.is_paused:  # or its answer would not be heard
+            if socket.pings >= PINGS_MAX:
+                socket.abort()
+                return NEVER
+            socket.ping()
+        return now + PING_MS
+
+    def blocked(self) -> None:
+        self.is_stuck()
+
+    # --- what delivery reads
+
+    def records(self, feed: Feed, push: Push) -> None:
+        message = push.rendered.get(RECORD)
+        if message is None:
+            message = push.rendered[RECORD] = _message(RECORD, push.record_json)
+        self.socket.write(message)
+
+    def tombstone(self, feed: Feed, push: Push, is_first: bool) -> None:
+        self.socket.write(_message(TOMBSTONE, push.tombstone_json(is_first=False)))
+
+    def caught_up(self, feed: Feed, push: Push) -> None:
+        self.socket.write(_message(CAUGHT_UP, push.caught_up_json))
+
+    def topic_deleted(self, feed: Feed) -> None:
+        self.socket.write(_message(TOPIC_DELETED, topic_deleted_json(feed)))
+
+    def paced(self, topics: Sequence[str], retry_after_ms: int) -> None:
+        detail = {"retry_after_ms": retry_after_ms, "topics": list(topics)}
+        self.socket.write(text_frame(commands.failed("throttled", "paced under pressure", detail)))
+
+
+class Place:
+    """An answer's place in the order of answers."""
 
     __slots__ = ("text", "then")
 
@@ -62,7 +119,7 @@ class Answer:
         self.then = then  # to be done when it is sent
 
 
-class Conversation(Reader):
+class Conversation(SocketReader):
     __slots__ = (
         "_ahead",
         "_ahead_bytes",
@@ -78,39 +135,32 @@ class Conversation(Reader):
         "_stop",
         "app",
         "key",
-        "socket",
     )
 
-    def __init__(self, app: "App", key: Key, socket: WebSocket, known: Mapping[str, Run]) -> None:
-        super().__init__(app.delivery.wheel)
+    def __init__(self, app: "App", key: Key, known: Mapping[str, RunCommand], socket: WebSocket) -> None:
+        super().__init__(app.delivery.wheel, socket)
         self.app = app
         self.key = key
-        self.socket = socket
         self._known = known  # commands by their op
         self._ahead: list[bytes | None] = []  # commands that wait, None a binary one; an empty deque is 600 bytes
         self._ahead_bytes = 0
-        self._answers: list[Answer] = []  # those that are not sent, in order; the first one is not known yet
+        self._answers: list[Place] = []  # those that are not sent, in order; the first one is not known yet
         self._burst = 0  # commands that ran in this turn of the loop
         self._is_busy = False
         self._is_due = False  # a turn in which it goes on is scheduled
-        self._is_awaited = False  # counts as a running request, at the end of the server
+        self._is_awaited = False  # the drain of the server waits for it
         self._is_leaving = False  # the client has said goodbye
-        self._is_running = False  # a command runs right now, further up the stack
-        self._farewell: tuple[bytes, CloseCode] | None = None  # the server says goodbye, once what runs is answered
+        self._is_running = False  # a command is running, further up the stack
+        self._farewell: tuple[bytes, CloseCode] | None = (
+            None  # the last message and the code to close with, once all is answered
+        )
         self._stop: asyncio.Future[None] | None = None  # done when nobody waits for an answer any more
-        socket.peer = self
         app.delivery.open(self)
         self.wheel.add(self, self.wheel.now + PING_MS)
 
     # --- what the socket calls
 
-    def text_received(self, text: bytes) -> None:
-        self._received(text)
-
-    def binary_received(self) -> None:
-        self._received(None)
-
-    def _received(self, text: bytes | None) -> None:
+    def received(self, text: bytes | None) -> None:
         if self._farewell is not None:
             return
         if not self._ahead and self._may_run():
@@ -125,9 +175,6 @@ class Conversation(Reader):
         self._is_leaving = True
         self._end_waits()
         self._go_on()
-
-    def blocked(self) -> None:
-        self.is_stuck()
 
     def writable(self) -> None:
         self.app.delivery.writable(self)
@@ -153,29 +200,6 @@ class Conversation(Reader):
 
     # --- what the wheel and the application call
 
-    @property
-    def is_blocked(self) -> bool:
-        return self.socket.is_blocked
-
-    @property
-    def buffered(self) -> int:
-        return self.socket.buffered
-
-    def check(self, now: int) -> int:
-        if self.socket.stage >= CLOSING:
-            self.socket.abort()
-            return NEVER
-        return super().check(now)
-
-    def beat(self, now: int) -> int:
-        socket = self.socket
-        if not socket.is_paused:  # or its answer would not be heard
-            if socket.pings >= PINGS_MAX:
-                socket.abort()
-                return NEVER
-            socket.ping()
-        return now + PING_MS
-
     def too_slow(self) -> None:
         self._end_now("too_slow", "the client has read nothing for 30 s", CloseCode.POLICY_VIOLATION)
 
@@ -184,14 +208,14 @@ class Conversation(Reader):
         self._end_now("internal", message, CloseCode.INTERNAL_ERROR)
 
     def shut_down(self) -> None:
-        """The server stops (SC3): answer what runs, which it waits for, and end."""
+        """The server stops (SC3): answer what runs, and end. The server waits for that."""
         if (self._is_busy or self._answers) and not self._is_awaited:
             self._is_awaited = True
             self.app.slots.running += 1
         self._end("server_shutting_down", "the server is shutting down", CloseCode.GOING_AWAY)
 
     def _let_go(self) -> None:
-        """The server need not wait for this any more."""
+        """The server need no longer wait for this socket."""
         if self._is_awaited:
             self._is_awaited = False
             self.app.slots.running -= 1
@@ -221,8 +245,8 @@ class Conversation(Reader):
         )
 
     def _go_on(self) -> None:
-        """Run what waits, as far as it may; if nothing does, read on, or end."""
-        if self._is_running:  # whoever runs that command goes on afterwards
+        """Run the commands that wait, as far as they may run; if there are none, read on, or end."""
+        if self._is_running:  # the caller that runs it goes on afterwards
             return
         while self._ahead and self._may_run():
             text = self._ahead.pop(0)
@@ -268,14 +292,14 @@ class Conversation(Reader):
     def run_in_task(
         self, work: Coroutine[Any, Any, bytes], request_id: Raw, then: Callable[[], None] | None = None
     ) -> None:
-        """Go on with a command that cannot be done at once; it gives its answer.
+        """Go on with a command in a task; `work` gives its answer.
 
         `then` is called when that is sent, unless it is an error; no other command runs before.
         """
         self._is_busy = True
         self.app.start(self._finish(work, self.place(then), request_id))
 
-    async def _finish(self, work: Coroutine[Any, Any, bytes], place: Answer, request_id: Raw) -> None:
+    async def _finish(self, work: Coroutine[Any, Any, bytes], place: Place, request_id: Raw) -> None:
         try:
             text = await work
         except Exception as error:
@@ -286,14 +310,14 @@ class Conversation(Reader):
 
     # --- the order of answers
 
-    def place(self, then: Callable[[], None] | None = None) -> Answer:
-        """For the answer to the command that runs: behind all others."""
-        place = Answer(then)
+    def place(self, then: Callable[[], None] | None = None) -> Place:
+        """Reserve the place of the answer to the command that runs: behind all others."""
+        place = Place(then)
         self._answers.append(place)
         return place
 
-    def answer(self, place: Answer, text: bytes) -> None:
-        """An answer is known: send it when those before it are sent, and those that waited for it."""
+    def answer(self, place: Place, text: bytes) -> None:
+        """An answer is known: send it once those before it are sent, and then those that waited for it."""
         place.text = text
         answers = self._answers
         while answers and (ready := answers[0].text) is not None:
@@ -303,8 +327,8 @@ class Conversation(Reader):
                 self._is_busy = False
                 then()
 
-    def answer_late(self, place: Answer, text: bytes) -> None:
-        """The same, when the command has long run: others may wait for this, and go on in a turn of their own."""
+    def answer_late(self, place: Place, text: bytes) -> None:
+        """An answer is known long after its command ran: commands that wait for it go on in a turn of their own."""
         self.answer(place, text)
         is_awaited = self._ahead or self._is_leaving or self._farewell is not None or self.socket.is_paused
         if is_awaited and not self._is_due:
@@ -314,27 +338,6 @@ class Conversation(Reader):
     def _go_on_later(self) -> None:
         self._is_due = False
         self._go_on()
-
-    # --- what delivery reads
-
-    def records(self, feed: Feed, push: Push) -> None:
-        message = push.rendered.get(RECORD)
-        if message is None:
-            message = push.rendered[RECORD] = _message(RECORD, push.record_json)
-        self.socket.write(message)
-
-    def tombstone(self, feed: Feed, push: Push, is_first: bool) -> None:
-        self.socket.write(_message(TOMBSTONE, push.tombstone_json(is_first=False)))
-
-    def caught_up(self, feed: Feed, push: Push) -> None:
-        self.socket.write(_message(CAUGHT_UP, push.caught_up_json))
-
-    def topic_deleted(self, feed: Feed) -> None:
-        self.socket.write(_message(TOPIC_DELETED, topic_deleted_json(feed)))
-
-    def paced(self, topics: Sequence[str], retry_after_ms: int) -> None:
-        detail = {"retry_after_ms": retry_after_ms, "topics": list(topics)}
-        self.socket.write(text_frame(commands.failed("throttled", "paced under pressure", detail)))
 
     # --- waits
 
@@ -353,14 +356,14 @@ class Conversation(Reader):
 
 
 def error_text(error: Exception, request_id: Raw) -> bytes:
-    """What an error says to the client; what is the server's own fault is logged."""
+    """An error as a message for the client; a fault of the server is logged as well."""
     if not isinstance(error, Refusal):
-        log.error("a command of a WebSocket failed", exc_info=error)
+        logger.error("a command of a WebSocket failed", exc_info=error)
     if not isinstance(error, TopicsError):
         error = StorageError("the server failed to run this command")
     return commands.error(error, request_id)
 
 
 def _message(op: bytes, body: bytes) -> bytes:
-    """A body that SSE has as well, with its op in front."""
+    """A message: a body that SSE uses as well, with the op in front."""
     return text_frame(op, memoryview(body)[1:])

@@ -2,117 +2,55 @@
 
     feed = Feed("orders", Template.of(...), epoch, cursor)
     delivery.open(reader)            # once per connection
-    delivery.add(reader, feed)       # the backlog, then what comes; several at once, too
+    delivery.add(reader, feed)       # the backlog, then what comes; takes several feeds, too
     delivery.writable(reader)        # it takes frames again, after `is_stuck`
     delivery.remove(feed)            # one topic less
     delivery.close(reader)           # the connection is gone
 
-Owns which feeds follow which topic, when a topic is read for them, and in which order topics are served. A `Reader`
-(feeds.py) turns what was read into frames of its protocol. Must not know: HTTP, SSE, WebSocket, sessions.
+Owns which feeds follow which topic, and what each is given when its topic is served; `rounds` says when that is. A
+`Reader` (feeds.py) turns what was read into frames of its protocol. Must not know: HTTP, SSE, WebSocket, sessions.
 
-How it works. The engine tells one listener per topic that there may be something new. That marks the topic ready,
-and one pass per turn of the loop serves the topics that are ready. In a pass, feeds of a topic that stand at the same
-cursor and ask for the same share one read (`Push`), and whatever readers render of it (SS21). A read is shown when
-its gate is open; until then its feeds are held. A feed with a long backlog gets one read per round, and a pass ends
-after SLICE_S, so that neither a long backlog nor many readers keep the loop for themselves.
+How it works. The engine tells one listener per topic that there may be something new, and the topic is served in the
+next pass. In a pass, feeds of a topic that stand at the same cursor and ask for the same share one read (`Push`), and
+whatever readers render of it (SS21). A read is shown when its gate is open; until then its feeds wait. A feed with a
+long backlog gets one read per pass.
 
-Pages of segments that feeds of a topic need are loaded one at a time, when all that is at hand was read, in the order
-of their seqs and then from the beginning again. Whoever has read one needs the next one, which comes next: feeds that
-are far behind meet, and are carried along together, however small the cache.
+Pages of segments are loaded one at a time per topic, once all that is in memory was read: in the order of their seqs,
+and then from the beginning again. A feed that has read a page needs the next one, which is loaded next; so feeds that
+are far behind meet and go on together, however small the cache.
 
 Invariants
 - A feed is registered with its topic before it is first read, so no news is missed; nothing polls.
-- A feed is read only if its reader can take a frame, it is not held, and its topic is not deferred. Else it is
-  marked, and what ends that state makes it ready again.
+- A feed is read only if its reader can take a frame, it waits for no read, and its topic is not deferred. Else it is
+  marked, and what ends that state has it served again.
 - `cursor` moves only when what lies behind it was given to the reader: nothing is lost, and nothing comes twice.
 """
 
 import asyncio
-import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Final
 
-import msgspec
-
-from topics.clock import SystemClock
-from topics.core.topic.config import effective_priority
-from topics.core.topic.pages import ColdPage
-from topics.core.topic.walk import Query
-from topics.engine import Engine
+from topics.engine.instance import ColdPage, Instance, Query
 from topics.errors import TopicsError
 from topics.server.live.feeds import Feed, Hub, Push, Reader, Template
-from topics.server.live.pressure import COALESCING_AT, RETRY_AFTER_MS, Pressure
-from topics.server.transport.outlet import TICK_MS, Wheel
+from topics.server.live.outlet import TICK_MS, Wheel
+from topics.server.live.pressure import Pressure
+from topics.server.live.rounds import Rounds, real_clock
 
-log = logging.getLogger("topics.server")
-
-SLICE_S: Final = 0.003  # of real time; a pass that takes longer lets the loop turn
-COALESCED_MS_MAX: Final = 50  # what is new waits so long at full pressure, so that frames become fewer and larger
-PRIORITY_PER_MS: Final = 1.0  # by which a topic rises while it waits
+logger = logging.getLogger("topics.server")
 
 Pushes = dict[tuple[int, int, Template], Push | list[Feed]]  # by cursor, instance and template; see `Delivery._read`
-
-_real = SystemClock()  # slices are about this process, whatever the clock of the engine says
-
-
-class Ready:
-    """Topics to be served: first come, first served; by priority while there are more than a turn can push (PR4)."""
-
-    def __init__(self, rank: Callable[[Hub], float]) -> None:
-        self._rank = rank
-        self._fifo: deque[Hub] = deque()
-        self._heap: list[tuple[tuple[float, int], Hub]] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return len(self._fifo) + len(self._heap)
-
-    def add(self, hub: Hub) -> None:
-        hub.is_ready = True
-        self._count += 1
-        hub.order = (self._rank(hub), self._count) if self._heap else (0.0, self._count)
-        if self._heap:
-            heapq.heappush(self._heap, (hub.order, hub))
-        else:
-            self._fifo.append(hub)
-
-    def pop(self) -> Hub:
-        """The next one. It counts as ready until it has been served, so that it is not added again meanwhile."""
-        return heapq.heappop(self._heap)[1] if self._heap else self._fifo.popleft()
-
-    def put_back(self, hub: Hub) -> None:
-        """It could not be served to the end, and keeps its place."""
-        if self._heap:
-            heapq.heappush(self._heap, (hub.order, hub))
-        else:
-            self._fifo.appendleft(hub)
-
-    def fall_behind(self) -> None:
-        """A turn was too short for all: from here on priority counts, until none is left."""
-        while self._fifo:
-            hub = self._fifo.popleft()
-            hub.order = (self._rank(hub), hub.order[1])
-            heapq.heappush(self._heap, (hub.order, hub))
 
 
 class Delivery:
     """All live connections of a server."""
 
-    def __init__(self, engine: Engine, pressure: Pressure) -> None:
-        self.slice_s = SLICE_S
+    def __init__(self, engine: Instance, pressure: Pressure) -> None:
         self.wheel = Wheel(engine.clock, min(TICK_MS, max(1, engine.settings.test_min_heartbeat_ms // 4)))
         self.readers: set[Reader] = set()
         self._engine = engine
-        self._pressure = pressure
         self._hubs: dict[int, Hub] = {}  # by topic id
-        self._ready = Ready(self._rank)
-        self._deferred: dict[Hub, None] = {}
-        self._episodes = 0  # of pressure at which pushes are deferred
-        self._is_scheduled = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        pressure.on_deferring.append(self._deferring)
+        self.rounds = Rounds(engine.clock, pressure, self._serve_safely)
 
     # --- connections and their feeds
 
@@ -120,7 +58,7 @@ class Delivery:
         self.readers.add(reader)
 
     def close(self, reader: Reader) -> None:
-        """The connection is gone, or goes."""
+        """The connection is gone, or about to be."""
         reader.is_over = True
         self.readers.discard(reader)
         self.wheel.discard(reader)
@@ -128,7 +66,7 @@ class Delivery:
             self.remove(feed)
 
     def add(self, reader: Reader, *feeds: Feed) -> None:
-        """Follow topics from the feeds' cursors on. One that does not exist is told as deleted."""
+        """Follow topics from the feeds' cursors on. A topic that does not exist is reported as deleted."""
         for feed in feeds:
             feed.reader = reader
             reader.feeds[feed.name] = feed
@@ -138,20 +76,20 @@ class Delivery:
     def _join(self, feed: Feed) -> None:
         if feed.reader is None:
             return
-        topic = self._engine.state.topics.get(feed.name)
+        topic = self._engine.follow(feed.name)
         if topic is None:
             self._miss(feed)
             return
         hub = self._hubs.get(topic.id)
         if hub is None:
-            hub = self._hubs[topic.id] = Hub(topic, self._wake)
+            hub = self._hubs[topic.id] = Hub(topic, self.rounds.wake)
             self._engine.listen(topic.id, hub.wake)
         hub.feeds[feed] = None
         feed.hub = hub
-        self._push_soon(feed)
+        self.rounds.push_soon(feed)
 
     def remove(self, feed: Feed) -> None:
-        """Follow a topic no longer."""
+        """Stop following a topic."""
         hub, reader = feed.hub, feed.reader
         feed.hub = feed.reader = None
         if reader is not None and reader.feeds.get(feed.name) is feed:
@@ -160,7 +98,7 @@ class Delivery:
             hub.feeds.pop(feed, None)
             if not hub.feeds:
                 self._hubs.pop(hub.id, None)
-                self._deferred.pop(hub, None)
+                self.rounds.discard(hub)
                 self._engine.unlisten(hub.id, hub.wake)
 
     def writable(self, reader: Reader) -> None:
@@ -169,7 +107,7 @@ class Delivery:
         for feed in reader.feeds.values():
             feed.is_first = feed.is_first or was_stalled
             if feed.is_behind:
-                self._push_soon(feed)
+                self.rounds.push_soon(feed)
 
     def drain(self) -> None:
         """The server stops: end every connection."""
@@ -179,112 +117,7 @@ class Delivery:
     async def stop(self) -> None:
         """Nothing is delivered any more."""
         self.wheel.stop()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    # --- when a pass is due
-
-    def _wake(self, hub: Hub) -> None:
-        """There may be something new in the topic, or it is gone."""
-        hub.is_dirty = True
-        if hub in self._deferred and not self._must_wait(hub):
-            del self._deferred[hub]
-            hub.is_ready = False
-        if not hub.is_ready:
-            self._ready.add(hub)
-            self._schedule()
-
-    def _push_soon(self, feed: Feed) -> None:
-        hub = feed.hub
-        feed.is_behind = False
-        if hub is not None:
-            hub.pending.append(feed)
-            if not hub.is_ready:
-                self._ready.add(hub)
-                self._schedule()
-            elif hub in self._deferred:
-                self._advise(feed.reader)
-
-    def _schedule(self, *, is_late: bool = False) -> None:
-        """One pass at the end of this turn; what is new comes later under pressure, so that frames become larger."""
-        if self._is_scheduled:
-            return
-        self._is_scheduled = True
-        level = self._pressure.level
-        if level < COALESCING_AT or is_late:
-            asyncio.get_running_loop().call_soon(self._pass)
-        else:
-            self._spawn(self._pass_later(min(1.0, level) * COALESCED_MS_MAX))
-
-    async def _pass_later(self, wait_ms: float) -> None:
-        await self._engine.clock.wait(asyncio.get_running_loop().create_future(), wait_ms)
-        self._pass()
-
-    def _pass(self) -> None:
-        try:
-            self._serve_ready()
-        finally:
-            self._is_scheduled = False
-            if len(self._ready):
-                self._schedule(is_late=True)
-
-    def _serve_ready(self) -> None:
-        """Serve what is ready now, each topic once; what they leave behind comes in the next pass."""
-        slice_end = _real.monotonic() + self.slice_s
-        for _ in range(len(self._ready)):
-            hub = self._ready.pop()
-            if self._must_wait(hub):
-                self._defer(hub)
-                continue
-            if not self._serve_safely(hub, slice_end):
-                self._ready.put_back(hub)
-                self._ready.fall_behind()
-                break
-            hub.is_ready = False
-            if (hub.pending or hub.is_dirty) and hub.feeds:
-                self._ready.add(hub)
-            if _real.monotonic() >= slice_end:
-                self._ready.fall_behind()
-                break
-
-    def _priority(self, hub: Hub) -> int:
-        topic = self._engine.state.by_id.get(hub.id, hub.topic)
-        return effective_priority(topic.config, topic.last_read_ms, self._engine.clock.now_ms())
-
-    def _rank(self, hub: Hub) -> float:
-        """Smaller comes first. All that wait rise at the same rate, so the order among them never changes."""
-        return self._engine.clock.now_ms() * PRIORITY_PER_MS - self._priority(hub)
-
-    # --- pressure
-
-    def _must_wait(self, hub: Hub) -> bool:
-        """Whether pressure keeps a topic back. That it is gone is told in any case."""
-        return self._pressure.is_deferring and hub.id in self._engine.state.by_id and self._priority(hub) < 0
-
-    def _defer(self, hub: Hub) -> None:
-        """Keep a topic back, and tell those who wait for it, once per episode (PR6)."""
-        self._deferred[hub] = None
-        for feed in list(hub.feeds):
-            self._advise(feed.reader)
-
-    def _advise(self, reader: Reader | None) -> None:
-        if reader is not None and reader.advised_in != self._episodes and not reader.is_stuck():
-            reader.advised_in = self._episodes
-            names = [feed.name for feed in reader.feeds.values() if feed.hub and self._priority(feed.hub) < 0]
-            reader.paced(sorted(names), RETRY_AFTER_MS)
-
-    def _deferring(self, is_deferring: bool) -> None:
-        """For Pressure: an episode begins or ends."""
-        if is_deferring:
-            self._episodes += 1
-            return
-        deferred, self._deferred = self._deferred, {}
-        for hub in deferred:
-            self._ready.add(hub)
-        if deferred:
-            self._schedule()
+        await self.rounds.stop()
 
     # --- serving a topic
 
@@ -292,31 +125,30 @@ class Delivery:
         try:
             return self._serve(hub, slice_end)
         except Exception as error:
-            log.exception('topic "%s" could not be delivered', hub.name)
+            logger.exception('topic "%s" could not be delivered', hub.name)
             for reader in [feed.reader for feed in hub.feeds]:
                 if reader is not None:
                     reader.failed(error)
             return True
 
     def _serve(self, hub: Hub, slice_end: float) -> bool:
-        """Give each feed that waits what one read yields. False: the time was too short for all."""
-        topic = self._engine.state.by_id.get(hub.id)
-        if topic is None:
+        """Give each pending feed what one read yields. False: the time was too short for all of them."""
+        topic = hub.topic
+        if not topic.refresh():
             self._lose(hub)
             return True
-        hub.topic = topic
-        if hub.is_dirty and not hub.is_midway:  # else the last ones of a long round would never be served
+        if hub.is_dirty and not hub.is_midway:  # else the last feeds of a long pass would never be served
             hub.is_dirty = False
             hub.pending = deque(hub.feeds)
         pending, hub.pending = hub.pending, deque()
         hub.is_midway = False
-        head, epoch = topic.log.head, topic.epoch
+        head, epoch = topic.head, topic.epoch
         pushes: Pushes = {}
         count = 0
         while pending:
             feed = pending.popleft()
             reader = feed.reader
-            if reader is None or feed.is_held or feed.hub is not hub:
+            if reader is None or feed.is_waiting or feed.hub is not hub:
                 continue
             if feed.cursor == head and feed.epoch == epoch and not feed.is_due:
                 continue
@@ -330,16 +162,16 @@ class Delivery:
             if isinstance(push, Push):
                 self._deliver(feed, push)
             else:
-                feed.is_held = True
+                feed.is_waiting = True
                 push.append(feed)
             count += 1
-            if not count & 15 and pending and _real.monotonic() >= slice_end:
+            if not count & 15 and pending and real_clock.monotonic() >= slice_end:
                 pending.extend(hub.pending)
                 hub.pending, hub.is_midway = pending, True
                 return False
         if hub.cold and not hub.is_loading and not hub.pending:
             hub.is_loading = True
-            self._spawn(self._load_next(hub))
+            self.rounds.spawn(self._load_next(hub))
         return True
 
     def _deliver(self, feed: Feed, push: Push) -> None:
@@ -355,13 +187,13 @@ class Delivery:
             reader.records(feed, push)
         if not result.caught_up:
             feed.is_due = True
-            self._push_soon(feed)
+            self.rounds.push_soon(feed)
         elif feed.is_due:
             feed.is_due = False
             reader.caught_up(feed, push)
 
     def _push(self, feed: Feed, template: Template, pushes: Pushes) -> "Push | list[Feed]":
-        """The read for a feed, shared with those that stand where it does."""
+        """The read for a feed, shared with the feeds at the same cursor."""
         key = (feed.cursor, feed.epoch, template)
         push = pushes.get(key)
         if push is None:
@@ -369,9 +201,9 @@ class Delivery:
         return push
 
     def _read(self, feed: Feed, template: Template) -> "Push | list[Feed]":
-        """What there is behind a feed's cursor; a list: of those that wait until it may be shown."""
+        """What lies behind a feed's cursor; or, while that may not be shown, the list of feeds that wait for it."""
         engine = self._engine
-        held: list[Feed] = []
+        waiting: list[Feed] = []
         query = Query(
             feed.cursor,
             template.limit,
@@ -386,58 +218,56 @@ class Delivery:
             result, gate = engine.read_now(feed.name, query)
         except ColdPage as cold:
             assert feed.hub is not None
-            feed.hub.cold.setdefault(cold.key, (cold, []))[1].append(held)
-            return held
+            feed.hub.cold.setdefault(cold.key, (cold, []))[1].append(waiting)
+            return waiting
         if template.is_strong:
-            gate = msgspec.structs.replace(gate, synced_at=max(gate.synced_at, gate.written_at))
+            gate = engine.synced(gate)
         push = Push(feed.cursor, result)
         if engine.is_open(gate):
             return push
-        engine.when_open(gate, lambda failure: self._opened(held, push, failure, template.is_strong))
-        return held
+        engine.when_open(gate, lambda failure: self._opened(waiting, push, failure, template.is_strong))
+        return waiting
 
-    def _opened(self, held: list[Feed], push: Push, failure: TopicsError | None, is_strong: bool) -> None:
-        """The gate of a read is open, or has failed: then it is made anew."""
-        if failure is not None and is_strong and self._engine.wal.is_read_only:
+    def _opened(self, waiting: list[Feed], push: Push, failure: TopicsError | None, is_strong: bool) -> None:
+        """The gate of a read is open, or has failed; then the read is made again."""
+        if failure is not None and is_strong and self._engine.is_read_only:
             return  # nothing will be synced any more
-        for feed in held:
-            feed.is_held = False
+        for feed in waiting:
+            feed.is_waiting = False
             if feed.reader is None:
                 continue
             if failure is None and not feed.reader.is_stuck():
                 feed.is_apart = not feed.template.nodes.isdisjoint(push.result.nodes)
                 if not feed.is_apart:
                     self._deliver(feed, push)
-            self._push_soon(feed)
+            self.rounds.push_soon(feed)
 
     async def _load_next(self, hub: Hub) -> None:
-        """Load the next page that feeds wait for; the round after it begins with those."""
+        """Load the next page that feeds wait for; they are served first in the next pass."""
         try:
             await self._load(*hub.next_cold())
         finally:
             hub.is_loading = False
-        if not hub.is_ready:
-            self._ready.add(hub)
-            self._schedule()
+        self.rounds.serve_soon(hub)
 
-    async def _load(self, cold: ColdPage, waiting: list[list[Feed]]) -> None:
-        """Bring in what a read lacks, and read again."""
-        feeds = [feed for held in waiting for feed in held]
+    async def _load(self, cold: ColdPage, readings: list[list[Feed]]) -> None:
+        """Load what a read lacks, and read again."""
+        feeds = [feed for waiting in readings for feed in waiting]
         try:
             await self._engine.load(cold)
         except Exception as error:
-            log.error("a stream's records cannot be read: %s", error)
+            logger.error("a stream's records cannot be read: %s", error)
             for feed in feeds:
                 if feed.reader is not None:
                     feed.reader.failed(error)
         for feed in feeds:
-            feed.is_held = False
-            self._push_soon(feed)
+            feed.is_waiting = False
+            self.rounds.push_soon(feed)
 
     # --- topics that are gone
 
     def _lose(self, hub: Hub) -> None:
-        """The topic is gone. That may be shown once it is synced."""
+        """The topic is gone. Its feeds are told once that is synced."""
         gate = self._engine.gate(None)
         hub.is_dirty = False
         hub.pending.clear()
@@ -445,11 +275,11 @@ class Delivery:
             self._engine.when_open(gate, lambda _: hub.wake())
             return
         for feed in list(hub.feeds):
-            feed.head = hub.topic.log.head
+            feed.head = hub.topic.head
             self._tell_deleted(feed)
 
     def _miss(self, feed: Feed) -> None:
-        """There was no topic of this name when a feed was to join it."""
+        """There was no topic of this name when a feed tried to join it."""
         gate = self._engine.gate(None)
         if self._engine.is_open(gate):
             self._tell_deleted(feed)
@@ -457,7 +287,7 @@ class Delivery:
             self._engine.when_open(gate, lambda _: self._join_later(feed))
 
     def _join_later(self, feed: Feed) -> None:
-        """In a turn of its own: a gate that cannot open says so within the call, again and again."""
+        """Join in a later turn: a gate that cannot open calls back at once, again and again."""
         asyncio.get_running_loop().call_soon(self._join, feed)
 
     def _tell_deleted(self, feed: Feed) -> None:
@@ -465,10 +295,3 @@ class Delivery:
         self.remove(feed)
         if reader is not None:
             reader.topic_deleted(feed)
-
-    # --- tasks
-
-    def _spawn(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

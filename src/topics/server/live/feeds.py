@@ -1,7 +1,7 @@
-"""What live delivery is made of: feeds, readers, and what one read gives to all that share it.
+"""The nouns of live delivery: feeds, readers, hubs, and what one read gives to all feeds that share it.
 
-Owns the bodies of the frames, which SSE and WebSocket have in common, and the state of each feed; `delivery` changes
-it. Must not know: when anything is read, how frames are framed.
+Owns the JSON bodies of frames, which SSE and WebSocket share, and the state of each feed, which `delivery` changes.
+Must not know: when a topic is read, how a frame is framed.
 """
 
 from collections import deque
@@ -9,17 +9,16 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from topics.core.state import Topic
-from topics.core.topic.pages import ColdPage, Projection
 from topics.engine.answers import ReadResult
+from topics.engine.instance import ColdPage, Followed, Projection
 from topics.model import TagMatch
-from topics.server.transport.outlet import Outlet, Wheel
+from topics.server.live.outlet import Outlet, Wheel
 
 TEMPLATES_MAX: Final = 4096  # kept for sharing
 
 
 class Template:
-    """How a feed reads, whatever its cursor. Two feeds share reads if this is the same object; see `of`."""
+    """How a feed reads, whatever its cursor. Feeds with the same template object share their reads; see `of`."""
 
     __slots__ = ("base", "bytes_max", "is_strong", "limit", "match", "nodes", "projection")
 
@@ -38,7 +37,7 @@ class Template:
         self.match = match
         self.projection = projection
         self.is_strong = is_strong  # show only what is synced (SS18)
-        # The same without nodes: its reads serve as well, as long as none of these nodes wrote anything in them.
+        # Without the nodes. A read of the base will do as long as none of these nodes wrote any of its records.
         self.base = Template.of(limit, bytes_max, frozenset(), match, projection, is_strong) if nodes else self
 
     @staticmethod
@@ -51,7 +50,7 @@ class Template:
         projection: Projection = Projection(),  # noqa: B008 - it cannot change
         is_strong: bool = False,
     ) -> "Template":
-        """The template with these values; the same object for the same ones."""
+        """The template with these values: always the same object."""
         return Template(limit, bytes_max, nodes, match, projection, is_strong)
 
 
@@ -67,7 +66,7 @@ class Feed:
         "is_behind",
         "is_due",
         "is_first",
-        "is_held",
+        "is_waiting",
         "name",
         "reader",
         "template",
@@ -82,14 +81,14 @@ class Feed:
         self.reader: Reader | None = None
         self.hub: Hub | None = None
         self.is_first = True  # the next read is the first of the connection, or the first after a stall (TM13)
-        self.is_due = True  # say so when it is caught up (SS11)
-        self.is_held = False  # a read waits for its gate or its pages
-        self.is_apart = False  # the next read is not shared: the last one held records of its own nodes
-        self.is_behind = False  # there is something to read, once the reader takes frames again
+        self.is_due = True  # to be told when it has caught up (SS11)
+        self.is_waiting = False  # a read waits for its gate or its pages
+        self.is_apart = False  # its next read is not shared: the last one had records of its own nodes
+        self.is_behind = False  # there is something to read once the reader takes frames again
 
 
 class Push:
-    """One read for all feeds that stand at the same cursor. The JSON of its frames is made once."""
+    """One read for all feeds at the same cursor. The JSON of its frames is rendered once."""
 
     __slots__ = ("_record_json", "after", "rendered", "result", "start")
 
@@ -99,7 +98,7 @@ class Push:
         lost = result.tombstone
         # The cursor behind the tombstone: where the records begin.
         self.start = after if lost is None else lost.earliest_seq - 1 if lost.reason == "recreated" else lost.gap_to
-        self.rendered: dict[object, bytes] = {}  # frames that readers made, by whatever distinguishes them
+        self.rendered: dict[object, bytes] = {}  # frames that readers rendered, by whatever distinguishes them
         self._record_json = b""
 
     @property
@@ -113,7 +112,7 @@ class Push:
         return self._record_json
 
     def tombstone_json(self, *, is_first: bool) -> bytes:
-        """The body of the tombstone frame. `is_first`: what was lost before this read is told in general (TM13)."""
+        """The body of the tombstone frame. `is_first`: whatever was lost before, the reason is a general one (TM13)."""
         lost = self.result.tombstone
         assert lost is not None
         reason = "from_seq_too_old" if is_first and lost.reason in ("cap", "ttl", "mixed") else lost.reason
@@ -136,13 +135,13 @@ def topic_deleted_json(feed: Feed) -> bytes:
 
 
 class Reader(Outlet):
-    """A connection with feeds. When a method here is called, the feed's cursor already stands behind what it tells."""
+    """A connection with feeds. When a method is called, the feed's cursor is already past what the method tells."""
 
     __slots__ = ("advised_in", "feeds")
 
     def __init__(self, wheel: Wheel) -> None:
         super().__init__(wheel)
-        self.feeds: dict[str, Feed] = {}  # by topic; those that go on
+        self.feeds: dict[str, Feed] = {}  # by topic
         self.advised_in = 0  # the last episode of pressure that it was told of
 
     def tombstone(self, feed: Feed, push: Push, is_first: bool) -> None:
@@ -165,11 +164,11 @@ class Reader(Outlet):
         raise NotImplementedError
 
     def failed(self, error: BaseException) -> None:
-        """A topic cannot be read. End."""
+        """A topic cannot be read: end the connection."""
         raise NotImplementedError
 
     def shut_down(self) -> None:
-        """The server stops. Say so and end."""
+        """The server stops: say so, and end the connection."""
         raise NotImplementedError
 
 
@@ -192,23 +191,25 @@ class Hub:
         "wake",
     )
 
-    def __init__(self, topic: Topic, wake: "Callable[[Hub], None]") -> None:
+    def __init__(self, topic: Followed, wake: "Callable[[Hub], None]") -> None:
         self.id = topic.id
         self.name = topic.name
-        self.topic = topic  # kept beyond its deletion, for its last head
+        self.topic = topic  # still known after its deletion, for its last head
         self.feeds: dict[Feed, None] = {}
-        self.pending: deque[Feed] = deque()  # to be read in the next round
-        self.is_dirty = False  # all of them are to be read
-        self.is_midway = False  # a round was interrupted, and `pending` starts with those it left out
-        self.is_ready = False  # in the queue of those to be served, or deferred
-        self.order = (0.0, 0)  # its place there
+        self.pending: deque[Feed] = deque()  # to be served in the next pass
+        self.is_dirty = False  # all feeds are to be served
+        self.is_midway = False  # a pass was interrupted, and `pending` starts with the feeds that it left out
+        self.is_ready = False  # queued, being served, or deferred
+        self.order = (0.0, 0)  # its place in the queue
         self.wake: Callable[[], None] = lambda: wake(self)  # the engine's listener
-        self.cold: dict[Hashable, tuple[ColdPage, list[list[Feed]]]] = {}  # pages to be loaded, who waits for each
-        self.loaded = (0, 0)  # the place of the last of them
+        self.cold: dict[
+            Hashable, tuple[ColdPage, list[list[Feed]]]
+        ] = {}  # pages to load, and the feeds that wait for each
+        self.loaded = (0, 0)  # the place of the page loaded last
         self.is_loading = False
 
     def next_cold(self) -> tuple[ColdPage, list[list[Feed]]]:
-        """The page to be loaded next: that behind the last one, and from the beginning again if there is none."""
+        """The page to load next: the one behind the last, or the first one if there is none behind."""
         places = {key: cold.place for key, (cold, _) in self.cold.items()}
         behind = [key for key in places if places[key] > self.loaded]
         chosen = min(behind or places, key=lambda key: places[key])

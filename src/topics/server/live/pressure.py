@@ -1,10 +1,10 @@
-"""Pressure: how close the server is to its limit, and who has to wait for that.
+"""Pressure: how close the server is to its limit, and which requests have to wait because of it.
 
-Owns the measurement (event-loop lag and fill of the log's queue, PR5) and the parking of requests (PR7). Must not
+Owns the measurement (lag of the event loop, fill of the log's queue, PR5) and the parking of requests (PR7). Must not
 know: routes, what a request does.
 
-Pressure p is 0.0 to 1.0. At REFUSING_AT, or while the log's queue is full, requests are parked; a parked request goes
-on as soon as that has passed, and is refused after PARKED_MS_MAX. `Pressure.source` may be replaced.
+The level is between 0.0 and 1.0. At REFUSING_AT, or while the log's queue is full, requests are parked; a parked
+request goes on as soon as the pressure is gone, and is refused after PARKED_MS_MAX.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from topics.clock import Clock, SystemClock
 from topics.errors import Throttled
 
 MEASURE_S: Final = 0.05
-LAG_S_MAX: Final = 1.0  # a loop this late is at its limit
+LAG_S_MAX: Final = 1.0  # at this lag the loop is at its limit
 DECAY: Final = 0.5  # weight of the last measurement in the next
 COALESCING_AT: Final = 0.25  # pushes wait a little from here on, so that frames become fewer and larger
 DEFERRING_AT: Final = 0.5  # pushes and routers of low priority wait from here on …
@@ -27,7 +27,7 @@ RETRY_AFTER_MS: Final = 1000
 
 
 class LoopLag:
-    """How late the event loop runs its timers, as a part of LAG_S_MAX. Always real time: it is about this process."""
+    """How late the event loop runs its timers, as a fraction of LAG_S_MAX. In real time, whatever the clock."""
 
     def __init__(self) -> None:
         self._clock = SystemClock()
@@ -52,10 +52,14 @@ class Pressure:
         self.source = source or (lambda: max(self._lag.level, fill()))
         self.level = 0.0
         self.is_deferring = False
-        self.on_deferring: list[Callable[[bool], None]] = []  # called when that begins, and when it ends
+        self._listeners: list[Callable[[bool], None]] = []  # of `is_deferring`
         self.is_refusing = False  # a request has to wait
         self.parked_total = 0
         self.refused_total = 0
+
+    def listen(self, listener: Callable[[bool], None]) -> None:
+        """Call `listener` when deferring begins (True), and when it ends."""
+        self._listeners.append(listener)
 
     def start(self) -> None:
         """Measure from now on, every MEASURE_S."""
@@ -72,13 +76,13 @@ class Pressure:
         self.start()
 
     def measure(self) -> None:
-        """Read the source, and let those go on who need not wait any longer."""
+        """Read the source, tell the listeners, and let parked requests go on if there is no need to wait."""
         self.level = self.source()
         was_deferring = self.is_deferring
         self.is_deferring = self.level >= (RESUMING_AT if was_deferring else DEFERRING_AT)
         if self.is_deferring is not was_deferring:
-            for tell in self.on_deferring:
-                tell(self.is_deferring)
+            for listener in self._listeners:
+                listener(self.is_deferring)
         self.is_refusing = self.level >= REFUSING_AT or self._fill() >= REFUSING_AT
         if not self.is_refusing:
             for parked in self._parked:
@@ -86,9 +90,9 @@ class Pressure:
                     parked.set_result(None)
 
     async def park(self, stop: "asyncio.Future[None]", *, for_ever: bool = False) -> float:
-        """Wait until the pressure is gone; how long that took, in milliseconds. Throttled: it took too long.
+        """Wait until the pressure is gone; gives how long that took, in milliseconds. Throttled: it took too long.
 
-        `stop` ends the wait in the same way: nobody waits for the answer any more, or the server is about to stop.
+        `stop` ends the wait as well: nobody waits for the answer any more, or the server is about to stop.
         """
         started = self._clock.monotonic()
         self.parked_total += 1

@@ -1,11 +1,11 @@
 """Watch sessions: what a client subscribed to, and how far it has got (SS1-SS6, SS15, SS22).
 
-Owns the sessions by their wid, their life of SESSION_TTL_MS without a stream, and the opening of a stream on one.
+Owns the sessions by their wid, their expiry after SESSION_TTL_MS without a stream, and the opening of their streams.
 Must not know: requests, frames.
 
-Invariants: a session has at most one stream; it is in `_idle` exactly while it has none, oldest first, so that a
-sweep looks only at what goes; each holds a slot of `Slots.sessions`, each stream one of `Slots.streams` under the key
-that created the session.
+Invariants: a session has at most one stream; it is in `_idle` exactly while it has none, longest idle first, so that a
+sweep looks only at what has expired; a session takes up a slot of `Slots.sessions`, and its stream a slot of
+`Slots.streams` under the key that created the session.
 """
 
 from base64 import urlsafe_b64encode
@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 from secrets import token_bytes
 from typing import Final
 
-from topics.clock import Clock
 from topics.errors import NotFound
 from topics.server.auth import Key
-from topics.server.limits import Slots
 from topics.server.live.delivery import Delivery
 from topics.server.live.feeds import Feed, Template
 from topics.server.live.sse import NOTHING, SseStream
+from topics.server.slots import Slots
 from topics.server.transport.exchange import Stream
 
 SESSION_TTL_MS: Final = 300_000
@@ -38,13 +37,13 @@ class Session:
         self.heartbeat_ms = heartbeat_ms
         self.feeds = feeds
         self.stream: SseStream | None = None
-        self.idle_since = 0  # milliseconds of the clock that never steps
-        self.doubtful = NOTHING  # cursors before what the last stream may not have got through
+        self.idle_since = 0  # milliseconds of the monotonic clock
+        self.doubtful = NOTHING  # cursors from before what the last stream may not have delivered
 
     def rewind(self, resumed: Mapping[str, int]) -> None:
-        """Make the feeds of a new stream. `resumed`: what the client says it has; it only ever moves a cursor back.
+        """Make the feeds of a new stream. `resumed`, what the client says it has, only ever moves a cursor back.
 
-        A client that says nothing of a topic may have missed what was in doubt.
+        A client that does not mention a topic may have missed what is in doubt.
         """
         back = {**self.doubtful, **resumed} if resumed else self.doubtful
         self.feeds = {
@@ -57,15 +56,14 @@ class Session:
 class Sessions:
     """All sessions of a server."""
 
-    def __init__(self, delivery: Delivery, slots: Slots, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self, delivery: Delivery, slots: Slots) -> None:
         self._delivery = delivery
         self._slots = slots
         self._sessions: dict[str, Session] = {}  # by wid
-        self._idle: dict[str, Session] = {}  # without a stream; the longest first
+        self._idle: dict[str, Session] = {}  # without a stream, longest idle first
 
     def create(self, key: Key, template: Template, heartbeat_ms: int, feeds: dict[str, Feed]) -> Session:
-        """A new session. Throttled: there are as many as there may be."""
+        """Create a session. Throttled: there are as many as there may be."""
         self._sweep()
         self._slots.take_session()
         wid = "wid_" + urlsafe_b64encode(token_bytes(WID_BYTES)).rstrip(b"=").decode()
@@ -82,7 +80,7 @@ class Sessions:
         return session
 
     def open(self, session: Session, start: Callable[[], Stream], resumed: Mapping[str, int]) -> None:
-        """Open a stream, in place of the one that the session has. Throttled: there are as many as there may be."""
+        """Open a stream in place of the session's present one. Throttled: there are as many as there may be."""
         if session.stream is not None:
             session.stream.replaced()
         self._slots.take_stream(session.key)
@@ -107,7 +105,7 @@ class Sessions:
         self._idle[session.wid] = session
 
     def _sweep(self) -> None:
-        """Drop what has been without a stream for too long."""
+        """Drop the sessions that have been without a stream for too long."""
         until = self._delivery.wheel.now - SESSION_TTL_MS
         while self._idle:
             session = next(iter(self._idle.values()))

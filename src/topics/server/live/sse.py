@@ -1,13 +1,13 @@
-"""The SSE stream of a watch session: frames as bytes, and the stream as a reader of live delivery (SS7-SS26).
+"""Streams of server-sent events, and the one of a watch session as a reader of live delivery (SS7-SS26).
 
-Owns the framing, the ids, heartbeats, and the end of a stream. Must not know: how a stream comes to be opened,
-when a topic is read.
+Owns the framing, the ids, heartbeats, and the end of a stream. Must not know: how a stream is opened, when a topic is
+read.
 
-A frame is one `data:` line; what is shared between streams is made once per push: the whole frame where the session
-has one topic, all but the id elsewhere. An id is the map of all cursors of the session, whatever their number.
+A frame has one `data:` line. What streams share is rendered once per push: the whole frame if the session has one
+topic, and all but the id otherwise. An id holds all cursors of the session, however many there are.
 
-What the transport still holds when a stream ends may never have arrived. The session then keeps, beside its cursors,
-those from before what is in doubt (`Session.doubtful`).
+What the transport still buffers when a stream ends may never have arrived. The session then keeps, beside its cursors,
+the cursors from before what is in doubt (`Session.doubtful`).
 """
 
 from base64 import urlsafe_b64encode
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
+from topics.server.live.outlet import NEVER, Outlet
 from topics.server.live.pressure import RETRY_AFTER_MS
 from topics.server.transport.exchange import Stream
-from topics.server.transport.outlet import NEVER
 
 if TYPE_CHECKING:
     from topics.server.live.delivery import Delivery
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
 STREAM_HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 RETRY: Final = b"retry: 2000\n\n"
-NOTHING: Final[dict[str, int]] = {}  # one for all streams; never changed
+NOTHING: Final[dict[str, int]] = {}  # shared by all streams, never changed
 
 _encode = msgspec.json.Encoder().encode
 
@@ -67,33 +67,25 @@ TOO_OLD: Final = Kind(b"tombstone", lambda push: push.tombstone_json(is_first=Tr
 CAUGHT_UP: Final = Kind(b"caught-up", lambda push: push.caught_up_json)
 
 
-class SseStream(Reader):
-    """One open stream of a session. `Sessions.open` makes it."""
+class EventStream(Outlet):
+    """A stream of events: what the streams of sessions and of jobs have in common."""
 
-    __slots__ = ("_delivery", "_doubtful", "_is_alone", "_sent_at", "_sessions", "_stream", "session")
+    __slots__ = ()  # `_stream` is a slot of the subclasses, which may have other bases
 
-    def __init__(self, delivery: "Delivery", sessions: "Sessions", session: "Session", stream: Stream) -> None:
-        super().__init__(delivery.wheel)
-        self.session = session
-        self._delivery = delivery
-        self._sessions = sessions
-        self._stream = stream
-        self._is_alone = len(session.feeds) == 1  # ids are those of any stream at this cursor of this topic alone
-        self._doubtful = NOTHING  # cursors before what the transport may still hold
-        self._sent_at = 0
+    _stream: Stream
 
-    def start(self) -> None:
-        """Send what the session has not got yet, and go on with what comes."""
-        self._stream.on_writable = self._writable
-        self._stream.on_close = self._close
-        self._delivery.open(self)
-        self._write(RETRY)
-        self.wheel.add(self, self._sent_at + self.session.heartbeat_ms)
-        self._delivery.add(self, *self.session.feeds.values())
-        if not self.session.feeds:
-            self._end()
+    @property
+    def heartbeat_ms(self) -> int:
+        """How long it may be silent."""
+        raise NotImplementedError
 
-    # --- what the transport says
+    def _writable(self) -> None:
+        """The transport takes more again."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """The stream is over, or is about to be."""
+        raise NotImplementedError
 
     @property
     def is_blocked(self) -> bool:
@@ -102,6 +94,64 @@ class SseStream(Reader):
     @property
     def buffered(self) -> int:
         return self._stream.buffered
+
+    def _open(self, first: bytes) -> None:
+        """Send the first frame, and from now on a heartbeat whenever the stream is silent for too long."""
+        self._stream.listen(self._writable, self._close)
+        self._write(first)
+        self.wheel.add(self, self.sent_at + self.heartbeat_ms)
+
+    def _write(self, data: bytes) -> None:
+        self._stream.write(data)
+        self.sent_at = self.wheel.now
+        self.is_stuck()
+
+    def beat(self, now: int) -> int:
+        if now >= self.sent_at + self.heartbeat_ms:
+            self._write(heartbeat(self.wheel.clock.now_ms()))
+        return self.sent_at + self.heartbeat_ms
+
+    def too_slow(self) -> None:
+        self.finish(error_event(408, "nothing was read for too long"), closes=True)
+
+    def shut_down(self) -> None:
+        """The server stops."""
+        self.finish(error_event(503, "server_shutting_down", retry_after_ms=RETRY_AFTER_MS))
+
+    def finish(self, last: bytes = b"", *, closes: bool = False) -> None:
+        """Send a last frame and end."""
+        if not self.is_over:
+            self._close()
+            self._stream.finish(last, closes=closes)
+
+
+class SseStream(EventStream, Reader):
+    """One open stream of a session. `Sessions.open` makes it."""
+
+    __slots__ = ("_delivery", "_doubtful", "_is_alone", "_sessions", "_stream", "session")
+
+    def __init__(self, delivery: "Delivery", sessions: "Sessions", session: "Session", stream: Stream) -> None:
+        super().__init__(delivery.wheel)
+        self.session = session
+        self._delivery = delivery
+        self._sessions = sessions
+        self._stream = stream
+        self._is_alone = len(session.feeds) == 1  # then all streams of its topic at its cursor have the same id
+        self._doubtful = NOTHING  # cursors from before what the transport may still buffer
+
+    def start(self) -> None:
+        """Send what the session has not received yet, and then what comes."""
+        self._delivery.open(self)
+        self._open(RETRY)
+        self._delivery.add(self, *self.session.feeds.values())
+        if not self.session.feeds:
+            self.finish()
+
+    @property
+    def heartbeat_ms(self) -> int:
+        return self.session.heartbeat_ms
+
+    # --- what the transport says
 
     def _writable(self) -> None:
         self._delivery.writable(self)
@@ -120,10 +170,10 @@ class SseStream(Reader):
     def topic_deleted(self, feed: Feed) -> None:
         self._write(self._with_id(event(b"topic-deleted", topic_deleted_json(feed))))
         if not self.feeds:
-            self._end()
+            self.finish()
 
     def _send(self, feed: Feed, before: int, kind: Kind, push: Push) -> None:
-        """Send a frame whose id stands at the feed's cursor, which was `before` until now."""
+        """Send a frame whose id has the feed's new cursor; until now it was `before`."""
         self._write(self._frame(kind, push))
         if not self._stream.buffered:
             self._doubtful = NOTHING
@@ -147,44 +197,19 @@ class SseStream(Reader):
     def _with_id(self, frame: bytes) -> bytes:
         return b"id: %b\n%b" % (event_id(self.session.feeds.values()), frame)
 
-    def _write(self, data: bytes) -> None:
-        self._stream.write(data)
-        self._sent_at = self.wheel.now
-        self.is_stuck()
-
     def paced(self, topics: Sequence[str], retry_after_ms: int) -> None:
         self._write(error_event(429, "paced under pressure", retry_after_ms=retry_after_ms, topics=topics))
-
-    def beat(self, now: int) -> int:
-        if now >= self._sent_at + self.session.heartbeat_ms:
-            self._write(heartbeat(self._sessions.clock.now_ms()))
-        return self._sent_at + self.session.heartbeat_ms
 
     # --- the end
 
     def failed(self, error: BaseException) -> None:
-        self._end(error_event(500, "the records cannot be read"))
+        self.finish(error_event(500, "the records cannot be read"))
 
     def replaced(self) -> None:
-        """Another stream takes the session over (SS22)."""
-        self._end(error_event(409, "replaced by a newer stream of this session"))
-
-    def too_slow(self) -> None:
-        self._end(error_event(408, "nothing was read for too long"), closes=True)
-
-    def shut_down(self) -> None:
-        self._end(error_event(503, "server_shutting_down", retry_after_ms=RETRY_AFTER_MS))
-
-    def _end(self, last: bytes = b"", *, closes: bool = False) -> None:
-        if not self.is_over:
-            stream = self._stream
-            self._close()
-            stream.on_close = stream.on_writable = None
-            stream.write(last)
-            stream.end(closes=closes)
+        """A newer stream takes the session over (SS22)."""
+        self.finish(error_event(409, "replaced by a newer stream of this session"))
 
     def _close(self) -> None:
-        """The stream is over, or is about to be."""
         if not self.is_over:
             is_in_doubt = self.blocked_at != NEVER or self._stream.buffered > 0
             self._delivery.close(self)

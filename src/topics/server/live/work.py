@@ -1,28 +1,24 @@
-"""Streams of jobs over SSE: a connection that works for a queue (WK).
+"""Streams of jobs over SSE: connections that work for a queue (WK).
 
-Owns the open streams, their frames, heartbeats and ends. Which jobs a stream gets is the engine's (`Workers`); a
-stream takes none while its peer does not read. Must not know: how a stream comes to be opened.
+Owns the open streams, their frames and their ends. Which jobs a stream gets is decided by the engine, which sees it as
+a `Worker`; a stream takes no jobs while its client does not read. Must not know: how a stream is opened.
 
-Invariants: a stream holds a slot of `Slots.streams`; when it ends, however it ends, the leases delivered on it, and
+Invariants: a stream takes up a slot of `Slots.streams`; when it ends, however it ends, the leases delivered on it, and
 only those, are released.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-from topics.clock import Clock
-from topics.core.state import Topic
-from topics.core.topic.config import effective_priority
-from topics.engine import Engine
 from topics.engine.answers import Claimed
-from topics.engine.queues.crews import Worker
+from topics.engine.instance import Instance, Worker
 from topics.errors import TopicsError
 from topics.server.auth import Key
-from topics.server.limits import Slots
-from topics.server.live.pressure import RETRY_AFTER_MS, Pressure
-from topics.server.live.sse import RETRY, error_event, heartbeat
+from topics.server.live.outlet import Wheel
+from topics.server.live.pressure import RETRY_AFTER_MS
+from topics.server.live.sse import RETRY, EventStream, error_event, heartbeat
+from topics.server.slots import Slots
 from topics.server.transport.exchange import Stream
-from topics.server.transport.outlet import Outlet, Wheel
 
 HEARTBEAT_MS: Final = 15_000
 
@@ -30,15 +26,11 @@ HEARTBEAT_MS: Final = 15_000
 class WorkStreams:
     """The streams of jobs of one server."""
 
-    def __init__(self, engine: Engine, pressure: Pressure, slots: Slots, wheel: Wheel) -> None:
-        self.clock: Clock = engine.clock
-        self.workers = engine.workers
+    def __init__(self, engine: Instance, slots: Slots, wheel: Wheel) -> None:
+        self.engine = engine
         self.wheel = wheel
         self._slots = slots
-        self._pressure = pressure
         self._open: set[WorkStream] = set()
-        self.workers.is_held_back = self._is_held_back
-        pressure.on_deferring.append(lambda is_deferring: self.workers.wake_all())
 
     def open(
         self, name: str, key: Key, worker: tuple[str, int, int | None], start: Callable[[], Stream]
@@ -61,13 +53,7 @@ class WorkStreams:
     def drain(self) -> None:
         """The server stops."""
         for stream in list(self._open):
-            stream.finish(error_event(503, "server_shutting_down", retry_after_ms=RETRY_AFTER_MS))
-
-    def _is_held_back(self, topic: Topic) -> bool:
-        """Jobs of low priority wait while there is pressure (PR5)."""
-        if not self._pressure.is_deferring:
-            return False
-        return effective_priority(topic.config, topic.last_read_ms, self.clock.now_ms()) < 0
+            stream.shut_down()
 
 
 class _Worker(Worker):
@@ -97,10 +83,10 @@ class _Worker(Worker):
         self.stream.paced()
 
 
-class WorkStream(Outlet):
+class WorkStream(EventStream):
     """One open stream."""
 
-    __slots__ = ("_name", "_sent_at", "_stream", "_streams", "_worker", "key")
+    __slots__ = ("_name", "_stream", "_streams", "_worker", "key")
 
     def __init__(self, streams: WorkStreams, name: str, key: Key, stream: Stream) -> None:
         super().__init__(streams.wheel)
@@ -108,29 +94,21 @@ class WorkStream(Outlet):
         self._name = name
         self._streams = streams
         self._stream = stream
-        self._sent_at = 0
 
     def begin(self, name: str, worker: Worker) -> None:
         self._worker = worker
-        self._stream.on_writable = self._writable
-        self._stream.on_close = self._close
-        self._write(RETRY + heartbeat(self._streams.clock.now_ms()))
-        self.wheel.add(self, self._sent_at + HEARTBEAT_MS)
-        self._streams.workers.join(name, worker)
+        self._open(RETRY + heartbeat(self.wheel.clock.now_ms()))
+        self._streams.engine.add_worker(name, worker)
+
+    @property
+    def heartbeat_ms(self) -> int:
+        return HEARTBEAT_MS
 
     # --- what the transport says
 
-    @property
-    def is_blocked(self) -> bool:
-        return self._stream.is_blocked
-
-    @property
-    def buffered(self) -> int:
-        return self._stream.buffered
-
     def _writable(self) -> None:
         self.unblocked()
-        self._streams.workers.resume(self._worker)
+        self._streams.engine.resume_worker(self._worker)
 
     # --- frames
 
@@ -148,34 +126,9 @@ class WorkStream(Outlet):
         advice = error_event(429, "paced under pressure", retry_after_ms=RETRY_AFTER_MS, topics=[self._name])
         self._write(advice)
 
-    def _write(self, data: bytes) -> None:
-        self._stream.write(data)
-        self._sent_at = self.wheel.now
-        self.is_stuck()
-
-    def beat(self, now: int) -> int:
-        if now >= self._sent_at + HEARTBEAT_MS:
-            self._write(heartbeat(self._streams.clock.now_ms()))
-        return self._sent_at + HEARTBEAT_MS
-
-    # --- the end
-
-    def too_slow(self) -> None:
-        self.finish(error_event(408, "nothing was read for too long"), closes=True)
-
-    def finish(self, last: bytes, *, closes: bool = False) -> None:
-        """Send a last frame and end."""
-        if not self.is_over:
-            stream = self._stream
-            self._close()
-            stream.on_close = stream.on_writable = None
-            stream.write(last)
-            stream.end(closes=closes)
-
     def _close(self) -> None:
-        """The stream is over, or is about to be."""
         if not self.is_over:
             self.is_over = True
             self.wheel.discard(self)
-            self._streams.workers.leave(self._worker)
+            self._streams.engine.remove_worker(self._worker)
             self._streams.ended(self)

@@ -13,7 +13,7 @@ from topics.core.topic.records import KEY_CHARACTERS_MAX, META_KEYS_MAX, RecordI
 from topics.errors import TopicsError
 from topics.model import ROUTER_NAME, SEQ_MAX, TOPIC_NAME
 from topics.server.call import Call
-from topics.server.handlers.metrics import Metrics
+from topics.server.handlers.health import Metrics
 from topics.server.openapi.schemas import Schema, Schemas
 from topics.server.routes import Route
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE

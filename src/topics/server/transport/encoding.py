@@ -21,8 +21,6 @@ ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 
 def media_type(header: bytes) -> str:
     """The media type of a Content-Type header, in lower case. Refused: a charset other than UTF-8."""
-    if header == b"application/json":
-        return JSON_TYPE
     kind, *parameters = header.decode("latin-1").split(";")
     for parameter in parameters:
         name, _, value = parameter.partition("=")

@@ -1,12 +1,12 @@
 """The seam between the transports and the application.
 
 Owns what the application sees of a connection (`Request`, `Exchange`, `Stream`), what a transport calls
-(`App`), and what all connections of one listener share (`Connections`: limits, cached time, the open ones).
-Must not know: HTTP/1.1 or HTTP/2 framing, routes, engine.
+(`Application`), and what all connections of one listener share (`Connections`: limits, cached time, the open
+connections). Must not know: HTTP/1.1 or HTTP/2 framing, routes, engine.
 
-Invariants: an exchange is answered at most once, by `respond`, `start_stream` or `upgrade`; `on_disconnect` and
-`on_close` fire at most once, and `on_close` does fire, however the stream ends; an exception of the application
-is a 500 and a log line, never a broken or hanging connection.
+Invariants: an exchange is answered at most once, by `respond`, `start_stream` or `upgrade`; that the client is gone
+and that a stream is over is told at most once, and the latter is told however the stream ends; an exception of the
+application is a 500 and a log line, never a broken or hanging connection.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import msgspec
 
 from topics.clock import Clock
 
-log = logging.getLogger("topics.server")
+logger = logging.getLogger("topics.server")
 
 Headers = Sequence[tuple[bytes, bytes]]
 Callback = Callable[[], None]
@@ -30,17 +30,17 @@ NEVER: Final = float("inf")
 JSON: Final = b"application/json"
 BODYLESS: Final = frozenset((204, 304))  # an answer without body and without a length
 
-# Set by the transports alone; from the application they would contradict the framing.
+# Only the transports set these; from the application they would contradict the framing.
 FRAMING_HEADERS: Final = frozenset(
     (b"connection", b"content-length", b"date", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
-# A second one of these would leave open which of the two counts.
+# A second one of these would make the request ambiguous.
 SINGLE_HEADERS: Final = frozenset((b"authorization", b"content-length", b"content-type", b"expect", b"host"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one connection may use. Sizes are bytes, times seconds."""
+    """What one connection may use. Sizes are in bytes, times in seconds."""
 
     body_bytes_max: int = 64 * KIB * KIB
     head_bytes_max: int = 128 * KIB  # request line and headers; a resume id of 256 topics alone can be 96 KiB
@@ -49,11 +49,11 @@ class Limits:
     refused_body_bytes_max: int = 256 * KIB  # unread body skipped to keep the connection of a refused request
     ahead_bytes_max: int = 64 * KIB  # pipelined input held while an exchange runs; above it reading stops
     head_s: float = 10.0
-    body_s: float = 30.0  # grace for a body, on top of what body_rate_min gives it
+    body_s: float = 30.0  # for any body, on top of what body_rate_min allows
     body_rate_min: int = 1024  # bytes per second
     idle_s: float = 75.0
-    stall_s: float = 60.0  # without the peer taking a byte of what waits for it
-    linger_s: float = 5.0  # reading on after the last answer, so that a client still sending gets it
+    stall_s: float = 60.0  # in which the peer takes none of the bytes that wait for it
+    linger_s: float = 5.0  # reading after the last answer, so that a client that is still sending receives it
     streams_max: int = 100  # HTTP/2: concurrent requests of one connection
     noise_max: int = 2000  # HTTP/2: control frames within noise_s; a reset counts ten times
     noise_s: float = 10.0
@@ -81,7 +81,7 @@ class Request(msgspec.Struct):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A whole answer, ready to be sent."""
+    """A whole answer, ready to send."""
 
     status: int
     body: bytes
@@ -103,7 +103,7 @@ HEAD_TOO_LARGE: Final = malformed("the request line and headers are larger than 
 TOO_SLOW: Final = malformed("the request took too long to arrive")
 
 
-class App(Protocol):
+class Application(Protocol):
     """What the transports call, on the event loop, without awaiting."""
 
     def headers_received(self, request: Request) -> Answer | None:
@@ -122,12 +122,18 @@ class App(Protocol):
 class Stream:
     """An answer of unknown length: SSE, a download. After its end, writes are ignored."""
 
-    __slots__ = ("is_closed", "on_close", "on_writable")
+    __slots__ = ("_on_close", "_on_writable", "is_closed")
 
     def __init__(self) -> None:
         self.is_closed = False
-        self.on_writable: Callback | None = None  # no longer blocked
-        self.on_close: Callback | None = None  # ended, aborted, or the connection is gone; exactly once
+        self._on_writable: Callback | None = None
+        self._on_close: Callback | None = None
+
+    # --- what the application calls
+
+    def listen(self, on_writable: Callback, on_close: Callback) -> None:
+        """Call back when the stream is no longer blocked, and once when it is over, however it ends."""
+        self._on_writable, self._on_close = on_writable, on_close
 
     @property
     def buffered(self) -> int:
@@ -136,7 +142,7 @@ class Stream:
 
     @property
     def is_blocked(self) -> bool:
-        """The peer reads too slowly: stop writing until `on_writable`."""
+        """The peer reads too slowly: stop writing until it is writable again."""
         raise NotImplementedError
 
     def write(self, data: bytes) -> None:
@@ -146,15 +152,27 @@ class Stream:
         """Everything is written; the connection may serve the next request, unless it `closes` with its last one."""
         raise NotImplementedError
 
+    def finish(self, last: bytes, *, closes: bool = False) -> None:
+        """Write a last thing and end, without calling anybody back."""
+        self._on_writable = self._on_close = None
+        self.write(last)
+        self.end(closes=closes)
+
     def abort(self) -> None:
         """Drop what is not sent; the peer sees an incomplete answer."""
         raise NotImplementedError
 
+    # --- what the transport calls
+
+    def writable(self) -> None:
+        """The peer takes more again."""
+        call(self._on_writable)
+
     def closed(self) -> None:
-        """For the transport: the stream is over."""
+        """The stream is over."""
         if not self.is_closed:
             self.is_closed = True
-            callback, self.on_close, self.on_writable = self.on_close, None, None
+            callback, self._on_close, self._on_writable = self._on_close, None, None
             call(callback)
 
 
@@ -168,9 +186,16 @@ class Exchange:
         self.is_answered = False
         self.is_disconnected = False
         self.stream: Stream | None = None
-        # The client is gone or has closed its sending side, before the answer was complete. Whoever waits for
-        # something stops waiting and still answers: a client that only half-closed gets it.
-        self.on_disconnect: Callback | None = None
+        self.on_disconnect: Callback | None = None  # see `when_disconnected`
+
+    def when_disconnected(self, callback: Callback) -> None:
+        """Call back once if the client is gone, or has closed its sending side, before the answer is complete.
+
+        Whoever waits for something then stops waiting and still answers: a client that only half-closed gets it.
+        """
+        self.on_disconnect = callback
+        if self.is_disconnected:
+            callback()
 
     def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
         """Answer as a whole. Ignored when the client is gone."""
@@ -188,7 +213,7 @@ class Exchange:
 
     def fail(self, error: BaseException) -> None:
         """The application broke: 500 if there is still an answer to give, else cut the stream off."""
-        log.error("%s %s failed", self.request.method, self.request.path.decode("latin-1"), exc_info=error)
+        logger.error("%s %s failed", self.request.method, self.request.path.decode("latin-1"), exc_info=error)
         if not self.is_answered:
             self.respond(INTERNAL.status, INTERNAL.body)
         elif self.stream is not None:
@@ -207,12 +232,12 @@ class Exchange:
 
 
 def call(callback: Callback | None) -> None:
-    """Run a callback of the application; its failure must not stop the transport's own clean-up."""
+    """Run a callback of the application. Its failure must not stop the transport's own clean-up."""
     if callback is not None:
         try:
             callback()
         except Exception:
-            log.exception("a connection callback failed")
+            logger.exception("a connection callback failed")
 
 
 def check_headers(headers: Headers) -> None:
@@ -243,7 +268,7 @@ class Connection(Protocol):
 class Connections:
     """What the connections of one listener share, and the set of those open."""
 
-    def __init__(self, app: App, limits: Limits, clock: Clock) -> None:
+    def __init__(self, app: Application, limits: Limits, clock: Clock) -> None:
         self.app = app
         self.limits = limits
         self.open: set[Connection] = set()
@@ -262,7 +287,7 @@ class Connections:
         asyncio.get_running_loop().call_soon(turn)
 
     def forget(self, connection: Connection) -> None:
-        """It is gone, or goes on as another object."""
+        """A connection is gone, or goes on as another object."""
         self.open.discard(connection)
         if not self.open and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
@@ -273,7 +298,7 @@ class Connections:
             await self._emptied
 
     def refresh(self) -> None:
-        """Read the clock; deadlines and the Date header are as fine as the calls of this."""
+        """Read the clock. Deadlines and the Date header are only as precise as these calls are frequent."""
         self.now = self._clock.monotonic()
         self.date = formatdate(self._clock.now_ms() // 1000, usegmt=True).encode()
         self.heads.clear()
@@ -284,12 +309,50 @@ class Connections:
             connection.expire(self.now)
 
     def refusal(self, request: Request) -> Answer | None:
-        """What the headers alone decide: the application first, its checks come before those of the body."""
+        """The refusal that the headers alone decide: that of the application comes before that of a large body."""
         try:
             answer = self.app.headers_received(request)
         except Exception:
-            log.exception("%s %s failed at its headers", request.method, request.path.decode("latin-1"))
+            logger.exception("%s %s failed at its headers", request.method, request.path.decode("latin-1"))
             return INTERNAL
         if answer is None and request.content_length > self.limits.body_bytes_max:
             return TOO_LARGE
         return answer
+
+
+class Upgraded(asyncio.Protocol):
+    """Passes everything on to the protocol that took a connection over, and counts among the open connections."""
+
+    __slots__ = ("_protocol", "_shared", "_transport", "deadline")
+
+    def __init__(self, shared: Connections, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
+        self._shared = shared
+        self._transport = transport
+        self._protocol = protocol
+        self.deadline = NEVER  # the protocol sees to its own deadlines
+        shared.open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._shared.forget(self)
+        self._protocol.connection_lost(error)
+
+    def expire(self, now: float) -> None:
+        raise AssertionError("no deadline was set")
+
+    def drain(self) -> None:
+        """The application itself ends what it took over."""
+
+    def abort(self) -> None:
+        self._transport.abort()

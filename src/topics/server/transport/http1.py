@@ -4,11 +4,11 @@ Owns: the order of pipelined answers, answers as bytes, back-pressure, deadlines
 Must not know: how input is parsed (`http1_reader`), routes, JSON, HTTP/2.
 
 Invariants
-- At most one exchange runs (`_current`). While it runs, or while the peer does not take its answers, input is
-  held unparsed (`_ahead`), and above a bound not read. Only requests in the same slice of input as the running
-  one are parsed early; they wait in `_queue`.
-- A request is handled in a turn of the connection's own: when its input comes, when the peer takes answers again, or
-  in a turn asked for (`_is_advance_due`). Whoever answers the one before it may be in the middle of a change (ST17).
+- At most one exchange runs (`_current`). While it runs, or while the peer does not read, input is kept unparsed
+  (`_ahead`), and above a bound not read. Only requests in the same slice of input as the running one are parsed early;
+  they wait in `_queue`.
+- A request is handled in a turn of the connection's own: when its input comes, when the peer reads again, or in a turn
+  asked for (`_is_advance_due`). Whoever answers the request before it may be amid a change (ST17).
 - `stage` only grows. From DEAF on no input is interpreted; from CLOSING on nothing is written.
 - Where the peer may still be sending, a close lingers, or the last answer could be lost to a reset.
 """
@@ -29,12 +29,12 @@ from topics.server.transport.exchange import (
     Headers,
     Request,
     Stream,
-    call,
+    Upgraded,
     check_headers,
 )
-from topics.server.transport.http1_reader import Reader
+from topics.server.transport.http1_reader import Http1Reader
 
-SLICE_BYTES: Final = 16 * KIB  # parsed at a time: bounds how many small requests are parsed early
+SLICE_BYTES: Final = 16 * KIB  # parsed at a time: this bounds how many small requests are parsed early
 COPY_BYTES_MAX: Final = 64 * KIB  # up to here head and body are joined into one write
 REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 NO_REQUEST: Final = Request("GET", b"", b"", b"", {}, (), 0, False, ("", 0))
@@ -88,7 +88,7 @@ class Http1Exchange(Exchange):
             head += b"connection: keep-alive\r\n"
         self.is_answered = True
         self.stream = stream = Http1Stream(self, connection, survives_eof)
-        connection.rest()
+        connection.reader.rests = True  # no input is expected for long
         if connection.stage < CLOSING:
             connection.transport.write(head + b"\r\n")
         else:
@@ -107,8 +107,14 @@ class Http1Exchange(Exchange):
                 self._connection.transport.abort()
                 raise
 
+    def ended_by_client(self) -> None:
+        """The client will send no more."""
+        self.disconnected()
+        if isinstance(self.stream, Http1Stream) and not self.stream.survives_eof:
+            self.stream.abort()
+
     def _extra(self, headers: Headers) -> bytes:
-        """Header lines beyond the cached ones; settles whether the connection stays open."""
+        """Header lines beyond the cached ones; decides whether the connection stays open."""
         check_headers(headers)
         lines = b"".join([b"%b: %b\r\n" % header for header in headers])
         if self._connection.shared.is_draining:
@@ -125,7 +131,7 @@ class Http1Stream(Stream):
         super().__init__()
         self._exchange = exchange
         self._connection = connection
-        self._is_chunked = not exchange.is_http10  # else the end of the connection is the end of the answer
+        self._is_chunked = not exchange.is_http10  # else the answer ends with the connection
         self._is_mute = exchange.request.method == "HEAD"
         self.survives_eof = survives_eof
 
@@ -173,10 +179,10 @@ class Http1(asyncio.Protocol):
         "_is_read_paused",
         "_lingers",
         "_queue",
-        "_reader",
         "_stalled_bytes",
         "deadline",
         "is_write_blocked",
+        "reader",
         "shared",
         "stage",
         "transport",
@@ -201,7 +207,7 @@ class Http1(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._reader = Reader(self, self.shared, (transport.get_extra_info("peername") or ("", 0))[:2])
+        self.reader = Http1Reader(self, self.shared, (transport.get_extra_info("peername") or ("", 0))[:2])
         self.deadline = self.shared.now + self.shared.limits.idle_s
         self.shared.open.add(self)
 
@@ -212,21 +218,21 @@ class Http1(asyncio.Protocol):
             self._hold(data)
             return
         if len(data) <= SLICE_BYTES:
-            self._reader.feed(data)
+            self.reader.feed(data)
         else:
             self._feed_sliced(memoryview(data))
         if self._ahead:
             self._advance()
-        elif self._reader.request is not None or self._reader.target:
+        elif self.reader.request is not None or self.reader.target:
             self._await_rest()
 
     def eof_received(self) -> bool:
-        """True keeps the sending side open: what was asked before EOF is still answered."""
+        """True keeps the sending side open: requests from before EOF are still answered."""
         self._has_eof = True
         if self.stage >= CLOSING or self._is_idle():
             return False
         if self._current is not None:
-            self._tell_eof(self._current)
+            self._current.ended_by_client()
         return True
 
     def pause_writing(self) -> None:
@@ -241,7 +247,7 @@ class Http1(asyncio.Protocol):
         if self._current is not None:
             self.deadline = NEVER
             if self._current.stream is not None:
-                call(self._current.stream.on_writable)
+                self._current.stream.writable()
         self._advance()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -249,7 +255,7 @@ class Http1(asyncio.Protocol):
         self.shared.forget(self)
         self._queue.clear()
         self._ahead.clear()
-        self._reader.close()
+        self.reader.close()
         current, self._current = self._current, None
         if current is not None:
             current.disconnected()
@@ -268,8 +274,8 @@ class Http1(asyncio.Protocol):
         self.shared.expired_total += 1
         if self.is_write_blocked or self.stage >= CLOSING:
             self.abort()
-        elif self._reader.is_midway:
-            self._reader.break_off(TOO_SLOW)
+        elif self.reader.is_midway:
+            self.reader.break_off(TOO_SLOW)
         else:
             self._close()
 
@@ -294,23 +300,23 @@ class Http1(asyncio.Protocol):
         for start in range(0, len(data), SLICE_BYTES):
             if self.stage != OPEN:
                 return
-            if self._current is not None or self._ahead or self.is_write_blocked or self._reader.has_stopped:
+            if self._current is not None or self._ahead or self.is_write_blocked or self.reader.has_stopped:
                 self._hold(data[start:])
                 return
-            self._reader.feed(data[start : start + SLICE_BYTES])
+            self.reader.feed(data[start : start + SLICE_BYTES])
 
     def _await_rest(self) -> None:
-        """A message is under way. If it is the only thing that is, see that it goes on."""
+        """A message is incomplete. If nothing else is going on, see to it that it arrives."""
         if self._current is not None or self.stage != OPEN:
             return
-        if self._reader.has_stopped:
+        if self.reader.has_stopped:
             self._advance()
             return
-        if self._reader.is_continue_due:
-            self._reader.is_continue_due = False
+        if self.reader.is_continue_due:
+            self.reader.is_continue_due = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not self.is_write_blocked:
-            self.deadline = self._reader.deadline
+            self.deadline = self.reader.deadline
 
     # --- what the reader calls
 
@@ -331,16 +337,12 @@ class Http1(asyncio.Protocol):
             return
         self.shared.broken_total += 1
         if answer is not None:
-            self.received(self._reader.request or NO_REQUEST, False, False, answer)
+            self.received(self.reader.request or NO_REQUEST, False, False, answer)
             return
         self.stage = DEAF
         self._lingers = True
         if self._current is None and not self._queue:
             self._close()
-
-    def rest(self) -> None:
-        """No input is expected for long."""
-        self._reader.rests = True
 
     def push_back(self, data: bytes) -> None:
         self._ahead[:0] = data
@@ -360,14 +362,14 @@ class Http1(asyncio.Protocol):
             if not self.is_write_blocked:
                 self.deadline = NEVER
             if self._has_eof:
-                self._tell_eof(exchange)
+                exchange.ended_by_client()
 
     def finished(self, exchange: Http1Exchange) -> None:
         """The answer of `exchange` is written."""
         self._current = exchange.on_disconnect = None
         if not exchange.keeps_alive:
             self._close()
-        elif self._queue or self._ahead or self._reader.has_stopped:
+        elif self._queue or self._ahead or self.reader.has_stopped:
             self._advance_soon()
         elif self._has_eof or self.is_write_blocked or self.deadline == NEVER:
             self._advance()
@@ -375,7 +377,7 @@ class Http1(asyncio.Protocol):
             self.deadline = self.shared.now + self.shared.limits.idle_s
 
     def _advance_soon(self) -> None:
-        """Go on with what waits, in a turn of the loop that nobody else is in, unless this is one."""
+        """Go on with what waits in a turn of the connection's own, unless this is one."""
         if not self._is_advancing and not self._is_advance_due:
             self._is_advance_due = True
             self.shared.soon(self._advance_later)
@@ -385,7 +387,7 @@ class Http1(asyncio.Protocol):
         self._advance()
 
     def _advance(self) -> None:
-        """Go on with what waits. Not reentrant: a handler that answers at once comes back here."""
+        """Go on with what waits. A handler that answers at once ends up here again, so this is not reentrant."""
         if self._is_advancing:
             return
         self._is_advancing = True
@@ -393,19 +395,19 @@ class Http1(asyncio.Protocol):
             while self._current is None and not self.is_write_blocked and self.stage < CLOSING:
                 if self._queue:
                     self._run(*self._queue.pop(0))
-                elif self._reader.has_stopped:
-                    self._reader.go_on()
+                elif self.reader.has_stopped:
+                    self.reader.go_on()
                 elif self._ahead and self.stage == OPEN:
                     data = memoryview(bytes(self._ahead))
                     self._ahead.clear()
                     self._feed_sliced(data)
                 else:
-                    self._settle()
+                    self._go_idle()
                     break
         finally:
             self._is_advancing = False
 
-    def _settle(self) -> None:
+    def _go_idle(self) -> None:
         """Nothing runs and nothing waits: read on, or close."""
         if self._is_idle() and (self._has_eof or self.stage == DEAF):
             self._close()
@@ -413,34 +415,29 @@ class Http1(asyncio.Protocol):
         if self._is_read_paused and not self._has_eof:
             self._is_read_paused = False
             self.transport.resume_reading()
-        if self._reader.is_midway:
-            self._reader.restart_clock()
+        if self.reader.is_midway:
+            self.reader.restart_clock()
             self._await_rest()
         else:
             self.deadline = self.shared.now + self.shared.limits.idle_s
 
     def _is_idle(self) -> bool:
-        """Nothing runs or waits, and nothing can come of what was received."""
-        if self._current is not None or self._queue or self._reader.has_stopped:
+        """Whether nothing runs or waits, and nothing can come of what was received."""
+        if self._current is not None or self._queue or self.reader.has_stopped:
             return False
         if self._ahead and self.stage == OPEN:
             return False
-        return self._has_eof or self.stage >= DEAF or not self._reader.is_midway
-
-    def _tell_eof(self, exchange: Http1Exchange) -> None:
-        exchange.disconnected()
-        if isinstance(exchange.stream, Http1Stream) and not exchange.stream.survives_eof:
-            exchange.stream.abort()
+        return self._has_eof or self.stage >= DEAF or not self.reader.is_midway
 
     # --- the end
 
     def _close(self) -> None:
-        """All is written, though perhaps not sent."""
+        """Close: everything is written, though perhaps not sent."""
         limits = self.shared.limits
         self.stage = CLOSING
         self._stalled_bytes = self.transport.get_write_buffer_size()
         self.deadline = self.shared.now + (limits.stall_s if self._stalled_bytes else limits.linger_s)
-        if (self._lingers or self._reader.is_midway) and not self._has_eof:
+        if (self._lingers or self.reader.is_midway) and not self._has_eof:
             if self._is_read_paused:
                 self.transport.resume_reading()
             self.transport.write_eof()
@@ -448,12 +445,12 @@ class Http1(asyncio.Protocol):
             self.transport.close()
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
-        """Another protocol takes the connection; the listener hears of its end through `Upgraded`."""
+        """Give the connection to another protocol; the listener learns of its end through `Upgraded`."""
         rest = bytes(self._ahead)
         self.stage = LOST
         self._current = None
         self._ahead.clear()
-        self._reader.close()
+        self.reader.close()
         self.shared.forget(self)
         self.transport.set_protocol(Upgraded(self.shared, self.transport, protocol))
         protocol.connection_made(self.transport)
@@ -465,44 +462,6 @@ class Http1(asyncio.Protocol):
             protocol.data_received(rest)
         if self._has_eof and not protocol.eof_received():
             self.transport.close()
-
-
-class Upgraded(asyncio.Protocol):
-    """Passes all on to the protocol that took a connection over, and keeps it among the open ones."""
-
-    __slots__ = ("_protocol", "_shared", "_transport", "deadline")
-
-    def __init__(self, shared: Connections, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
-        self._shared = shared
-        self._transport = transport
-        self._protocol = protocol
-        self.deadline = NEVER  # it watches its own time
-        shared.open.add(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._protocol.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._protocol.eof_received()
-
-    def pause_writing(self) -> None:
-        self._protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._protocol.resume_writing()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._shared.forget(self)
-        self._protocol.connection_lost(error)
-
-    def expire(self, now: float) -> None:
-        raise AssertionError("no deadline was set")
-
-    def drain(self) -> None:
-        """The application ends what it took over."""
-
-    def abort(self) -> None:
-        self._transport.abort()
 
 
 def _head(shared: Connections, status: int, content_type: bytes) -> bytes:

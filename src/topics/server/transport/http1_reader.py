@@ -22,7 +22,7 @@ from topics.server.transport.exchange import (
     Answer,
     Connections,
     Request,
-    log,
+    logger,
     malformed,
 )
 
@@ -42,7 +42,7 @@ class Sink(Protocol):
         ...
 
     def push_back(self, data: bytes) -> None:
-        """Input after which the reader has stopped; it goes on with `Reader.go_on`."""
+        """Input after which the reader has stopped; it goes on with `Http1Reader.go_on`."""
         ...
 
 
@@ -53,7 +53,7 @@ class Refused(Exception):
         self.answer = answer
 
 
-class Reader:
+class Http1Reader:
     __slots__ = (
         "_body_bytes",
         "_fed_bytes",
@@ -147,7 +147,7 @@ class Reader:
         if self._refused is not None:
             self.break_off(self._refused.answer)
         else:
-            log.error("an HTTP/1 callback failed", exc_info=error)
+            logger.error("an HTTP/1 callback failed", exc_info=error)
             self.break_off(INTERNAL)
 
     def _refuse_to_go_on(self, answer: Answer | None) -> Refused:

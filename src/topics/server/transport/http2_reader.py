@@ -1,7 +1,7 @@
-"""HTTP/2 input ahead of and behind h2: frame headers before it sees them, header blocks after it read them.
+"""HTTP/2 input before and after h2: frame headers before h2 sees them, header blocks after h2 has read them.
 
-Owns: the set-up of h2, what floods of frames h2 lets through, what a header block says. Must not know: sockets,
-answers, routes.
+Owns: the set-up of h2, the guard against floods that h2 lets through, the meaning of a header block. Must not know:
+sockets, answers, routes.
 """
 
 import re
@@ -57,6 +57,28 @@ class FrameWatch:
         self._partial = data[at:]
         self._skip_bytes = max(0, at - len(data))
         return weight
+
+
+class Noise:
+    """How many control frames a peer sends, weighted. Flood: too many."""
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        self._limits = limits
+        self._watch = FrameWatch()
+        self._weight = 0  # of the frames since `_since`, less what was forgiven
+        self._since = now
+
+    def hear(self, data: bytes, now: float) -> None:
+        """Weigh what came in."""
+        if now - self._since >= self._limits.noise_s:
+            self._weight, self._since = 0, now
+        self._weight += self._watch.weigh(data)
+        if self._weight > self._limits.noise_max:
+            raise Flood("too many control frames")
+
+    def forgive(self, weight: int) -> None:
+        """The peer has reason to send so many."""
+        self._weight = max(0, self._weight - weight)
 
 
 def goaway(last_stream_id: int) -> bytes:

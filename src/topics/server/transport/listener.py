@@ -1,6 +1,6 @@
-"""The listening socket: accepts, finds out what a connection speaks, sweeps, drains.
+"""The listening socket: accepts connections, finds out what they speak, sweeps and drains them.
 
-Owns: the server socket and the periodic sweep that stands in for timers of single connections.
+Owns: the server socket, and the periodic sweep in place of a timer per connection.
 Must not know: routes, requests, framing beyond the first bytes of a connection.
 
 Invariants: every accepted connection is in `Connections.open` until it is gone; after `drain` returns, none is.
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Final, cast
 
 from topics.clock import Clock, SystemClock
-from topics.server.transport.exchange import App, Connections, Limits
+from topics.server.transport.exchange import Application, Connections, Limits
 from topics.server.transport.http1 import Http1
 from topics.server.transport.http2 import Http2
 from topics.server.transport.http2_reader import PREFACE
@@ -71,11 +71,11 @@ class Sniffer(asyncio.Protocol):
 class Listener:
     """Call `sweep` by hand, or let `start` call it every second."""
 
-    def __init__(self, app: App, limits: Limits | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, app: Application, limits: Limits | None = None, clock: Clock | None = None) -> None:
         self.connections = Connections(app, limits or Limits(), clock or SystemClock())
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
-        self.address = ("", 0)  # where it is bound; the first one, if its host name stands for several
+        self.address = ("", 0)  # where it is bound; the first address, if the host name has several
 
     @property
     def open_count(self) -> int:
@@ -132,9 +132,14 @@ class Listener:
 
 @asynccontextmanager
 async def serve(
-    app: App, host: str = "127.0.0.1", port: int = 0, *, limits: Limits | None = None, clock: Clock | None = None
+    app: Application,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    limits: Limits | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Listener]:
-    """For tests: a listener that lives as long as the block. With a `clock` of the caller's it sweeps on call only."""
+    """For tests: a listener that lives as long as the block. Given a `clock`, it sweeps only when told to."""
     listener = Listener(app, limits, clock)
     await listener.start(host, port, sweeps=clock is None)
     try:

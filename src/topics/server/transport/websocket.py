@@ -16,6 +16,7 @@ discarded; nothing is written behind the server's own.
 import asyncio
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
+from collections.abc import Callable
 from hashlib import sha1
 from struct import unpack_from
 from typing import Final, Protocol, cast
@@ -104,34 +105,34 @@ def _head(opcode: int, size: int) -> bytes:
 class FrameReader:
     """Bytes in, whole messages and control frames out. After BrokenOff it must not be used."""
 
-    __slots__ = ("_at", "_held", "_message", "_message_opcode", "_need_bytes", "message_bytes_max")
+    __slots__ = ("_at", "_buffer", "_message", "_message_opcode", "_need_bytes", "message_bytes_max")
 
     def __init__(self, message_bytes_max: int) -> None:
         self.message_bytes_max = message_bytes_max
-        self._held: bytes | bytearray = b""
+        self._buffer: bytes | bytearray = b""
         self._at = 0  # how far it is read
         self._need_bytes = 2  # no frame is complete before there are as many behind `_at`
         self._message: bytearray | None = None  # the fragments so far
         self._message_opcode = 0
 
     def feed(self, data: bytes) -> None:
-        if self._at == len(self._held):
-            self._held, self._at = data, 0
+        if self._at == len(self._buffer):
+            self._buffer, self._at = data, 0
             return
-        if self._at or not isinstance(self._held, bytearray):
-            self._held, self._at = bytearray(memoryview(self._held)[self._at :]), 0
-        self._held += data
+        if self._at or not isinstance(self._buffer, bytearray):
+            self._buffer, self._at = bytearray(memoryview(self._buffer)[self._at :]), 0
+        self._buffer += data
 
     def next(self) -> tuple[int, bytes] | None:
         """The opcode and payload of the next message or control frame; None: it is not complete yet."""
-        while (got_bytes := len(self._held) - self._at) >= self._need_bytes:
+        while (got_bytes := len(self._buffer) - self._at) >= self._need_bytes:
             found = self._next_frame(got_bytes)
             if found is not None:
                 return found
         return None
 
     def _next_frame(self, got_bytes: int) -> tuple[int, bytes] | None:
-        held, at = self._held, self._at
+        held, at = self._buffer, self._at
         first, second = held[at], held[at + 1]
         head_bytes = _head_bytes(first, second)
         if got_bytes < head_bytes:
@@ -152,7 +153,7 @@ class FrameReader:
         payload = apply_mask(held[start : start + length], held[start - 4 : start]) if length else b""
         self._at = start + length
         if self._at == len(held):
-            self._held, self._at = b"", 0
+            self._buffer, self._at = b"", 0
         self._need_bytes = 2
         if opcode >= CLOSE:
             return opcode, payload
@@ -205,9 +206,9 @@ def _head_bytes(first: int, second: int) -> int:
 class Peer(Protocol):
     """Who talks over a socket."""
 
-    def text_received(self, text: bytes) -> None: ...
-
-    def binary_received(self) -> None: ...
+    def received(self, text: bytes | None) -> None:
+        """A whole message; None: a binary one, whatever it says."""
+        ...
 
     def left(self) -> None:
         """The client has sent Close, and nothing more will come: finish, and `close` the socket."""
@@ -234,11 +235,11 @@ class WebSocket(asyncio.Protocol):
         "_has_eof",
         "_head",
         "_is_parsing",
+        "_peer",
         "_pong",
         "_reader",
         "is_blocked",
         "is_paused",
-        "peer",
         "pings",
         "stage",
         "transport",
@@ -246,8 +247,7 @@ class WebSocket(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, head: bytes, message_bytes_max: int) -> None:
-        self.peer: Peer | None = None
+    def __init__(self, head: bytes, message_bytes_max: int, meet: Callable[["WebSocket"], Peer]) -> None:
         self.stage = OPEN
         self.is_blocked = False  # the client does not take what is written
         self.is_paused = False  # nothing is read
@@ -258,6 +258,7 @@ class WebSocket(asyncio.Protocol):
         self._close_code: int = CloseCode.NORMAL_CLOSURE  # of the client's Close
         self._has_eof = False
         self._is_parsing = False
+        self._peer: Peer | None = meet(self)  # None once the connection is gone
 
     # --- what the event loop calls
 
@@ -283,19 +284,19 @@ class WebSocket(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_blocked = True
-        if self.peer is not None and self.stage < CLOSING:
-            self.peer.blocked()
+        if self._peer is not None and self.stage < CLOSING:
+            self._peer.blocked()
 
     def resume_writing(self) -> None:
         self.is_blocked = False
         self.pings = 0
         self._answer_ping()
-        if self.peer is not None and self.stage < CLOSING:
-            self.peer.writable()
+        if self._peer is not None and self.stage < CLOSING:
+            self._peer.writable()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.stage = LOST
-        peer, self.peer = self.peer, None
+        peer, self._peer = self._peer, None
         if peer is not None:
             peer.lost()
 
@@ -352,8 +353,8 @@ class WebSocket(asyncio.Protocol):
                 self.transport.close()
             elif not self.transport.is_closing():
                 self.transport.write_eof()
-            if self.peer is not None:
-                self.peer.closing()
+            if self._peer is not None:
+                self._peer.closing()
 
     def abort(self) -> None:
         if self.stage < LOST:
@@ -387,11 +388,11 @@ class WebSocket(asyncio.Protocol):
             self.write(control_frame(PONG, pong))
 
     def _received(self, opcode: int, payload: bytes) -> None:
-        assert self.peer is not None
+        assert self._peer is not None
         if opcode == TEXT:
-            self.peer.text_received(payload)
+            self._peer.received(payload)
         elif opcode == BINARY:
-            self.peer.binary_received()
+            self._peer.received(None)
         elif opcode == PING:
             self._pong = payload
         elif opcode == CLOSE:
@@ -407,5 +408,5 @@ class WebSocket(asyncio.Protocol):
         if code != CloseCode.NO_STATUS_RCVD:
             self._close_code = code
         self.stage = LEAVING
-        assert self.peer is not None
-        self.peer.left()
+        assert self._peer is not None
+        self._peer.left()

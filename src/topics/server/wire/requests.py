@@ -16,9 +16,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from topics.core.queue.jobs import lease_number
 from topics.core.topic.config import LEASE_MS_MAX, LEASE_MS_MIN, ConfigIn
-from topics.core.topic.pages import Projection
 from topics.core.topic.records import DELAY_MS_MAX, WriteIn, decode_json
-from topics.core.topic.walk import Query
+from topics.engine.instance import Projection, Query
 from topics.errors import BatchTooLarge, InvalidRequest
 from topics.model import (
     BATCH_BYTES_DEFAULT,
@@ -38,7 +37,7 @@ HEARTBEAT_MS_DEFAULT: Final = 15_000
 HEARTBEAT_MS_MAX: Final = 60_000
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 1000
-DIGITS_MAX: Final = 40  # read of a number in a query; one of as many is above every range
+DIGITS_MAX: Final = 40  # of a number in a query; further ones are ignored, it is above every range anyway
 
 Natural = Annotated[int, Meta(ge=0)]
 Match = str | list[str]
@@ -178,7 +177,7 @@ def diff_in(body: bytes) -> DiffIn:
 
 
 def delete_in(body: bytes) -> tuple[int | None, TagMatch | None, int | None]:
-    """A delete: its selector, at least one of the two, and the epoch that it is for."""
+    """A delete: its selectors, at least one of the two, and its epoch."""
     given: DeleteIn = decode_json(_decode_delete, body)
     if given.before_seq is None and given.match is None:
         raise InvalidRequest("a delete needs before_seq or match")
@@ -187,7 +186,7 @@ def delete_in(body: bytes) -> tuple[int | None, TagMatch | None, int | None]:
     return before, None if given.match is None else TagMatch.parse(given.match), epoch
 
 
-class Held(Struct, frozen=True):
+class HeldJobs(Struct, frozen=True):
     """Which jobs an ack, nack or extend is about."""
 
     node: str
@@ -196,26 +195,26 @@ class Held(Struct, frozen=True):
 
 
 def claim_in(body: bytes, settings: Settings) -> tuple[str, int, int | None]:
-    """A claim: node, most jobs, length of the leases (QU2)."""
+    """A claim: node, number of jobs at most, length of the leases (QU2)."""
     given: ClaimIn = decode_json(_decode_claim, body)
     lease_ms = None if given.lease_ms is None else lease_length(given.lease_ms)
     return worker_node(given.node, settings), min(given.max or 1, settings.max_claim), lease_ms
 
 
-def ack_in(body: bytes, settings: Settings) -> Held:
-    return _held(decode_json(_decode_ack, body), settings)
+def ack_in(body: bytes, settings: Settings) -> HeldJobs:
+    return _held_jobs(decode_json(_decode_ack, body), settings)
 
 
-def nack_in(body: bytes, settings: Settings) -> tuple[Held, int]:
+def nack_in(body: bytes, settings: Settings) -> tuple[HeldJobs, int]:
     """A nack, and for how long its jobs stay hidden."""
     given: NackIn = decode_json(_decode_nack, body)
-    return _held(given, settings), min(given.delay_ms, DELAY_MS_MAX)
+    return _held_jobs(given, settings), min(given.delay_ms, DELAY_MS_MAX)
 
 
-def extend_in(body: bytes, settings: Settings) -> tuple[Held, int]:
+def extend_in(body: bytes, settings: Settings) -> tuple[HeldJobs, int]:
     """An extend, and the new length."""
     given: ExtendIn = decode_json(_decode_extend, body)
-    return _held(given, settings), lease_length(given.lease_ms)
+    return _held_jobs(given, settings), lease_length(given.lease_ms)
 
 
 def redrive_in(body: bytes) -> tuple[TagMatch | None, int | None]:
@@ -236,7 +235,7 @@ def lease_length(lease_ms: int) -> int:
     return max(LEASE_MS_MIN, min(LEASE_MS_MAX, lease_ms))
 
 
-def _held(given: AckIn | NackIn | ExtendIn, settings: Settings) -> Held:
+def _held_jobs(given: AckIn | NackIn | ExtendIn, settings: Settings) -> HeldJobs:
     """Check what selects jobs (QU21)."""
     seqs, lease_ids = given.seqs, given.lease_ids
     if not seqs:
@@ -247,14 +246,14 @@ def _held(given: AckIn | NackIn | ExtendIn, settings: Settings) -> Held:
         raise InvalidRequest(f"seqs holds {max(seqs)}; a seq is at most 2^64-1")
     node = worker_node(given.node, settings)
     if isinstance(lease_ids, UnsetType):
-        return Held(node, seqs, None)
+        return HeldJobs(node, seqs, None)
     if len(lease_ids) != len(seqs):
         raise InvalidRequest(f"lease_ids has {len(lease_ids)} entries, seqs {len(seqs)}; each job has one")
-    return Held(node, seqs, [lease_number(text, f"lease_ids[{at}]") for at, text in enumerate(lease_ids)])
+    return HeldJobs(node, seqs, [lease_number(text, f"lease_ids[{at}]") for at, text in enumerate(lease_ids)])
 
 
 def router_in(body: bytes) -> tuple[RouterIn, TagMatch | None]:
-    """What a router is to do: between two topics that can exist, with a filter of the language of deletes."""
+    """A router: two valid topic names, and a filter written like the match of a delete."""
     given: RouterIn = decode_json(_decode_router, body)
     for field, name in (("source", given.source), ("dest", given.dest)):
         if not is_topic_name(name):
@@ -280,19 +279,19 @@ def query_of(diff: DiffIn, settings: Settings) -> Query:
 
 
 def nodes_of(node: str | list[str] | None) -> frozenset[str]:
-    """The ids that a reader goes by (ND1)."""
+    """The nodes that a reader stands for (ND1)."""
     return frozenset() if node is None else frozenset((node,)) if isinstance(node, str) else frozenset(node)
 
 
 def watch_in(body: bytes, settings: Settings) -> WatchIn:
-    """The body of POST /v0/watch, with as many topics as there may be and cursors that can be held exactly."""
+    """The body of POST /v0/watch; the number of topics and the cursors are checked."""
     watch: WatchIn = decode_json(_decode_watch, body)
     check_starts(watch.topics, settings)
     return watch
 
 
 def check_starts(topics: dict[str, WatchTopicIn], settings: Settings) -> None:
-    """What a session or a socket is to follow (SS3)."""
+    """Check what a session or a socket is to follow (SS3)."""
     if not topics:
         raise InvalidRequest("topics is empty; at least one topic is needed")
     if len(topics) > settings.max_watch_topics:
@@ -309,7 +308,7 @@ def seq(field: str, number: int) -> int:
 
 
 class Parameters:
-    """A query string. Of a name that comes twice the first one counts."""
+    """A query string. If a name comes twice, the first one counts."""
 
     def __init__(self, query: bytes) -> None:
         self._values: dict[str, str] = {}
@@ -324,7 +323,7 @@ class Parameters:
         return {"true": True, "1": True, "false": False, "0": False}.get(self._values.get(name, ""), default)
 
     def natural(self, name: str) -> int | None:
-        """A whole number, or None if it is left out. One of many digits stands for any above every range."""
+        """A whole number; None if it is left out. A very long one is cut: it is above every range anyway."""
         text = self._values.get(name)
         if text is None:
             return None
@@ -352,7 +351,7 @@ def parameters_of(query: bytes) -> Parameters:
 
 
 def diff_of(parameters: Parameters) -> DiffIn:
-    """The same as a diff's body, as a query string."""
+    """A diff as a query string."""
     given = {name: parameters.natural(name) for name in ("from_seq", "limit", "wait_ms", "max_batch_bytes")}
     return DiffIn(
         **{name: value for name, value in given.items() if value is not None},
@@ -377,12 +376,12 @@ CURSOR_TEXT: Final = re.compile(r"[A-Za-z0-9_+/ -]+={0,2}", re.ASCII)
 
 
 def encode_cursor(after: str) -> str:
-    """The cursor of a list page that starts behind `after`."""
+    """The cursor of the list page that starts after the name `after`."""
     return urlsafe_b64encode(msgspec.json.encode({"after": after})).rstrip(b"=").decode()
 
 
 def decode_cursor(text: str) -> str:
-    """Both base64 alphabets are taken, with or without padding, a space standing for a plus (CV15)."""
+    """The name in a cursor. Both base64 alphabets are taken, with or without padding, and a space as a plus (CV15)."""
     try:
         after = _decode_cursor(_unpack(text)).get("after")
         if not isinstance(after, str):

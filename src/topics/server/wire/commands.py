@@ -1,6 +1,6 @@
 """What is said over a WebSocket: the commands of clients, decoded and checked, and the frames of the server as JSON.
 
-The counterpart of `wire` and `answers`; what HTTP has as well (writes, reads, matches) is decoded by the same code.
+The counterpart of `requests` and `replies`; what HTTP has as well (writes, reads, matches) is decoded by the same code.
 Must not know: sockets, the engine's state, who is calling. Rules: WS2-WS7, Appendix A.11.
 """
 
@@ -10,16 +10,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from topics.core.topic.pages import Projection
 from topics.core.topic.records import WriteIn, decode_json
 from topics.errors import InvalidRequest, TopicsError
-from topics.model import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX, TagMatch
-from topics.server.live.feeds import Template
 from topics.server.wire.replies import WatchedTopic, encode
-from topics.server.wire.requests import Match, Natural, WatchTopicIn, check_starts, nodes_of
+from topics.server.wire.requests import Match, Natural, WatchTopicIn, check_starts
 from topics.settings import Settings
 
-LIMIT_DEFAULT: Final = 1000
 NO_ID: Final = Raw()
 
 
@@ -80,7 +76,7 @@ _decode_any = msgspec.json.Decoder(Raw).decode
 
 
 def command_in(text: bytes) -> CommandIn:
-    """The part of a command that says what the rest is. All of the text is checked to be JSON."""
+    """The fields that every command has. The whole text is checked to be JSON."""
     try:
         return decode_json(_decode_command, text)  # type: ignore[no-any-return]
     except InvalidRequest:
@@ -116,20 +112,11 @@ def unsubscribe_in(text: bytes) -> list[str]:
     return list(dict.fromkeys(given.topics if isinstance(given.topics, list) else [str(given.topic)]))
 
 
-def template_of(given: SubscribeIn, settings: Settings) -> Template:
-    """How a subscription reads its topics."""
-    limit = min(given.limit or LIMIT_DEFAULT, settings.max_limit)
-    bytes_max = min(given.max_batch_bytes or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX)
-    match = None if given.filter is None else TagMatch.parse(given.filter, "filter")
-    projection = Projection(given.include_tags, given.include_meta, given.include_data)
-    return Template.of(limit, bytes_max, nodes_of(given.node), match, projection)
-
-
 # --- frames, as JSON
 
 
 def opened(op: bytes, request_id: Raw) -> bytes:
-    """The beginning of an answer, up to where its first field of its own stands."""
+    """The beginning of a frame, up to its first own field."""
     if not len(request_id):
         return b'{"op":"%b"' % op
     return b'{"op":"%b","request_id":%b' % (op, bytes(request_id))
@@ -140,7 +127,7 @@ def pong(request_id: Raw) -> bytes:
 
 
 def ack(request_id: Raw, answer: bytes) -> bytes:
-    """`answer` is that of a write over HTTP, whole."""
+    """`answer` is the whole answer to a write over HTTP."""
     return opened(b"ack", request_id) + b"," + answer[1:]
 
 

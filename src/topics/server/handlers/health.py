@@ -1,17 +1,20 @@
-"""Metrics, as Prometheus text or JSON (HM3-HM5). The names are contract.
+"""How the server is: health and readiness (HM1, HM2), metrics as Prometheus text or JSON (HM3-HM5).
 
-What is shown of topics is held at the gate like any read, and a key sees only the topics it may name (AU14).
+The names of metrics are contract. What is shown of topics waits for its gate like any read, and a key sees only the
+topics that it may name (AU14).
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from topics.engine.answers import RouterState, TopicState
+from topics import __version__
+from topics.engine.answers import InstanceCounters, LogCounters, RouterState, TopicState
 from topics.server.call import Call
 from topics.server.handlers.routers import may_see
+from topics.server.wire.replies import Health, Ready
 
 TOPICS_MAX: Final = 1000  # topics with series of their own
 ROUTERS_MAX: Final = 1000  # the same for routers
@@ -63,14 +66,25 @@ class Series(NamedTuple):
     samples: Sequence[tuple[str, int | float]]  # labels with their braces or nothing, value
 
 
+def health(call: Call) -> None:
+    call.answer(200, Health("ok", __version__, call.app.uptime_ms))
+
+
+def ready(call: Call) -> None:
+    if not call.app.is_serving:
+        raise call.app.unavailable()
+    call.answer(200, Ready("ready", True, call.app.engine.topic_count))
+
+
 async def metrics(call: Call) -> None:
     if _wants_json(call):
-        call.answer(200, _collect(call))
+        call.answer(200, _metrics(call, call.app.engine.counters()))
         return
     engine, key = call.app.engine, call.key
     states, has_more = await engine.topics_after("", TOPICS_MAX, key.may_name)
     routers, _ = await engine.routers_after("", ROUTERS_MAX, lambda router: may_see(key, router))
-    whole = _whole(_collect(call), call)
+    counters = engine.counters()
+    whole = _whole(_metrics(call, counters), counters.log)
     of_some = (*_of_topics(states, has_more), _of_routers(routers))
     text = "".join(line for series in (*whole, *of_some) for line in _lines(series))
     call.respond(200, text.encode(), (), TEXT)
@@ -81,57 +95,48 @@ def _wants_json(call: Call) -> bool:
     return any(choice.partition(b";")[0].strip() == b"application/json" for choice in accepted.split(b","))
 
 
-def _collect(call: Call) -> Metrics:
-    app, state, wal = call.app, call.app.engine.state, call.app.engine.wal
-    now = app.clock.now_ms()
-    classes = dict.fromkeys(CLASSES, 0)
-    queues = leases = 0
-    for topic in state.topics.values():
-        classes[topic.config.durability] += 1
-        if topic.config.type == "queue":
-            queues += 1
-            topic.queue.settle(now)
-            leases += len(topic.queue.leases)
+def _metrics(call: Call, counters: InstanceCounters) -> Metrics:
+    app = call.app
+    classes = {name: counters.topics_by_class.get(name, 0) for name in CLASSES}
     return Metrics(
-        topics=len(state.topics),
+        topics=counters.topics,
         topics_ephemeral=classes["ephemeral"],
         topics_memory=classes["memory"],
         topics_disk=classes["disk"],
         topics_fsync=classes["fsync"],
-        routers=len(state.routers),
-        records_live=state.records,
-        bytes_live=state.bytes,
-        queue_topics=queues,
-        queue_leases_in_flight=leases,
+        routers=counters.routers,
+        records_live=counters.records,
+        bytes_live=counters.bytes,
+        queue_topics=counters.queues,
+        queue_leases_in_flight=counters.leases,
         sse_connections=app.slots.streams,
         watch_sessions=app.slots.sessions,
         ready=app.is_serving,
         replay_progress=round(min(1.0, app.engine.replay_progress), 4),
-        uptime_ms=int((app.clock.monotonic() - app.started_at) * 1000),
-        wal=_wal(wal),
+        uptime_ms=app.uptime_ms,
+        wal=_wal(counters.log),
     )
 
 
-def _wal(wal: Any) -> WalMetrics:
-    counters = wal.counters
+def _wal(log: LogCounters) -> WalMetrics:
     return WalMetrics(
-        fsyncs=counters.fsyncs,
-        frames=counters.frames,
-        batches=counters.batches,
-        bytes_written=counters.bytes_written,
-        rotations=counters.rotations,
-        queue_depth=wal.queue_depth,
-        queue_depth_peak=counters.queue_depth_peak,
-        submit_full_total=counters.submit_full,
-        read_only=wal.is_read_only,
-        fsync_count=counters.fsyncs,
-        fsync_micros_total=counters.fsync_micros,
+        fsyncs=log.fsyncs,
+        frames=log.frames,
+        batches=log.batches,
+        bytes_written=log.bytes_written,
+        rotations=log.rotations,
+        queue_depth=log.queue_depth,
+        queue_depth_peak=log.queue_depth_peak,
+        submit_full_total=log.full_total,
+        read_only=log.is_read_only,
+        fsync_count=log.fsyncs,
+        fsync_micros_total=log.fsync_micros,
     )
 
 
-def _whole(m: Metrics, call: Call) -> Iterator[Series]:
+def _whole(m: Metrics, log: LogCounters) -> Iterator[Series]:
     """The series of the whole instance."""
-    wal, counters = m.wal, call.app.engine.wal.counters
+    wal = m.wal
     classes = (m.topics_ephemeral, m.topics_memory, m.topics_disk, m.topics_fsync)
     by_class = [(f'{{class="{name}"}}', count) for name, count in zip(CLASSES, classes, strict=True)]
     yield _gauge("topics_topics", "topics", m.topics)
@@ -155,10 +160,10 @@ def _whole(m: Metrics, call: Call) -> Iterator[Series]:
     yield _gauge("topics_wal_queue_depth_peak", "most frames that ever waited", wal.queue_depth_peak)
     yield _counter("topics_wal_submit_full_total", "times the ingest queue was full", wal.submit_full_total)
     yield _gauge("topics_wal_read_only", "1 if the log takes no more writes", int(wal.read_only))
-    bounds = [*map(str, counters.bounds_us), "+Inf"]
-    counts = accumulate(counters.fsync_buckets)
+    bounds = [*map(str, log.fsync_bounds_us), "+Inf"]
+    counts = accumulate(log.fsync_buckets)
     buckets = [(f'_bucket{{le="{bound}"}}', count) for bound, count in zip(bounds, counts, strict=True)]
-    totals = [("_sum", counters.fsync_micros), ("_count", counters.fsyncs)]
+    totals = [("_sum", log.fsync_micros), ("_count", log.fsyncs)]
     yield Series("topics_wal_fsync_latency_us", "histogram", "time of an fsync in microseconds", buckets + totals)
 
 

@@ -1,13 +1,13 @@
-"""Connections that are written to for as long as they last: when they fall silent, and when they do not read.
+"""Long-lived connections: heartbeats while they are silent, and clients that do not read.
 
 Owns the timer that all of them share (`Wheel`) and the handling of slow consumers (`Outlet`, SS19, SS26). Must not
 know: what is written, topics, HTTP.
 
-A slow consumer costs what its transport holds and nothing else: while it is blocked, nothing is made for it. Blocked
-for STALLED_MS it counts as stalled, which its first read afterwards is told of; blocked for TOO_SLOW_MS it is ended.
-Whoever takes bytes, however slowly, is not blocked.
+A slow consumer costs what its transport buffers and nothing else: while it is blocked, nothing is rendered for it.
+Blocked for STALLED_MS it counts as stalled, and its next read says so; blocked for TOO_SLOW_MS it is disconnected. A
+client that takes bytes, however slowly, is not blocked.
 
-All times are milliseconds of the clock that never steps.
+All times are milliseconds of the monotonic clock.
 
 Invariants: an outlet is in at most one slot of the wheel; there is no timer and no task per connection; the wheel
 runs only while it holds something.
@@ -19,20 +19,20 @@ from typing import Final
 
 from topics.clock import Clock
 
-log = logging.getLogger("topics.server")
+logger = logging.getLogger("topics.server")
 
 TICK_MS: Final = 250
-TURN: Final = 64  # outlets that are looked at in one turn of the loop
-LOOK_MS: Final = 1  # a blocked one is looked at with every tick
+TURN: Final = 64  # outlets checked in one turn of the loop
+LOOK_MS: Final = 1  # a blocked outlet is checked at every tick
 STALLED_MS: Final = 5000
 TOO_SLOW_MS: Final = 30_000
 NEVER: Final = 1 << 62
 
 
 class Outlet:
-    """One such connection. Subclasses say how it is written to."""
+    """One long-lived connection. Subclasses say how to write to it."""
 
-    __slots__ = ("blocked_at", "is_over", "is_stalled", "slot", "unsent_bytes", "wheel")
+    __slots__ = ("blocked_at", "is_over", "is_stalled", "sent_at", "slot", "unsent_bytes", "wheel")
 
     def __init__(self, wheel: "Wheel") -> None:
         self.wheel = wheel
@@ -41,6 +41,7 @@ class Outlet:
         self.unsent_bytes = 0  # as of `blocked_at`
         self.is_stalled = False  # it was blocked for STALLED_MS, and has not been written to since
         self.is_over = False
+        self.sent_at = 0  # when something was last sent, where silence is counted from that
 
     # --- what a subclass gives
 
@@ -55,17 +56,17 @@ class Outlet:
         raise NotImplementedError
 
     def beat(self, now: int) -> int:
-        """Do what silence asks for; when to look again, NEVER = not at all."""
+        """Break the silence if it is due; gives when to check again, NEVER = not at all."""
         raise NotImplementedError
 
     def too_slow(self) -> None:
-        """Try to say why, and end."""
+        """End the connection, and try to say why."""
         raise NotImplementedError
 
     # --- slow consumers
 
     def is_stuck(self) -> bool:
-        """Whether to write nothing for now. Call it before making something to write, and after writing."""
+        """Whether nothing should be written for now. Ask before rendering something, and after writing."""
         if not self.is_blocked:
             return False
         if self.blocked_at == NEVER:
@@ -74,13 +75,13 @@ class Outlet:
         return True
 
     def unblocked(self) -> bool:
-        """The transport takes more again. Whether the consumer had stalled."""
+        """The transport takes more again; gives whether the consumer had stalled."""
         was_stalled, self.is_stalled = self.is_stalled, False
         self.blocked_at = NEVER
         return was_stalled
 
     def check(self, now: int) -> int:
-        """For the wheel: what is due by now, and when to look again."""
+        """For the wheel: do what is due by now; gives when to check again."""
         if self.blocked_at == NEVER:
             return self.beat(now)
         if self.buffered < self.unsent_bytes:
@@ -94,10 +95,10 @@ class Outlet:
 
 
 class Wheel:
-    """Calls `check` of outlets at the times they asked for, in coarse ticks."""
+    """Calls `check` of each outlet at the time it asked for, in coarse ticks."""
 
     def __init__(self, clock: Clock, tick_ms: int = TICK_MS) -> None:
-        self._clock = clock
+        self.clock = clock
         self._tick_ms = tick_ms
         self._slots: dict[int, set[Outlet]] = {}  # by number of tick
         self._task: asyncio.Task[None] | None = None
@@ -105,11 +106,11 @@ class Wheel:
 
     @property
     def now(self) -> int:
-        """Milliseconds of the clock that never steps."""
-        return round(self._clock.monotonic() * 1000)
+        """Milliseconds of the monotonic clock."""
+        return round(self.clock.monotonic() * 1000)
 
     def add(self, outlet: Outlet, at: int) -> None:
-        """Look at `outlet` at this time, or earlier if it asked for that before."""
+        """Check `outlet` at this time, or earlier if it asked for an earlier one before."""
         if at == NEVER or outlet.is_over:
             return
         slot = max(1, -(-at // self._tick_ms))
@@ -137,13 +138,13 @@ class Wheel:
         self._stop = asyncio.get_running_loop().create_future()
         try:
             while self._slots:
-                await self._clock.wait(self._stop, self._tick_ms)
+                await self.clock.wait(self._stop, self._tick_ms)
                 await self._tick()
         finally:
             self._task = None
 
     async def _tick(self) -> None:
-        """Look at all whose time has come; after some of them the loop turns, for it may be the time of thousands."""
+        """Check all outlets that are due. There may be thousands, so the loop turns in between."""
         now = self.now
         due = sorted(number for number in self._slots if number <= now // self._tick_ms)
         for count, outlet in enumerate([outlet for number in due for outlet in self._slots.pop(number)], 1):
@@ -158,4 +159,4 @@ class Wheel:
         try:
             self.add(outlet, outlet.check(now))
         except Exception:
-            log.exception("a stream could not be looked after")
+            logger.exception("a stream could not be checked")

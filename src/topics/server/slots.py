@@ -1,7 +1,7 @@
-"""Slots: how many requests and streams may run at once, per key and in all.
+"""Slots: how many requests, streams and sessions there may be at once, per key and in all.
 
-Owns the counting of LM1 that belongs to no topic. Taking a slot either succeeds or raises Throttled; whoever took
-one gives it back, however the request or stream ends (LM5). Per-key caps exist only with auth.
+Owns the limits of LM1 that belong to no topic. Taking a slot either succeeds or raises Throttled; whoever took one
+gives it back, however the request or stream ends (LM5). Limits per key apply only with auth.
 """
 
 from topics.errors import Throttled
@@ -17,7 +17,7 @@ class Slots:
         self.sessions = 0  # watch sessions
 
     def check_request(self, key: Key) -> None:
-        """Refuse a request of a key that runs as many as it may."""
+        """Refuse a request if its key has as many running as it may have."""
         cap = self._settings.max_inflight_per_key
         if cap and key is not ANYONE and key.inflight >= cap:
             raise _full("max_inflight_per_key", cap, "requests of this key are running")

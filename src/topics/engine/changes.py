@@ -1,0 +1,105 @@
+"""Changes that callers wait for: topics created, configured and removed, records deleted.
+
+Each call decides a command, commits what was decided, and returns when that may be shown. Must not know: queues, and
+of routers only which ones a topic takes with it when it goes.
+"""
+
+import asyncio
+
+from topics.clock import Clock
+from topics.core import decide
+from topics.core.decide import Caps, Delete, DeleteTopic, PutTopic
+from topics.core.state import Topic
+from topics.core.topic.blocks import Blocks
+from topics.core.topic.config import ConfigIn
+from topics.engine.answers import DeleteResult
+from topics.engine.durability.checkpoint import SLICE_SECONDS
+from topics.engine.gate import Gates
+from topics.engine.ledger import Ledger
+from topics.errors import CommitFailed, EpochMismatch, InvalidRequest, TopicNotFound
+from topics.model import TagMatch, TopicConfig
+
+
+class Changes:
+    """What callers change in the topics of an instance, appends aside."""
+
+    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock, caps: Caps) -> None:
+        self._ledger = ledger
+        self._gates = gates
+        self._clock = clock
+        self._caps = caps
+
+    async def delete(
+        self, name: str, before_seq: int | None, match: TagMatch | None, epoch: int | None
+    ) -> DeleteResult:
+        """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later.
+
+        With an `epoch`, only those of this instance of the topic.
+        """
+        if before_seq is None and match is None:
+            raise InvalidRequest("a delete needs before_seq or match")
+        ledger = self._ledger
+        topic = ledger.current(name)
+        generation = ledger.wal.generation
+        blocks = await self._select(topic, match, before_seq) if match is not None and topic is not None else None
+        if generation != ledger.wal.generation:
+            raise CommitFailed("the disk failed meanwhile")
+        async with self._gates.refusing(name):
+            if topic is None or ledger.state.topics.get(name) is not topic:
+                raise TopicNotFound(name)
+            if epoch is not None and epoch != topic.epoch:
+                raise EpochMismatch(name, topic.epoch, epoch)
+        before = topic.log.count
+        decided = decide.delete(ledger.state, Delete(name, before_seq, blocks))
+        if decided:
+            ledger.commit(decided)
+        log = topic.log
+        result = DeleteResult(name, before - log.count, log.earliest, log.head, log.count, log.bytes)
+        await self._gates.wait_open(self._gates.of(topic))
+        return result
+
+    async def _select(self, topic: Topic, match: TagMatch, before_seq: int | None) -> Blocks:
+        """The seqs that a tag predicate selects now, found in slices of time."""
+        bound = topic.log.head + 1 if before_seq is None else min(before_seq, topic.log.head + 1)
+        selected: Blocks = {}
+        slice_end = self._clock.monotonic() + SLICE_SECONDS
+        for blocks in topic.log.matching(match, bound):
+            for number, mask in blocks.items():
+                selected[number] = selected.get(number, 0) | mask
+            if self._clock.monotonic() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = self._clock.monotonic() + SLICE_SECONDS
+        return selected
+
+    # --- topics
+
+    async def put_topic(self, name: str, config: ConfigIn) -> tuple[bool, TopicConfig]:
+        """Create a topic or replace its config. Gives whether it was created, and its config."""
+        ledger = self._ledger
+        topic = await ledger.when_unchanging(name)
+        is_new = topic is None
+        async with self._gates.refusing(name):
+            decided, resolved = decide.put_topic(ledger.state, PutTopic(name, config), self._clock.now_ms(), self._caps)
+        if decided:
+            await ledger.change(topic, decided)
+        await self._gates.wait_open(self._gates.of_name(name))
+        return is_new, resolved
+
+    async def remove_topic(self, name: str, *, if_empty: bool) -> list[tuple[str, str, str]] | None:
+        """Delete a topic with all it owns. Gives the routers that went with it; None: there was no topic."""
+        ledger = self._ledger
+        topic = await ledger.when_unchanging(name)
+        routers = [] if topic is None else self._routers_of(topic)
+        async with self._gates.refusing(name):
+            decided = decide.delete_topic(ledger.state, DeleteTopic(name, if_empty))
+        if decided:
+            await ledger.change(topic, decided)
+        await self._gates.wait_open(self._gates.of(None))
+        return routers if decided else None
+
+    def _routers_of(self, topic: Topic) -> list[tuple[str, str, str]]:
+        """Routers into or out of a topic, sorted: name, source, dest."""
+        state = self._ledger.state
+        by_id = state.by_id
+        touching = state.routers.of(topic.id)
+        return sorted((one.name, by_id[one.source].name, by_id[one.dest].name) for one in touching)

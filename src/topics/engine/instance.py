@@ -1,0 +1,322 @@
+"""One instance of topics: how the parts of the engine are put together, and all that can be done with it at once.
+
+    result, gate = instance.append_now(Append("orders", batch))
+    instance.when_open(gate, lambda failure: ...)       # the answer may leave now, or what keeps it from leaving
+
+The synchronous half of the engine: what the hot paths of the server talk to. A call here neither awaits nor blocks:
+it runs to its end in one turn of the event loop, and gives its result with the gate behind which that may be shown.
+Coroutines for whoever would rather wait are in engine.py. All state lives on one event loop, and there are no locks.
+
+Owns the parts, their start and their end. Must not know: HTTP, how a caller writes its arguments. Nobody outside the
+engine looks further in than this: what the server needs of queues, routers, log and state has a name here.
+"""
+
+from typing import Self
+
+from msgspec.structs import replace
+
+from topics.clock import Clock, SystemClock
+from topics.core import decide
+from topics.core.decide import Append, Caps
+from topics.core.state import State, Topic
+from topics.core.topic.config import effective_priority
+from topics.core.topic.pages import Cache, ColdPage, Projection
+from topics.core.topic.walk import Query
+from topics.engine.answers import InstanceCounters, LogCounters, WriteResult
+from topics.engine.changes import Changes
+from topics.engine.durability.store import Store
+from topics.engine.gate import Gate, Gates
+from topics.engine.ledger import Ledger
+from topics.engine.queues.claims import Claimer, Queues
+from topics.engine.queues.crews import Worker, Workers
+from topics.engine.queues.dead_letters import Moves
+from topics.engine.reads import Reading
+from topics.engine.routers.calls import Routing
+from topics.engine.routers.forwarder import Forwarder
+from topics.engine.upkeep import Upkeep
+from topics.errors import UnusableDirectory
+from topics.model import TopicConfig
+from topics.settings import Settings
+from topics.storage.disk import Disk, RealDisk
+from topics.storage.wal import Wal
+
+# The instance, and what its callers hand to it or get from it.
+__all__ = ["Append", "Claimer", "ColdPage", "Followed", "Gate", "Instance", "Projection", "Query", "Worker"]
+
+
+class Instance:
+    """A data directory, open once `start` has returned."""
+
+    def __init__(self, disk: Disk, settings: Settings, clock: Clock, *, background: bool = True) -> None:
+        self.settings = settings
+        self.clock = clock
+        self._disk = disk
+        self._has_background = background
+        self._is_started = False
+        self._is_deferring = False
+        self._caps = Caps(settings.max_topics, settings.max_total_bytes, settings.max_routers)
+        self._cache = Cache(settings.cache_bytes // 2)
+        self._ledger = ledger = Ledger(
+            Store(disk, clock, settings), clock, self._committed, self._changed, self._rebuilt
+        )
+        self._gates = gates = Gates(ledger)
+        self.wal: Wal = ledger.wal
+        self._upkeep = Upkeep(ledger, self._cache, clock, settings)
+        self._changes = Changes(ledger, gates, clock, self._caps)
+        self.forwarder = Forwarder(ledger, gates, clock, self._caps, disk.run, self._is_deferred)
+        self._routing = Routing(ledger, gates, self.forwarder, self._caps)
+        self._reading = Reading(ledger, gates, self.forwarder, clock, disk, self._cache)
+        moves = Moves(ledger, gates, clock, self._caps)
+        self.queues = Queues(ledger, gates, clock, moves, self._cache, self._reading.load, self.forwarder.carry)
+        self.workers = Workers(ledger, clock, self.queues, self._is_deferred)
+        # Calls that a part does as they are; they are described there.
+        self.read_now = self._reading.read_now
+        self.load = self._reading.load  # a coroutine: brings in what a ColdPage says is missing
+        self.cursor_before = self._reading.cursor_before
+        self.claim_now = self.queues.claim_now
+        self.ack_now = self.queues.ack
+        self.nack_now = self.queues.nack
+        self.extend_now = self.queues.extend
+        self.when_shown = self.queues.when_shown
+        self.add_worker = self.workers.join
+        self.resume_worker = self.workers.resume
+        self.remove_worker = self.workers.leave
+        self.is_open = gates.is_open
+        self.when_open = gates.when_open
+        self.listen = ledger.listen
+        self.unlisten = ledger.unlisten
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        settings: Settings | None = None,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        background: bool = True,
+    ) -> Self:
+        """An engine on the data directory `path`, created if absent; `start` recovers it.
+
+        `background=False` leaves checkpoints and syncs in the background to the caller.
+        """
+        return cls(disk or RealDisk(path), settings or Settings(), clock or SystemClock(), background=background)
+
+    # --- life
+
+    async def start(self) -> None:
+        """Lock the directory and recover. On a refusal nothing has changed."""
+        try:
+            self._disk.lock()
+            await self._ledger.start()
+        except BaseException as error:
+            self._disk.unlock()
+            self._disk.close()
+            if isinstance(error, OSError):
+                raise UnusableDirectory(f"{self._disk.path} cannot be used: {error}") from error
+            raise
+        self._is_started = True
+        self.forwarder.start()
+        if self._has_background:
+            self._upkeep.start()
+
+    async def close(self) -> None:
+        """Take a last checkpoint and let go of the directory."""
+        if not self._is_started:
+            return
+        self._is_started = False
+        try:
+            await self.workers.stop()
+            await self.forwarder.drain()
+            await self.forwarder.stop()
+            await self._upkeep.stop()
+        finally:
+            self._ledger.store.close()
+            self._disk.unlock()
+            self._disk.close()
+
+    async def checkpoint(self) -> None:
+        """Seal records, take a snapshot, trim the log. Waits for one that is under way."""
+        await self._upkeep.checkpoint()
+
+    async def tick(self) -> None:
+        """Do what is due in the background, for an engine opened without it."""
+        await self._upkeep.tick()
+
+    def _committed(self) -> None:
+        self._upkeep.committed()
+
+    def _changed(self, topic: Topic) -> None:
+        self.forwarder.changed(topic)
+
+    def _rebuilt(self) -> None:
+        """The log failed, and the state was rebuilt: its parts are others."""
+        self.forwarder.restart()
+        self._cache.clear()
+        self.queues.rebuilt()
+
+    # --- the whole
+
+    @property
+    def state(self) -> State:
+        """The state at the end of the log. For the engine itself, and for tests that look inside."""
+        return self._ledger.state
+
+    @property
+    def replay_progress(self) -> float:
+        """How much of the log is replayed: 0.0 to 1.0."""
+        return self._ledger.store.progress
+
+    @property
+    def fill(self) -> float:
+        """How full the way to the disk is: at 1.0 and above writes should wait."""
+        return self._upkeep.fill
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the log takes no more writes, after a failure that it could not get over."""
+        return self.wal.is_read_only
+
+    @property
+    def topic_count(self) -> int:
+        return len(self._ledger.state.topics)
+
+    def counters(self) -> InstanceCounters:
+        """What the metrics show of the whole: what there is now, and what the log has done since the start."""
+        state, now = self._ledger.state, self.clock.now_ms()
+        by_class: dict[str, int] = {}
+        queues = leases = 0
+        for topic in state.topics.values():
+            durability = topic.config.durability
+            by_class[durability] = by_class.get(durability, 0) + 1
+            if topic.is_queue:
+                queues += 1
+                topic.queue.settle(now)
+                leases += len(topic.queue.leases)
+        return InstanceCounters(
+            len(state.topics), by_class, len(state.routers), state.records, state.bytes, queues, leases, self._log()
+        )
+
+    def _log(self) -> LogCounters:
+        wal, counters = self.wal, self.wal.counters
+        return LogCounters(
+            frames=counters.frames,
+            batches=counters.batches,
+            bytes_written=counters.bytes_written,
+            rotations=counters.rotations,
+            fsyncs=counters.fsyncs,
+            fsync_micros=counters.fsync_micros,
+            fsync_bounds_us=tuple(counters.bounds_us),
+            fsync_buckets=tuple(counters.fsync_buckets),
+            queue_depth=wal.queue_depth,
+            queue_depth_peak=counters.queue_depth_peak,
+            full_total=counters.submit_full,
+            is_read_only=wal.is_read_only,
+        )
+
+    def count_full(self) -> None:
+        """A write had to wait because the server is at its limit; for the metrics."""
+        self.wal.counters.submit_full += 1
+
+    # --- pressure
+
+    def defer(self, is_deferring: bool) -> None:
+        """While the server is under pressure, routers and workers of topics of negative priority wait (PR5)."""
+        self._is_deferring = is_deferring
+        if not is_deferring:
+            self.forwarder.resume()
+        self.workers.wake_all()
+
+    def _is_deferred(self, topic: Topic) -> bool:
+        if not self._is_deferring:
+            return False
+        return effective_priority(topic.config, topic.last_read_ms, self.clock.now_ms()) < 0
+
+    # --- appends and gates
+
+    def append_now(self, command: Append) -> tuple[WriteResult, Gate]:
+        """Append a batch. The result holds, and may be shown, once the gate is open."""
+        ledger = self._ledger
+        state = ledger.state
+        topic = state.topics.get(command.topic)
+        if topic is not None and topic.config.ttl_ms:
+            ledger.current(command.topic)
+        bytes_max = self._caps.max_total_bytes
+        if bytes_max and state.bytes + sum(command.batch.sizes) > bytes_max:
+            for expiring in list(state.expiring.values()):
+                ledger.current(expiring.name)
+        decided, done = decide.append(state, command, self.clock.now_ms(), self._caps)
+        if decided:
+            ledger.commit(decided)
+            topic = topic or state.topics[command.topic]
+        result = WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
+        return result, self._gates.of(topic)
+
+    def gate(self, name: str | None) -> Gate:
+        """The gate for what was just seen of a topic, or of there being none: that alone if `name` is None."""
+        return self._gates.of_name(name)
+
+    def synced(self, gate: Gate) -> Gate:
+        """The gate that opens when all that `gate` asks to be written is synced."""
+        return replace(gate, synced_at=max(gate.synced_at, gate.written_at))
+
+    # --- single topics and routers
+
+    def config_of(self, name: str) -> TopicConfig | None:
+        """A topic's config; None: there is no such topic."""
+        topic = self._ledger.state.topics.get(name)
+        return None if topic is None else topic.config
+
+    def check_queue(self, name: str) -> None:
+        """Refuse a name that is not a queue's."""
+        self.queues.queue(name)
+
+    def router_ends(self, name: str) -> tuple[str, str] | None:
+        """The names of a router's source and dest; None: there is no such router."""
+        state = self._ledger.state
+        router = state.routers.by_name.get(name)
+        return None if router is None else (state.by_id[router.source].name, state.by_id[router.dest].name)
+
+    def follow(self, name: str) -> "Followed | None":
+        """A topic, for somebody who goes on looking at it; None: there is no such topic."""
+        topic = self._ledger.state.topics.get(name)
+        return None if topic is None else Followed(self._ledger, self.clock, topic)
+
+
+class Followed:
+    """One instance of a topic, as it is now, and as it last was once it is gone."""
+
+    __slots__ = ("_clock", "_ledger", "_topic", "id", "name")
+
+    def __init__(self, ledger: Ledger, clock: Clock, topic: Topic) -> None:
+        self.id = topic.id
+        self.name = topic.name
+        self._ledger = ledger
+        self._clock = clock
+        self._topic = topic
+
+    @property
+    def is_gone(self) -> bool:
+        return self.id not in self._ledger.state.by_id
+
+    def refresh(self) -> bool:
+        """Look at the topic as it is now. False: it is gone, and stays as it last was."""
+        topic = self._ledger.state.by_id.get(self.id)
+        if topic is None:
+            return False
+        self._topic = topic
+        return True
+
+    @property
+    def epoch(self) -> int:
+        return self._topic.epoch
+
+    @property
+    def head(self) -> int:
+        return self._topic.log.head
+
+    @property
+    def priority(self) -> int:
+        """The priority in use now (PR1)."""
+        topic = self._ledger.state.by_id.get(self.id, self._topic)
+        return effective_priority(topic.config, topic.last_read_ms, self._clock.now_ms())
