@@ -25,6 +25,7 @@ import uvloop
 from topics.errors import DirectoryLocked, UnusableDirectory
 from topics.storage.disk import LOCK_NAME, Disk, RealDisk
 from topics.testing.disk import MemoryDisk
+from topics.testing.patience import PATIENCE_S
 
 DISKS = ["memory", "process", "thread"]
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -86,7 +87,7 @@ def has_ended(pid: int) -> Callable[[], None]:
 
     def wait() -> None:
         try:
-            assert select.select([handle], [], [], 30)[0], f"process {pid} is still there"
+            assert select.select([handle], [], [], PATIENCE_S)[0], f"process {pid} is still there"
         finally:
             os.close(handle)
 

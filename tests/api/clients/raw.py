@@ -21,10 +21,10 @@ from h2.settings import Settings
 from topics.server.transport.exchange import Answer, App, Connections, Exchange, Limits, Request, Stream, error_answer
 from topics.server.transport.listener import Listener, Sniffer
 from topics.testing.clock import ManualClock
+from topics.testing.patience import PATIENCE_S
 
 P = ParamSpec("P")
 
-PATIENCE_S = 20.0  # a test that takes longer hangs
 UNAUTHORIZED = error_answer(401, "unauthorized", "no key")
 
 
