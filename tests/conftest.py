@@ -43,6 +43,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.getoption("--quick") and marker_of(collection_path) in LEFT_OUT_OF_QUICK else None
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Workers must agree on every id, and bytes may have the time of day in them (gzip) or chance (a mask)."""
+    return argname if isinstance(val, bytes) and not val.decode("latin-1").isprintable() else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if (marker := marker_of(item.path)) is not None:
