@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    assert [place for place in MARKERS if not (TESTS / place).exists()] == [], "these places are gone"
     settings.load_profile(effort.QUICK if config.getoption("--quick") else effort.USUAL)
 
 
@@ -64,6 +65,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
 @cache
 def marker_of(path: Path) -> str | None:
     """The marker of all tests in this file or directory."""
@@ -74,5 +79,4 @@ def marker_of(path: Path) -> str | None:
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
     """Python waits for all its threads at the end: if that takes too long, show them and leave with an error."""
-    gc.unfreeze()
     faulthandler.dump_traceback_later(PATIENCE_S, exit=True, file=sys.__stderr__)

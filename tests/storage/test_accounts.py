@@ -93,6 +93,7 @@ async def test_the_accounts_of_a_directory_are_those_of_its_engine(
         assert result.faults == [] and found(result) == counted(engine)
 
 
+@pytest.mark.slow
 async def test_a_check_beside_a_busy_engine_finds_nothing_wrong(tmp_path: Path) -> None:
     """Checkpoints set marks, replace segments and remove logs under it."""
     results: list[Check] = []
