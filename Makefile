@@ -13,7 +13,7 @@ BENCH := $(MAKE) --no-print-directory VENV=.venv-bench PYTHON=$(BENCH_PYTHON)
 # Processes of a test run. Tests of Spark have one for themselves, one after the other: each may start a JVM.
 WORKERS ?= auto
 PYTEST = $(BIN)/python -m pytest -q --durations=15
-PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist worksteal
+PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Both runs are made, whatever becomes of the first.
 both = $(PARALLEL) --ignore tests/spark $(1); rest=$$?; $(PYTEST) tests/spark $(1) && exit $$rest
 PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server beanstalkd postgresql
