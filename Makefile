@@ -10,10 +10,19 @@ SPARK := $(VENV)/.ready-spark
 BENCH_PYTHON ?= $(or $(shell /usr/bin/python3 -c 'import sys; sys.version_info < (3, 11) or print(sys.executable)' \
     2>/dev/null),$(PYTHON))
 BENCH := $(MAKE) --no-print-directory VENV=.venv-bench PYTHON=$(BENCH_PYTHON)
+# Processes of a test run. Tests of Spark have one for themselves, one after the other: each may start a JVM.
+WORKERS ?= auto
+PYTEST = $(BIN)/python -m pytest -q --durations=15
+PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Both runs are made, whatever becomes of the first.
+both = $(PARALLEL) --ignore tests/spark $(1); rest=$$?; $(PYTEST) tests/spark $(1) && exit $$rest
 PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server beanstalkd postgresql
 
+# Compiled tests are kept: to compile them anew takes as long as to run a third of the quick ones.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full check format browser bench bench-spark bench-run bench-peers demo lock clean
+.PHONY: help setup run quick test test-full check format browser bench bench-spark bench-run bench-peers demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,11 +32,16 @@ setup: $(READY) ## create .venv and install the locked packages and this project
 run: $(READY) ## start the server on 127.0.0.1:4000, data in ./topics-data
 	$(BIN)/topics serve
 
+quick: $(READY) ## lint, and in a minute the tests that need neither Spark nor a browser nor server processes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(PARALLEL) --quick
+
 test: $(READY) $(SPARK) browser ## run the tests, without the slow sweeps
-	$(BIN)/python -m pytest -q -m "not full"
+	$(call both,-m "not full")
 
 test-full: $(READY) $(SPARK) browser ## run all tests
-	$(BIN)/python -m pytest -q
+	$(call both)
 
 browser: ## install Chromium from Debian for the browser test, if there is none
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0; } || { echo \

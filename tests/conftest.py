@@ -1,11 +1,79 @@
-"""A run ends, whatever a test has left behind."""
+"""What holds for every test: its markers, how hard a run tries, and that a run ends, whatever a test has left behind.
+
+Markers follow from the place of a test, see `MARKERS`; a test elsewhere that needs one has it written above it.
+"""
 
 import faulthandler
+import gc
 import sys
+from functools import cache
+from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-PATIENCE_S = 60.0
+from tests import effort
+from topics.testing.patience import PATIENCE_S
+
+TESTS = Path(__file__).parent
+# Place → the marker of all tests below it; the longest one that fits counts.
+MARKERS = {
+    "spark": "spark",
+    "live": "process",
+    "live/test_browser.py": "browser",
+    "test_docs.py": "process",
+}
+LEFT_OUT_OF_QUICK = {"spark", "browser", "process", "slow", "full"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help=f"no tests marked {', '.join(sorted(LEFT_OUT_OF_QUICK))}; the others that sample try a fifth",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    assert [place for place in MARKERS if not (TESTS / place).exists()] == [], "these places are gone"
+    settings.load_profile(effort.QUICK if config.getoption("--quick") else effort.USUAL)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The quick run does not even import what it leaves out: Spark need not be installed."""
+    return True if config.getoption("--quick") and marker_of(collection_path) in LEFT_OUT_OF_QUICK else None
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Workers must agree on every id, and bytes may have the time of day in them (gzip) or chance (a mask)."""
+    return argname if isinstance(val, bytes) and not val.decode("latin-1").isprintable() else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if (marker := marker_of(item.path)) is not None:
+            item.add_marker(marker)
+    if config.getoption("--quick"):
+        left_out = {item for item in items if any(mark.name in LEFT_OUT_OF_QUICK for mark in item.iter_markers())}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end, and is a million objects: the collector need not look again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
+@cache
+def marker_of(path: Path) -> str | None:
+    """The marker of all tests in this file or directory."""
+    places = [place for place in MARKERS if path.is_relative_to(TESTS / place)]
+    return MARKERS[max(places, key=len)] if places else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,6 +12,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ def named_ids(source: str) -> Iterator[str]:
             yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
 
 
+@cache
 def ids_named_by_tests() -> dict[str, list[str]]:
     """Id → the test files that name it."""
     named: dict[str, list[str]] = {}

@@ -25,6 +25,7 @@ from topics.engine import upkeep
 from topics.engine.durability import catalogue, checkpoint
 from topics.settings import Settings
 from topics.storage import snapshots, wal
+from topics.testing.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -114,7 +115,7 @@ def test_the_python_of_a_page_does_what_the_page_says(page: Path, blocks: list[B
         script.write_text(code)
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
         run = subprocess.run(
-            [sys.executable, str(script)], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60
+            [sys.executable, str(script)], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=PATIENCE_S
         )
         assert run.returncode == 0, run.stderr
         assert run.stdout.splitlines() == re.findall(r"# → (.*)$", code, re.MULTILINE)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.transcript import Client
+from tests.api.clients.transcript import Client
 from topics.settings import Settings
 from topics.testing.server import ServerThread
 

@@ -19,9 +19,9 @@ from topics.server.live.pressure import Pressure
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty, MemoryDisk
+from topics.testing.patience import PATIENCE_S
 
 TEMPLATE = Template.of(256, 1 << 20)
-HANG_SECONDS = 60
 STRONG = Template.of(256, 1 << 20, is_strong=True)
 
 
@@ -338,7 +338,7 @@ async def test_records_in_segments_are_brought_in_and_delivered() -> None:
             await b.engine.append("t", data(*[[n, "x" * 800]] * 100))
         await b.engine.checkpoint()
         readers = [b.follow("t"), b.follow("t", cursor=1500), b.follow("t", template=STRONG)]
-        async with asyncio.timeout(HANG_SECONDS):
+        async with asyncio.timeout(PATIENCE_S):
             while not all(reader.frames and reader.frames[-1] == "caught up" for reader in readers):
                 await turns(1)
         for reader, first in zip(readers, (1, 1501, 1), strict=True):
@@ -349,7 +349,7 @@ async def test_readers_who_are_far_behind_are_carried_along_together() -> None:
     """SS21: with a cache of one page, each page is loaded about once for all of them, and not once for each."""
     disk = CountingDisk()
     pages, rows = 8, 1024
-    async with bench(disk, cache_bytes=1 << 20) as b, asyncio.timeout(HANG_SECONDS):
+    async with bench(disk, cache_bytes=1 << 20) as b, asyncio.timeout(PATIENCE_S):
         for n in range(pages * rows // 256):
             await b.engine.append("t", data(*[[n, "x" * 800]] * 256))
         await b.engine.checkpoint()

@@ -18,7 +18,7 @@ from h2.events import (
 )
 from h2.settings import SettingCodes
 
-from tests.api.rawclient import Http2Client, MemoryTransport, RawClient, ScriptedApp, on_loop, speaks, until
+from tests.api.clients.raw import Http2Client, MemoryTransport, RawClient, ScriptedApp, on_loop, speaks, until
 from topics.server.transport.exchange import Exchange, Limits, Stream
 from topics.server.transport.http2 import Http2
 from topics.server.transport.http2_reader import FrameWatch
@@ -525,6 +525,7 @@ async def test_a_client_that_says_goodbye_gets_what_it_asked_for() -> None:
         app.held[b"/hold"].respond(200, b'"held"')
         assert (await client.reply(held)).body == b'"held"'
         await client.read_to_end()
+        client.raw.close()  # else the server waits for it
         await until(lambda: listener.open_count == 0)
 
 

@@ -14,7 +14,8 @@ from h2.connection import H2Connection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.api.rawclient import MemoryTransport, RawClient, ScriptedApp, chunked, get, on_loop, post, request, until
+from tests.api.clients.raw import MemoryTransport, RawClient, ScriptedApp, chunked, get, on_loop, post, request, until
+from tests.effort import tries
 from topics.server.transport.exchange import Exchange, Limits
 from topics.server.transport.listener import serve
 
@@ -129,7 +130,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL", "topics.server")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=tries(300))
 @given(st.data(), st.lists(plain_requests, min_size=1, max_size=6), st.integers())
 def test_well_formed_requests_are_answered_alike_however_they_are_cut_and_held(
     data: st.DataObject, requests: list[bytes], seed: int
@@ -138,7 +139,7 @@ def test_well_formed_requests_are_answered_alike_however_they_are_cut_and_held(
     assert without_continue(replay(data.draw(cut(whole)), seed).written) == without_continue(replay([whole]).written)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=tries(300))
 @given(st.data(), mutated(st.lists(plain_requests, min_size=1, max_size=4).map(b"".join)))
 def test_mutated_requests_are_answered_alike_however_they_are_cut(data: st.DataObject, whole: bytes) -> None:
     once, cut_up = replay([whole]), replay(data.draw(cut(whole)))
@@ -147,7 +148,7 @@ def test_mutated_requests_are_answered_alike_however_they_are_cut(data: st.DataO
     assert b"500" not in statuses or any(path in whole for path in (b"/boom", b"/inject", b"/upgrade"))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=tries(300))
 @given(st.data(), garbage)
 def test_garbage_is_survived(data: st.DataObject, whole: bytes) -> None:
     replay(data.draw(cut(whole)))
@@ -167,13 +168,13 @@ def http2_conversation(steps: list[tuple[str, bytes]]) -> bytes:
 conversations = st.lists(st.tuples(paths, bodies), min_size=1, max_size=6).map(http2_conversation)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=tries(200))
 @given(st.data(), mutated(conversations), st.integers())
 def test_mutated_frames_are_survived(data: st.DataObject, whole: bytes, seed: int) -> None:
     replay(data.draw(cut(whole)), seed)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=tries(100))
 @given(st.data(), conversations, garbage)
 def test_garbage_after_frames_is_survived(data: st.DataObject, whole: bytes, rest: bytes) -> None:
     replay(data.draw(cut(whole + rest)))

@@ -14,8 +14,9 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
+from tests.api.clients.transcript import Client
 from tests.api.conftest import Start
-from tests.api.transcript import Client
+from tests.effort import tries
 from topics import __version__
 from topics.testing.clock import ManualClock
 from topics.testing.server import ServerThread
@@ -40,7 +41,7 @@ CONFIG_FIELDS = {
     *("auto_create", "idempotency_window_ms", "dedupe_node", "lease_ms", "claim_jitter_ms", "max_deliveries"),
     *("dead_letter", "leases_durable"),
 }
-EXAMPLES = 30  # requests per operation and mode
+EXAMPLES = tries(30)  # requests per operation and mode
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +175,6 @@ def test_generated_requests_get_only_answers_that_the_document_allows(
         max_examples=EXAMPLES,
         derandomize=True,
         database=None,
-        deadline=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

@@ -1,16 +1,16 @@
-"""Queues: claim, ack, nack, extend, dead letters, counters."""
+"""Queues: claim, ack, nack, extend, removal, and who holds what."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.api.clients.transcript import PERFORMANCE, Client, ok, refused, tight
+from tests.api.clients.worker import CLAIM_PERFORMANCE, Worker, jobs
 from tests.api.conftest import Start
-from tests.api.transcript import DELETE_PERFORMANCE, PERFORMANCE, Client, ok, refused, tight
 from topics.testing.disk import Faulty, MemoryDisk
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
-CLAIM_PERFORMANCE = ["server_total_ms", "throttle_wait_ms"]
 CALLS = ("claim", "ack", "nack", "extend")
 BODIES: dict[str, dict[str, Any]] = {
     "claim": {"node": "w"},
@@ -20,47 +20,10 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-class Worker:
-    """A node that works for one queue."""
-
-    def __init__(self, api: Client, topic: str, node: str = "w") -> None:
-        self.api, self.topic, self.node = api, topic, node
-
-    def _call(self, name: str, performance: list[str], **fields: Any) -> dict[str, Any]:
-        reply = self.api.post(f"/v0/topics/{self.topic}/{name}", {"node": self.node} | fields)
-        return ok(reply, 200, performance)
-
-    def claim(self, max: int = 1, **fields: Any) -> dict[str, Any]:
-        return self._call("claim", CLAIM_PERFORMANCE, max=max, **fields)
-
-    def seqs(self, max: int = 1, **fields: Any) -> list[int]:
-        return [job["$seq"] for job in self.claim(max, **fields)["claimed"]]
-
-    def ack(self, *seqs: int, **fields: Any) -> dict[str, Any]:
-        return self._call("ack", DELETE_PERFORMANCE, seqs=seqs, **fields)
-
-    def nack(self, *seqs: int, **fields: Any) -> dict[str, Any]:
-        return self._call("nack", PERFORMANCE, seqs=seqs, **fields)
-
-    def extend(self, *seqs: int, lease_ms: int = 1000, **fields: Any) -> dict[str, Any]:
-        return self._call("extend", PERFORMANCE, seqs=seqs, lease_ms=lease_ms, **fields)
-
-    def counts(self) -> tuple[int, int, int]:
-        """Ready, in flight, delayed; they add up to what is live."""
-        state = self.api.state(self.topic)
-        queue = state["queue"]
-        assert queue["ready"] + queue["in_flight"] + queue["delayed"] == state["count"]
-        return queue["ready"], queue["in_flight"], queue["delayed"]
-
-
 @pytest.fixture
 def worker(api: Client, topic: str) -> Worker:
     api.create(topic, type="queue", lease_ms=1000)
     return Worker(api, topic)
-
-
-def jobs(worker: Worker, count: int) -> None:
-    worker.api.write(worker.topic, *range(1, count + 1))
 
 
 # --- refusals
@@ -376,7 +339,7 @@ def test_an_ack_on_an_fsync_queue_waits_for_its_sync(start: Start, topic: str) -
         connection.socket.setblocking(False)
         with pytest.raises(BlockingIOError):
             connection.socket.recv(1)
-        connection.socket.settimeout(20)
+        connection.socket.settimeout(PATIENCE_S)
         server.run(lambda: server.clock.advance(3))
         server.run(disk.release_syncs)
         reply = connection.reply()
@@ -490,169 +453,6 @@ def test_a_deleted_queue_takes_its_leases_along(api: Client, topic: str, worker:
     assert worker.claim(2)["claimed"][0]["deliveries"] == 1
 
 
-# --- dead letters
-
-
-def dead_letters(api: Client, topic: str) -> list[dict[str, Any]]:
-    return [
-        {name: value for name, value in record.items() if not name.endswith(("seq", "ts"))}
-        for record in api.diff(topic, include_tags=True)["records"]
-    ]
-
-
-@pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
-@pytest.mark.parametrize("dead", [None, "ephemeral", "disk", "fsync"])
-def test_a_job_delivered_too_often_goes_to_the_dead_letter_topic(
-    api: Client, topic: str, durability: str, dead: str | None
-) -> None:
-    """QU14, QU15, QU16, DU6: whatever the classes of the two, and if the second is absent, too."""
-    dead_letter = f"{topic}.dead"
-    if dead is not None:
-        api.create(dead_letter, durability=dead)
-    api.create(topic, type="queue", durability=durability, max_deliveries=2, dead_letter=dead_letter)
-    api.write_records(topic, {"data": [1], "tag": "t", "node": "n", "meta": {"a": 1.0}}, {"data": 2})
-    worker = Worker(api, topic)
-    for deliveries in (1, 2):
-        claimed = worker.claim(2)["claimed"]
-        assert [job["deliveries"] for job in claimed] == [deliveries] * 2
-        worker.nack(1, 2)
-    assert worker.claim(5) == {"topic": topic, "claimed": [], "count": 0, "ready": 0}
-    state = api.state(topic)
-    assert (state["count"], state["queue"]) == (
-        0,
-        {"ready": 0, "in_flight": 0, "dead_lettered": 2, "delayed": 0},
-    )
-    stamp = {"$dead_letter_from": topic, "$dead_letter_deliveries": "2"}
-    assert dead_letters(api, dead_letter) == [
-        {"data": [1], "$tag": "t", "$node": "n", "meta": {"a": 1.0, **stamp, "$dead_letter_src_seq": "1"}},
-        {"data": 2, "meta": {**stamp, "$dead_letter_src_seq": "2"}},
-    ]
-    assert api.diff(topic)["tombstone"] is None
-    assert api.state(dead_letter)["config"]["durability"] == dead or (dead is None and "disk")
-
-
-@pytest.mark.parametrize("config", [{"max_deliveries": 1}, {"dead_letter": "elsewhere"}], ids=str)
-def test_without_a_limit_or_a_topic_for_it_jobs_are_delivered_for_ever(
-    api: Client, topic: str, config: dict[str, Any]
-) -> None:
-    """QU14"""
-    api.create(topic, type="queue", **config)
-    worker = Worker(api, topic)
-    jobs(worker, 1)
-    for deliveries in range(1, 6):
-        assert worker.claim()["claimed"][0]["deliveries"] == deliveries
-        worker.nack(1)
-
-
-def test_a_pass_moves_only_jobs_that_it_comes_across(api: Client, topic: str) -> None:
-    """QU14: a job that would not be handed out is not moved."""
-    api.create(topic, type="queue", max_deliveries=1, dead_letter=f"{topic}.dead")
-    worker = Worker(api, topic)
-    jobs(worker, 3)
-    worker.claim(2)
-    ok(api.put(f"/v0/topics/{topic}", {"max_deliveries": 2, "dead_letter": f"{topic}.dead"}), 200)
-    worker.nack(2)
-    worker.claim(1)
-    worker.nack(1, 2)
-    assert worker.seqs(1) == [1]
-    assert api.state(topic)["queue"]["dead_lettered"] == 0
-    assert worker.seqs(1) == [3]
-    assert api.state(topic)["queue"]["dead_lettered"] == 1
-
-
-def test_a_raised_limit_frees_jobs_that_were_exhausted(api: Client, topic: str) -> None:
-    """QU14, TP5"""
-    dead = f"{topic}.dead"
-    api.create(dead, discard="reject", cap_records=1)
-    api.write(dead, 0)
-    api.create(topic, type="queue", max_deliveries=1, dead_letter=dead)
-    worker = Worker(api, topic)
-    jobs(worker, 1)
-    worker.claim()
-    worker.nack(1)
-    assert (worker.seqs(), worker.counts()) == ([], (1, 0, 0))
-    ok(api.put(f"/v0/topics/{topic}", {"max_deliveries": 2, "dead_letter": dead}), 200)
-    assert worker.claim()["claimed"][0]["deliveries"] == 2
-
-
-def full(api: Client, dead: str) -> Callable[[], Any]:
-    """A dead-letter topic without room; the call makes some."""
-    api.create(dead, discard="reject", cap_records=1)
-    api.write(dead, 0)
-    return lambda: api.post(f"/v0/topics/{dead}/delete", {"before_seq": 99})
-
-
-def narrow(api: Client, dead: str) -> Callable[[], Any]:
-    api.create(dead, cap_bytes=8)
-    return lambda: api.put(f"/v0/topics/{dead}", {"cap_bytes": 1000})
-
-
-@pytest.mark.parametrize("refusing", [full, narrow])
-@pytest.mark.parametrize("durability", ["ephemeral", "disk"])
-def test_a_job_that_cannot_be_dead_lettered_is_given_to_nobody_and_tried_again(
-    api: Client, topic: str, refusing: Callable[[Client, str], Callable[[], Any]], durability: str
-) -> None:
-    """QU15"""
-    dead = f"{topic}.dead"
-    make_room = refusing(api, dead)
-    api.create(topic, type="queue", durability=durability, max_deliveries=1, dead_letter=dead)
-    worker = Worker(api, topic)
-    jobs(worker, 2)
-    worker.claim(1)
-    worker.nack(1)
-    assert worker.seqs(1) == [2]
-    assert (worker.seqs(5), worker.counts()) == ([], (1, 1, 0))
-    make_room()
-    assert (worker.seqs(5), worker.counts()) == ([], (0, 1, 0))
-    assert [letter["data"] for letter in dead_letters(api, dead)] == [1]
-
-
-def test_a_dead_letter_topic_counts_against_max_topics(start: Start) -> None:
-    """QU15, LM1"""
-    api = Client(start(max_topics=1).address)
-    api.create("q", type="queue", max_deliveries=1, dead_letter="dead")
-    worker = Worker(api, "q")
-    jobs(worker, 1)
-    worker.claim()
-    worker.nack(1)
-    assert (worker.seqs(), worker.counts()) == ([], (1, 0, 0))
-    refused(api.get("/v0/topics/dead"), 404, "topic_not_found")
-
-
-def test_a_dead_letter_may_be_a_job_of_another_queue(api: Client, topic: str) -> None:
-    """QU14: and what it says of where it came from is replaced there."""
-    names = [topic, f"{topic}.2", f"{topic}.3"]
-    for name, dead in zip(names, [*names[1:], None], strict=True):
-        api.create(name, type="queue", max_deliveries=1, dead_letter=dead)
-    api.write_records(topic, {"data": 1, "meta": {"a": 1, "a2": 2}})
-    for name in names[:2]:
-        worker = Worker(api, name)
-        worker.claim()
-        worker.nack(1)
-        worker.claim()
-    meta = Worker(api, names[2]).claim()["claimed"][0]["meta"]
-    assert meta == {
-        "a": 1,
-        "a2": 2,
-        "$dead_letter_from": names[1],
-        "$dead_letter_deliveries": "1",
-        "$dead_letter_src_seq": "1",
-    }
-
-
-def test_meta_of_a_dead_letter_may_pass_the_limits_of_a_write(start: Start) -> None:
-    """QU14"""
-    api = Client(start(max_meta_bytes=20).address)
-    api.create("q", type="queue", max_deliveries=1, dead_letter="dead")
-    meta = {f"{key}": 1 for key in range(3)}
-    api.write_records("q", {"data": 1, "meta": meta})
-    worker = Worker(api, "q")
-    worker.claim()
-    worker.nack(1)
-    worker.claim()
-    assert dead_letters(api, "dead")[0]["meta"].items() > meta.items()
-
-
 # --- failures of the log
 
 
@@ -672,3 +472,46 @@ def test_a_failing_ack_leaves_its_jobs_claimable(start: Start, topic: str, lease
     assert worker.ack(1, 2)["skipped"] == [1, 2]
     assert Worker(api, topic, "other").seqs(5) == [1, 2]
     assert worker.ack(3)["acked"] == 1
+
+
+# --- who holds what
+
+
+def test_leases_are_listed_in_pages_without_their_ids(server: ServerThread, api: Client, topic: str) -> None:
+    """CV15: an addition; the id of a lease is its holder's alone."""
+    api.create(topic, type="queue", lease_ms=5000)
+    jobs(Worker(api, topic), 9)
+    Worker(api, topic, "a").claim(3)
+    b = Worker(api, topic, "b")
+    b.claim(4)
+    b.nack(5)
+    b.claim(1)
+    b.ack(6)
+    deadline = server.clock.now_ms() + 5000
+    path = f"/v0/topics/{topic}/leases"
+    seen: list[dict[str, Any]] = []
+    cursor = ""
+    while True:
+        page = ok(api.get(f"{path}?page_size=2{cursor}"), 200, PERFORMANCE)
+        assert page["topic"] == topic and 0 < len(page["leases"]) <= 2
+        seen += page["leases"]
+        if "next_cursor" not in page:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    nodes = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 7: "b"}
+    assert seen == [
+        {"$seq": seq, "node": node, "deadline": deadline, "deliveries": 2 if seq == 5 else 1}
+        for seq, node in nodes.items()
+    ]
+
+
+def test_a_list_of_leases_is_refused_like_any_queue_call(api: Client, topic: str) -> None:
+    """QU1, CV15"""
+    path = f"/v0/topics/{topic}/leases"
+    refused(api.get(path), 404, "topic_not_found", {"topic": topic})
+    api.write(topic, 1)
+    refused(api.get(path), 409, "not_a_queue", {"topic": topic})
+    api.create(f"{topic}-q", type="queue")
+    assert ok(api.get(f"/v0/topics/{topic}-q/leases"))["leases"] == []
+    for cursor in ("%", "eyJhZnRlciI6IngifQ"):
+        refused(api.get(f"/v0/topics/{topic}-q/leases?cursor={cursor}"), 400, "invalid_request", None)

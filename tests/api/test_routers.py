@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.api.clients.transcript import Client, ok, refused
 from tests.api.conftest import Start
-from tests.api.transcript import Client, ok, refused
 from topics.testing.disk import MemoryDisk
 
 DEFAULTS = {

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import topics
+from tests.api.clients.transcript import Client
+from tests.api.clients.websocket import open_socket
 from tests.api.conftest import Start
-from tests.api.socketclient import open_socket
-from tests.api.transcript import Client
 from topics.testing.server import ServerThread
 
 REQUESTS = 600  # of one connection: more than are parsed, held or awaited at a time

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.api.clients.events import EVENTS, connect, encoded, encoded_map, follow, open_stream, watch
+from tests.api.clients.transcript import Client, ok, refused
 from tests.api.conftest import Start
-from tests.api.eventclient import EVENTS, connect, encoded, encoded_map, follow, open_stream, watch
-from tests.api.transcript import Client, ok, refused
 from topics.testing.server import ServerThread
 
 

@@ -12,11 +12,12 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, StreamEnded
 
+from tests.api.clients.events import EVENTS, Event, Stream, connect, follow, open_stream, parsed, watch
+from tests.api.clients.transcript import Client
 from tests.api.conftest import Start
-from tests.api.eventclient import EVENTS, Event, Stream, connect, follow, open_stream, parsed, watch
-from tests.api.transcript import PATIENCE_S, Client
 from topics.server.live.feeds import Reader
 from topics.server.live.outlet import NEVER
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 PAYLOAD = "x" * 60_000  # of one record

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Start
-from tests.api.eventclient import (
+from tests.api.clients.events import (
     EVENTS,
     connect,
     decoded,
@@ -16,7 +15,8 @@ from tests.api.eventclient import (
     open_stream,
     watch,
 )
-from tests.api.transcript import Client, ok, tight
+from tests.api.clients.transcript import Client, ok, tight
+from tests.api.conftest import Start
 from topics.testing.server import ServerThread
 
 ODD = '{"b":1.0,"a":12345678901234567890,"b":1e400}'

@@ -15,8 +15,8 @@ from h2.events import ResponseReceived
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.api.conftest import Start
-from tests.api.socketclient import (
+from tests.api.clients.transcript import Client, Connection, refused, request_bytes
+from tests.api.clients.websocket import (
     ACCEPT,
     BINARY,
     CLOSE,
@@ -33,8 +33,9 @@ from tests.api.socketclient import (
     open_socket,
     text,
 )
-from tests.api.transcript import Client, Connection, refused, request_bytes
+from tests.api.conftest import Start
 from topics.server.transport.websocket import BrokenOff, FrameReader
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 ORIGIN = "https://app.example"
@@ -341,6 +342,7 @@ def test_a_violation_of_the_protocol_closes_with_1002(server: ServerThread, api:
         client_frame(TEXT, b'"\xed\xa0\x80"'),
         client_frame(CLOSE, b"\x03\xe8\xff"),
     ],
+    ids=["a wrong byte", "a character that ends early", "over two frames", "half a surrogate pair", "a reason"],
 )
 def test_text_that_is_not_utf8_closes_with_1007(api: Client, frames: bytes) -> None:
     """WS8, CV21"""
@@ -463,7 +465,7 @@ def test_the_websockets_library_gets_along_with_it(server: ServerThread, topic: 
         assert '"op":"caught_up"' in str(ws.recv())
         ws.send(iter(['{"op":', '"ping"}']))
         assert ws.recv() == '{"op":"pong"}'
-        assert ws.ping().wait(20)
+        assert ws.ping().wait(PATIENCE_S)
     assert ws.protocol.close_code == 1000
 
 
@@ -483,7 +485,7 @@ def read_all(reader: FrameReader, pieces: list[bytes]) -> list[tuple[int, bytes]
     st.lists(st.tuples(st.sampled_from([TEXT, BINARY, PING, PONG]), st.text(max_size=400)), max_size=8),
     st.randoms(use_true_random=False),
 )
-@settings(deadline=None, derandomize=True, database=None)
+@settings(derandomize=True, database=None)
 def test_messages_survive_any_fragments_and_any_cuts(messages: list[tuple[int, str]], choice: random.Random) -> None:
     """WS2"""
     stream, expected = b"", []
@@ -505,7 +507,7 @@ def test_messages_survive_any_fragments_and_any_cuts(messages: list[tuple[int, s
 
 
 @given(st.binary(max_size=300), st.randoms(use_true_random=False))
-@settings(deadline=None, derandomize=True, database=None)
+@settings(derandomize=True, database=None)
 def test_the_frame_reader_follows_or_breaks_off_and_never_holds_too_much(noise: bytes, choice: random.Random) -> None:
     """WS10, CV21: and how the bytes are cut does not matter."""
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.api.clients.transcript import Client
+from tests.api.clients.websocket import Socket, open_socket, text
 from tests.api.conftest import Start
-from tests.api.socketclient import Socket, open_socket, text
 from tests.api.test_websocket_slow import talks
-from tests.api.transcript import Client
+from tests.effort import tries
 from topics.testing.server import ServerThread
 
 TOPICS = ("a", "b", "c")
@@ -125,7 +126,7 @@ def shared() -> Any:
 
 
 @given(st.lists(COMMANDS, min_size=1, max_size=6))
-@settings(deadline=None, max_examples=80, derandomize=True, database=None)
+@settings(max_examples=tries(80), derandomize=True, database=None)
 def test_every_command_gets_one_answer_and_none_is_an_internal_error(shared: Socket, said: list[Any]) -> None:
     """WS2, WS7, WS9, CV21"""
     for n, command in enumerate(said):
@@ -140,7 +141,7 @@ def test_every_command_gets_one_answer_and_none_is_an_internal_error(shared: Soc
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode) | VALUES.map(lambda v: json.dumps(v).encode()))
-@settings(deadline=None, max_examples=80, derandomize=True, database=None)
+@settings(max_examples=tries(80), derandomize=True, database=None)
 def test_whatever_a_message_holds_it_is_answered(shared: Socket, message: bytes) -> None:
     """WS7"""
     try:

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from tests.api.clients.transcript import Client
+from tests.api.clients.websocket import CLOSE, PING, PONG, TEXT, Frame, Socket, client_frame, open_socket, text
 from tests.api.conftest import Start
-from tests.api.socketclient import CLOSE, PING, PONG, TEXT, Frame, Socket, client_frame, open_socket, text
-from tests.api.transcript import Client
 from topics.server.live.conversation import AHEAD_BYTES_MAX, AHEAD_MAX, ANSWERS_MAX, Conversation
 from topics.testing.disk import MemoryDisk
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 LARGE = "x" * 20_000
@@ -150,7 +151,7 @@ def test_a_client_that_does_not_read_its_answers_is_not_listened_to(start: Start
         assert server.run(lambda: len(talk._ahead)) <= AHEAD_MAX
         assert server.run(lambda: talk._ahead_bytes) <= AHEAD_BYTES_MAX + 6000
         assert server.run(lambda: talk.buffered) <= BUFFERED_MAX
-        ws.socket.settimeout(20)
+        ws.socket.settimeout(PATIENCE_S)
         answered = 0
         while answered < n - 1:
             assert ws.message()["request_id"][0] == answered

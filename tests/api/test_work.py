@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.api.clients.events import EVENTS, Event, Stream, connect, http2_stream, open_stream
+from tests.api.clients.transcript import Client, Reply, ok, refused
+from tests.api.clients.worker import Worker, jobs
 from tests.api.conftest import Start
-from tests.api.eventclient import EVENTS, Event, Stream, connect, http2_stream, open_stream
-from tests.api.test_queues import Worker, jobs
-from tests.api.transcript import Client, Reply, ok, refused
 from topics.testing.disk import Faulty, MemoryDisk
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 
@@ -483,7 +484,7 @@ def test_a_stopping_server_says_so(quiet: Quiet) -> None:
         assert (error["code"], error["error"]) == (503, "server_shutting_down")
         assert error["retry_after_ms"] > 0
         stream.expect_end()
-        closing.result(20)
+        closing.result(PATIENCE_S)
 
 
 def press(server: ServerThread, level: float) -> None:

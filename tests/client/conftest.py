@@ -16,10 +16,10 @@ import pytest
 from topics.client import AsyncClient, Client
 from topics.clock import SystemClock
 from topics.settings import Settings
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 NUMBERS = count(1)
-PATIENCE_S = 30.0
 
 
 class Skipping:

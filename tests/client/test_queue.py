@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import PATIENCE_S, Connect, Pausing, Script, answer
+from tests.client.conftest import Connect, Pausing, Script, answer
 from topics.client import Client, Job
-from topics.clock import SystemClock
 from topics.errors import NotAQueue, TopicNotFound
+from topics.testing.patience import PATIENCE_S, wait_until
 from topics.testing.server import ServerProcess, ServerThread
 
 
@@ -126,31 +126,25 @@ class Working:
             raise self._failure
 
 
-def until(condition: Callable[[], object]) -> None:
-    clock, turn = SystemClock(), threading.Event()
-    deadline = clock.monotonic() + PATIENCE_S
-    while not condition():
-        assert clock.monotonic() < deadline, "it does not come about"
-        turn.wait(0.005)
-
-
 def is_drained(client: Any, topic: str) -> bool:
     return bool(client.state(topic, touch=False).count == 0)
 
 
+@pytest.mark.process
 def test_a_worker_runs_every_job_and_acks_it(real: ServerProcess, connect: Connect, topic: str) -> None:
     client = connect(real.address)
     client.put_topic(topic, type="queue")
     fill(client, topic, *range(20))
     done: list[int] = []
     working = Working(client, topic, lambda job: done.append(job.value), slots=3)
-    until(lambda: is_drained(client, topic))
+    wait_until("jobs are left", lambda: is_drained(client, topic))
     fill(client, topic, *range(20, 25))
-    until(lambda: is_drained(client, topic))
+    wait_until("jobs are left", lambda: is_drained(client, topic))
     working.stop()
     assert sorted(done) == list(range(25))
 
 
+@pytest.mark.process
 def test_a_job_that_fails_comes_again_and_ends_as_a_dead_letter(
     real: ServerProcess, connect: Connect, topic: str
 ) -> None:
@@ -167,12 +161,13 @@ def test_a_job_that_fails_comes_again_and_ends_as_a_dead_letter(
             raise ValueError(job.value)
 
     working = Working(client, topic, handle, delay_ms=1)
-    until(lambda: is_drained(client, topic))
+    wait_until("jobs are left", lambda: is_drained(client, topic))
     working.stop()
     assert tries == {"bad": 3, "flaky": 2, "good": 1}
     assert [record.value for record in client.diff(f"{topic}.dead").records] == ["bad"]
 
 
+@pytest.mark.process
 def test_the_lease_of_a_long_job_is_extended(real: ServerProcess, connect: Connect, topic: str) -> None:
     """QU13"""
     client = connect(real.address)
@@ -189,15 +184,16 @@ def test_the_lease_of_a_long_job_is_extended(real: ServerProcess, connect: Conne
             return helper.health().uptime_ms > begun + 2000
 
         begun = helper.health().uptime_ms
-        until(is_far_on)
+        wait_until("no time passes", is_far_on)
 
     working = Working(client, topic, handle, lease_ms=1500)
-    until(lambda: is_drained(helper, topic))
+    wait_until("jobs are left", lambda: is_drained(helper, topic))
     working.stop()
     assert runs == [1]
     helper.close()
 
 
+@pytest.mark.process
 def test_a_worker_that_stops_finishes_what_it_has_begun(real: ServerProcess, connect: Connect, topic: str) -> None:
     client = connect(real.address)
     client.put_topic(topic, type="queue")
@@ -221,6 +217,7 @@ def test_a_worker_that_stops_finishes_what_it_has_begun(real: ServerProcess, con
     assert (state.count, state.queue.in_flight) == (4, 0)
 
 
+@pytest.mark.process
 def test_a_worker_outlives_its_server(connect: Connect, tmp_path: Path) -> None:
     """At least once, and nothing is left behind."""
     with ServerProcess(tmp_path) as server:
@@ -230,10 +227,10 @@ def test_a_worker_outlives_its_server(connect: Connect, tmp_path: Path) -> None:
         fill(client, "jobs", *range(30))
         done: set[int] = set()
         working = Working(client, "jobs", lambda job: done.add(job.value), lease_ms=1000, slots=2)
-        until(lambda: done)
+        wait_until("no job is done", lambda: done)
         server.kill()
         server.start()
-        until(lambda: is_drained(client, "jobs"))
+        wait_until("jobs are left", lambda: is_drained(client, "jobs"))
         working.stop()
     assert done == set(range(30))
 
@@ -253,6 +250,7 @@ def test_a_worker_whose_server_is_away_can_be_stopped(script: Script, connect: C
     working.stop()
 
 
+@pytest.mark.process
 def test_a_worker_of_no_queue_says_so(real: ServerProcess, connect: Connect, topic: str) -> None:
     client = connect(real.address)
     client.put_topic(topic)

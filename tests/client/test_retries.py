@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import PATIENCE_S, Connect, Pausing, Script, Skipping, Start, answer
+from tests.client.conftest import Connect, Pausing, Script, Skipping, Start, answer
 from topics import errors
 from topics.client import ApiError, ClientError, ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess, ServerThread
 
 WRITTEN = answer(
@@ -39,7 +40,7 @@ def first_lines(requests: list[bytes]) -> list[str]:
 
 def hang_up(connection: socket.socket) -> None:
     """Read the request, and end without an answer."""
-    connection.settimeout(30)
+    connection.settimeout(PATIENCE_S)
     connection.recv(65536)
 
 
@@ -258,6 +259,7 @@ class Killer(threading.Thread):
         self._server.start()
 
 
+@pytest.mark.process
 def test_every_record_is_there_once_though_the_server_is_killed_again_and_again(
     connect: Connect, tmp_path: Path
 ) -> None:
@@ -284,5 +286,5 @@ def test_a_deadline_ends_a_call_to_a_server_that_says_nothing(script: Script, co
 
     server = script(stall)
     with pytest.raises(DeadlineExceeded, match="GET /v0/topics/t: no answer in time") as caught:
-        connect(server.address, timeout_ms=200).state("t")
+        connect(server.address, timeout_ms=1000).state("t")
     assert caught.value.was_sent is True

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import PATIENCE_S, Connect, Scene, Script, Skipping, answer
+from tests.client.conftest import Connect, Scene, Script, Skipping, answer
 from topics.client import Client, ConnectionFailed, UnexpectedAnswer
 from topics.client.protocol.http_parser import HEAD_BYTES_MAX, Request, ResponseReader
 from topics.errors import PayloadTooLarge, Unauthorized
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 CERTIFICATE = Path(__file__).parent / "selfsigned.pem"

@@ -13,6 +13,7 @@ from tests.client.conftest import Connect, Script, Skipping, answer
 from topics.client import CaughtUp, Lost, Records, TopicGone, UnexpectedAnswer, WatchEnded
 from topics.client.protocol.watching import SseReader, seqs_of
 from topics.errors import TopicNotFound
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess, ServerThread
 
 
@@ -169,6 +170,7 @@ def test_a_watch_that_breaks_off_goes_on_where_it_was(client: Any, relay: Relay,
             assert events == [[value], (CaughtUp, topic)]
 
 
+@pytest.mark.process
 def test_a_watch_outlives_its_server_and_its_session(connect: Connect, tmp_path: Path) -> None:
     """TM11: the session is gone with the server; a topic made again meanwhile is announced."""
     with ServerProcess(tmp_path) as server:
@@ -218,7 +220,7 @@ def test_a_watch_that_another_client_takes_over_ends(
     watch = client.watch([topic])
     assert [shown(next(watch)) for _ in range(2)] == [[1], (CaughtUp, topic)]
     inner = getattr(watch, "_inner", watch)
-    other = http.client.HTTPConnection(*server.address, timeout=30)
+    other = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
     other.request("GET", f"/v0/watch/{inner._watch._wid}")
     assert other.getresponse().status == 200
     for _ in range(2):

@@ -7,6 +7,7 @@ import pytest
 
 from tests.core.engine_adapter import EngineAdapter
 from tests.core.examples import EXAMPLES, PLENTY, Example, Put, run
+from tests.effort import stride
 from topics.model import Durability
 from topics.settings import Settings
 
@@ -45,14 +46,14 @@ def test_the_engine_keeps_the_example_with_all_records_in_memory(example: Exampl
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-@adapters(SMALL_SEGMENTS, "checkpoint", LOGGED)
+@adapters(SMALL_SEGMENTS, "checkpoint", LOGGED[:: stride()])
 def test_the_engine_keeps_the_example_with_all_records_in_segments(example: Example, adapter: EngineAdapter) -> None:
     """TM8, TM9, DL4, DL5: a checkpoint after every step."""
     run(example, adapter)
 
 
 @pytest.mark.parametrize("example", [example for example in EXAMPLES if not is_ephemeral(example)], ids=str)
-@adapters(SMALL_SEGMENTS, "restart", LOGGED)
+@adapters(SMALL_SEGMENTS, "restart", LOGGED[:: stride()])
 def test_the_engine_keeps_the_example_across_a_restart_after_every_step(
     example: Example, adapter: EngineAdapter
 ) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, open_gap, record_in, topic_view
+from tests.effort import tries
 from topics.core import decide
 from topics.core.topic import blocks, live, log, pages, parts, walk
 from topics.engine import Engine
@@ -374,11 +375,10 @@ def as_deleted(answer: DeleteResult) -> Deleted:
 
 def profile(examples: int, steps: int) -> settings:
     return settings(
-        max_examples=examples,
+        max_examples=tries(examples),
         stateful_step_count=steps,
         derandomize=True,
         database=None,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.effort import tries
 from topics.core import decide
 from topics.core.queue import jobs as jobs_module
 from topics.core.topic import blocks, live, log, pages, parts, walk
@@ -288,11 +289,10 @@ class TinyMachine(Machine):
 
 def profile(examples: int, steps: int) -> settings:
     return settings(
-        max_examples=examples,
+        max_examples=tries(examples),
         stateful_step_count=steps,
         derandomize=True,
         database=None,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
 

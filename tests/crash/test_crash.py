@@ -12,6 +12,7 @@ from tests.crash.history import Seen, observe
 from tests.crash.run import Run, finished
 from tests.crash.script import Script
 from tests.crash.scripts import SCRIPTS
+from tests.effort import stride, tries
 from topics.engine import Engine
 from topics.testing.disk import (
     CrashAt,
@@ -23,8 +24,8 @@ from topics.testing.disk import (
     synced_before_rename,
 )
 
-QUICK_POINTS = 25  # crash points per script in the quick sweep
-QUICK_POINTS_IN_RECOVERY = 3  # those of them at which recovery crashes, too
+SAMPLED_POINTS = tries(25)  # crash points per script
+SAMPLED_POINTS_IN_RECOVERY = tries(3)  # those of them at which recovery crashes, too
 
 
 def monitor() -> OrderMonitor:
@@ -137,10 +138,10 @@ async def test_after_a_crash_at_some_operations_nothing_promised_is_lost(script:
     """G1, G2, G3, G4, G6, G8, G9, G10, G12, G13: a sample of the full sweep below."""
     quiet()
     points = list(crash_points(await operations_of(script)))
-    for point in points[:: len(points) // QUICK_POINTS]:
+    for point in points[:: len(points) // SAMPLED_POINTS]:
         await check_crash(script, point, seeds=[point.n], depth=0)
-    for point in points[:: len(points) // QUICK_POINTS_IN_RECOVERY]:
-        await check_crash(script, point, seeds=[], depth=5)
+    for point in points[:: len(points) // SAMPLED_POINTS_IN_RECOVERY]:
+        await check_crash(script, point, seeds=[], depth=5 * stride())
 
 
 @pytest.mark.full

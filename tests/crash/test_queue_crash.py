@@ -12,6 +12,7 @@ import pytest
 
 from tests.crash.run import finished
 from tests.crash.test_crash import noted, quiet
+from tests.effort import stride, tries
 from topics.engine import Engine
 from topics.engine.answers import Claimed
 from topics.errors import StorageError
@@ -21,7 +22,7 @@ from topics.testing.disk import CrashAt, Faulty, MemoryDisk, Operation, crash_po
 
 T = TypeVar("T")
 
-QUICK_POINTS = 20
+SAMPLED_POINTS = tries(20)
 DAY_MS = 86_400_000
 Lease = tuple[str, str, int] | None  # node, lease id, deadline; None = nobody holds the job
 
@@ -287,7 +288,7 @@ async def test_after_a_crash_at_some_operations_no_job_is_lost_stuck_or_twice(se
     """G11, QU14, QU15, QU18, DU6, S11: a sample of the full sweep below."""
     quiet()
     points = list(crash_points(await operations_of(setup)))
-    for point in points[:: max(1, len(points) // QUICK_POINTS)]:
+    for point in points[:: max(1, len(points) // SAMPLED_POINTS)]:
         await check_crash(setup, point, [point.n])
 
 
@@ -328,5 +329,5 @@ async def test_when_the_log_fails_once_no_job_is_lost_stuck_or_twice(
         fault = Faulty(kind, at, name="log-*")
         with noted(f"{setup}, {kind} {at} fails"):
             await check_fault(setup, fault)
-        at, has_struck = at + 1, fault.failed > 0
+        at, has_struck = at + stride(), fault.failed > 0
     assert at > 3

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from tests.crash.test_crash import noted
+from tests.effort import tries
 from tests.pipelining.check import End, check, is_same, nothing_is_stuck
 from tests.pipelining.look import Found, drain, look
 from tests.pipelining.play import Host, Lifeline, Play, quiet
@@ -18,10 +19,10 @@ from tests.pipelining.told import Told
 from topics.testing.clock import ManualClock
 from topics.testing.disk import CrashAt, Faulty, MemoryDisk, Operation, crash_points
 
-QUICK_SEEDS = (0, 1, 2, 4, 5, 10, 13, 20, 33, 42, 46, 51)
-CRASHED_SEEDS = QUICK_SEEDS[3::2]
+SAMPLED_SEEDS = (0, 1, 2, 4, 5, 10, 13, 20, 33, 42, 46, 51)
+CRASHED_SEEDS = SAMPLED_SEEDS[3::2][: tries(5)]
 FULL_SEEDS = range(100, 300)
-QUICK_POINTS = 5  # of each seed
+SAMPLED_POINTS = tries(5)  # of each seed
 FULL_POINTS = 40
 LIVES = 4
 
@@ -112,7 +113,7 @@ def faults_of(seed: int, most: int) -> Iterator[Faulty]:
         )
 
 
-@pytest.mark.parametrize("seed", QUICK_SEEDS)
+@pytest.mark.parametrize("seed", SAMPLED_SEEDS[: tries(12)])
 async def test_clients_that_pipeline_are_told_the_truth_and_a_kill_changes_nothing(seed: int) -> None:
     """ST17, S5, G1, G3, G8, G9, G11, G12, G13, G15, WR10, DU3: all is answered, exact, and there after a kill."""
     strays = quiet()
@@ -133,7 +134,7 @@ async def test_a_play_is_repeated_exactly() -> None:
 async def test_a_crash_under_pipelined_requests_loses_nothing_promised(seed: int) -> None:
     """ST17, G1, G2, G3, G4, G8, G9, G11, G12, G13, WR10, DU3, DU4: a sample of the full sweep below."""
     quiet()
-    for point in points_of(await operations_of(seed), seed, QUICK_POINTS):
+    for point in points_of(await operations_of(seed), seed, SAMPLED_POINTS):
         await check_crash(seed, point, seeds=[point.n])
 
 
@@ -141,11 +142,11 @@ async def test_a_crash_under_pipelined_requests_loses_nothing_promised(seed: int
 async def test_a_disk_that_fails_under_pipelined_requests_ends_them_all(seed: int) -> None:
     """ST17, ST4, ER7, G15, WR10: what was refused is absent, what was acked is there, now and after a kill."""
     strays = quiet()
-    assert sum([await check_fault(seed, fault) for fault in faults_of(seed, QUICK_POINTS)]) > 0
+    assert sum([await check_fault(seed, fault) for fault in faults_of(seed, SAMPLED_POINTS)]) > 0
     assert strays == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(tries(4)))
 async def test_life_after_life_nothing_told_is_ever_contradicted(seed: int) -> None:
     """ST17, G3, G9, G11, G12, DU10, S5: kills in series on one disk; clients go on where they were cut off."""
     quiet()

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.effort import stride
 from tests.engine.running import begun, data, open_engine, running, texts, turns
 from topics.core import entries
 from topics.core.decide import Append
@@ -121,7 +122,7 @@ async def test_records_written_within_an_ack_survive_checkpoints_and_a_kill(in_f
 @pytest.mark.parametrize("kind", ["write", "sync"])
 async def test_records_written_within_a_refusal_build_on_the_state_that_holds(kind: str) -> None:
     """ST17, ST4, ER7, G1, G2: the log fails at one operation after the other, checkpoints included."""
-    for at in range(15):
+    for at in range(0, 15, stride()):
         disk, clock = MemoryDisk(), ManualClock()
         async with running(disk, clock) as engine:
             for durability in ("fsync", "disk"):
@@ -199,7 +200,7 @@ async def test_a_dead_letter_that_moves_while_the_log_rolls_is_in_one_place() ->
 
 async def test_a_change_of_an_ephemeral_topic_is_carried_out_in_the_turn_in_which_it_is_synced() -> None:
     """ST17, ST4, TP13: the log may fail in the next one, and the state is then read back with the change in it."""
-    for at in range(25):
+    for at in range(0, 25, stride()):
         disk, clock = MemoryDisk(), ManualClock()
         async with running(disk, clock) as engine:
             await engine.put_topic("disk", {"durability": "disk"})

@@ -8,8 +8,8 @@ from tests.engine.running import data, running
 from topics.core.topic.pages import ColdPage, Projection
 from topics.settings import Settings
 from topics.testing.disk import MemoryDisk
+from topics.testing.patience import PATIENCE_S
 
-HANG_SECONDS = 60
 T = TypeVar("T")
 
 
@@ -25,7 +25,7 @@ class CountingDisk(MemoryDisk):
 
 async def test_a_read_that_needs_more_pages_than_the_cache_keeps_comes_to_an_end() -> None:
     """DF5, DF6: each page alone is larger than the cache."""
-    async with running(settings=Settings(cache_bytes=1 << 20)) as engine, asyncio.timeout(HANG_SECONDS):
+    async with running(settings=Settings(cache_bytes=1 << 20)) as engine, asyncio.timeout(PATIENCE_S):
         for n in range(30):
             await engine.append("t", data(*[[n, "x" * 800]] * 100, node="me"))
         await engine.append("t", data("last"))

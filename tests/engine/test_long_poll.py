@@ -10,14 +10,13 @@ from topics.errors import TopicNotFound
 from topics.model import WAIT_MS_MAX, Durability
 from topics.testing.clock import ManualClock
 from topics.testing.disk import MemoryDisk
-
-HANG_SECONDS = 60  # a poll that missed its wake-up would wait for ever: the clock stands still
+from topics.testing.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
 async def test_a_write_at_any_moment_of_a_poll_ends_it(durability: Durability) -> None:
     """S7, DF8, DF10: the write lands between the poll's read and its wait, 1000 times."""
-    async with running() as engine, asyncio.timeout(HANG_SECONDS):
+    async with running() as engine, asyncio.timeout(PATIENCE_S):
         await engine.put_topic("t", {"durability": durability})
         for number in range(1000):
             poll = asyncio.create_task(engine.read("t", number, wait_ms=WAIT_MS_MAX))
@@ -30,7 +29,7 @@ async def test_a_write_at_any_moment_of_a_poll_ends_it(durability: Durability) -
 
 async def test_each_of_many_polls_is_woken() -> None:
     """DF8, DF10"""
-    async with running() as engine, asyncio.timeout(HANG_SECONDS):
+    async with running() as engine, asyncio.timeout(PATIENCE_S):
         await engine.put_topic("t")
         polls = await begun(*[engine.read("t", wait_ms=1000) for _ in range(50)])
         await engine.append("t", data(1))
@@ -55,7 +54,7 @@ async def test_own_node_writes_do_not_end_a_poll_but_move_its_cursor() -> None:
 
 async def test_a_foreign_record_ends_a_poll_that_passed_over_own_ones() -> None:
     """DF8, DF10"""
-    async with running() as engine, asyncio.timeout(HANG_SECONDS):
+    async with running() as engine, asyncio.timeout(PATIENCE_S):
         await engine.put_topic("t")
         [poll] = await begun(engine.read("t", wait_ms=1000, nodes=["me"]))
         await engine.append("t", data(1, node="me"))
@@ -66,7 +65,7 @@ async def test_a_foreign_record_ends_a_poll_that_passed_over_own_ones() -> None:
 
 async def test_deleting_the_topic_ends_a_poll_with_not_found() -> None:
     """S7, DF8"""
-    async with running() as engine, asyncio.timeout(HANG_SECONDS):
+    async with running() as engine, asyncio.timeout(PATIENCE_S):
         await engine.put_topic("t")
         [poll] = await begun(engine.read("t", wait_ms=1000))
         await engine.delete_topic("t")
@@ -76,7 +75,7 @@ async def test_deleting_the_topic_ends_a_poll_with_not_found() -> None:
 
 async def test_a_topic_recreated_behind_a_polls_back_opens_with_a_tombstone_or_not_found() -> None:
     """DF8, TM11: never a silent restart."""
-    async with running() as engine, asyncio.timeout(HANG_SECONDS):
+    async with running() as engine, asyncio.timeout(PATIENCE_S):
         await engine.append("t", data(1, 2))
         [poll] = await begun(engine.read("t", 2, wait_ms=1000))
         await asyncio.gather(engine.delete_topic("t"), engine.append("t", data(3, 4, 5)))
@@ -90,7 +89,7 @@ async def test_a_topic_recreated_behind_a_polls_back_opens_with_a_tombstone_or_n
 
 async def test_a_gap_ends_a_poll_with_its_tombstone() -> None:
     """DF8, TM16"""
-    async with running() as engine, asyncio.timeout(HANG_SECONDS):
+    async with running() as engine, asyncio.timeout(PATIENCE_S):
         await engine.append("t", data(1))
         [poll] = await begun(engine.read("t", 1, wait_ms=1000))
         await open_gap(engine, "t", 3, "source_trim")
@@ -129,7 +128,7 @@ async def test_a_poll_waits_no_longer_than_thirty_seconds() -> None:
 )
 async def test_a_poll_that_has_something_to_say_answers_at_once(after: int, why: str) -> None:
     """DF8"""
-    async with running() as engine, asyncio.timeout(HANG_SECONDS):
+    async with running() as engine, asyncio.timeout(PATIENCE_S):
         await engine.append("t", data(1, 2, 3))
         answer = await engine.read("t", after, 1, wait_ms=1000)
         assert answer.count, why

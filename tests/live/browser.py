@@ -22,7 +22,8 @@ from typing import Any, Final, Self
 
 from websockets.sync.client import ClientConnection, connect
 
-PATIENCE_S: Final = 30.0
+from topics.testing.patience import PATIENCE_S
+
 FLAGS: Final = (
     "--headless=new",
     "--no-sandbox",

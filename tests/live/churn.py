@@ -29,12 +29,12 @@ import msgspec
 
 from tests.live.load import OWNERS, Address, Answer, kind, request_bytes, take_answer
 from tests.live.watcher import Broken, Watcher, positions
+from topics.testing.patience import PATIENCE_S
 
 RST: Final = struct.pack("ii", 1, 0)  # SO_LINGER: close at once
 TOO_SLOW_S: Final = 30.0  # SS26
 LIFE_S: Final = 4.0  # between two deeds of a client, on average
 PAUSE_S: Final = 0.5  # before a client comes back, on average
-PATIENCE_S: Final = 90.0  # for the end
 IDS_MAX: Final = 40
 BROKEN_MAX: Final = 20
 RECEIVE_BYTES: Final = 1 << 18

@@ -27,6 +27,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from topics.testing.patience import PATIENCE_S
+
 Address = tuple[str, int]
 
 RING_CAP: Final = 300
@@ -35,7 +37,6 @@ PRUNED_EVERY: Final = 5  # of the records
 PRUNING_EVERY: Final = 20  # of the writes to a pruned topic
 DEEP_BYTES: Final = 8000
 RETRY_MAX_S: Final = 0.2  # a refused write is repeated after Retry-After, but not later than this
-PATIENCE_S: Final = 60.0
 
 
 def kind(topic: str) -> str:

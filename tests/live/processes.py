@@ -1,14 +1,13 @@
-"""Client processes of the load runs: how the tests start them, and wait."""
+"""Client processes of the load runs: how the tests start and end them."""
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic, sleep
 from typing import Any
 
-PATIENCE_S = 120.0
+from topics.testing.patience import PATIENCE_S
 
 
 @contextmanager
@@ -28,10 +27,3 @@ def last_words(started: "subprocess.Popen[str]", command: str = "") -> str:
     said = started.communicate(command, PATIENCE_S)[0]
     assert started.returncode == 0, said
     return said.splitlines()[-1]
-
-
-def wait_until(what: str, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-    deadline = monotonic() + patience_s
-    while not condition():
-        assert monotonic() < deadline, what
-        sleep(0.05)

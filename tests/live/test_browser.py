@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.eventclient import encoded, open_stream
-from tests.api.transcript import Client, ok
+from tests.api.clients.events import encoded, open_stream
+from tests.api.clients.transcript import Client, ok
 from tests.live.browser import Browser, BrowserError, Page, Pages
 from topics.testing.server import ServerProcess
 

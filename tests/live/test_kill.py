@@ -16,11 +16,11 @@ import pytest
 from topics.engine import Engine
 from topics.errors import DirectoryLocked
 from topics.model import Record
+from topics.testing.patience import PATIENCE_S
 
 WRITER = Path(__file__).with_name("writer.py")
 TOPICS = ("fsync", "disk", "memory")
 ROUNDS = 8
-ANSWER_SECONDS_MAX = 60
 
 
 class Said:
@@ -58,7 +58,7 @@ def ended(process: "subprocess.Popen[str]") -> list[str]:
     assert process.stdout is not None
     lines = [] if process.stdout.closed else process.stdout.read().splitlines(keepends=True)
     process.stdout.close()
-    process.wait(timeout=ANSWER_SECONDS_MAX)
+    process.wait(timeout=PATIENCE_S)
     return [line for line in lines if line.endswith("\n")]
 
 

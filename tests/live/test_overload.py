@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.api.transcript import Client, ok
+from tests.api.clients.transcript import Client, ok
 from tests.live import load
 from tests.live.churn import Report
 from tests.live.load import RING_CAP, Written, kind
-from tests.live.processes import last_words, process, wait_until
+from tests.live.processes import last_words, process
+from topics.testing.patience import wait_until
 from topics.testing.server import ServerProcess
 
 KINDS = ("plain-{}", "shared-{}", "ring-{}", "plain-{}-low")

@@ -13,6 +13,7 @@ from tests.pipelining.clients import Answer, Client, Events, Http1, Http2, Reque
 from tests.pipelining.look import Found, look
 from tests.pipelining.told import Told
 from tests.pipelining.workload import Job, Workload
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
 ROUNDS = 12
@@ -20,7 +21,6 @@ ANSWERS = (300, 1500)  # heard before a kill
 PAD_MAX = 3000  # bytes of a record, so that a checkpoint comes every few hundred requests
 SETTINGS = {"TOPICS_CACHE_BYTES": str(1 << 20), "TOPICS_LOG_LEVEL": "warning"}
 FOLLOWED = ("log.disk", "log.fsync", "source", "copy")
-PATIENCE_S = 120.0  # without a byte from a server that lives
 READ_BYTES = 1 << 18
 
 

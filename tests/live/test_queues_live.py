@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
 ROUNDS = 4
 WORKERS = 3
 ACKS_PER_ROUND = 40
 LEASE_MS = 100
-PATIENCE_S = 60
 
 
 class Caller:

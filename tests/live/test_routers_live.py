@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.transcript import Client, ok
+from tests.api.clients.transcript import Client, ok
 from topics.testing.server import ServerProcess
 
 FSYNC, EPHEMERAL = {"durability": "fsync"}, {"durability": "ephemeral"}

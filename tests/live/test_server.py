@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.api.transcript import Client, Reply, ok, refused
+from tests.api.clients.transcript import Client, Reply, ok, refused
 from topics import __version__
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import COMMAND, ServerFailed, ServerProcess
 
 CONTRACT = Path(__file__).parent.parent.parent / "docs" / "contract.md"
@@ -47,7 +48,9 @@ def api(process: ServerProcess) -> Client:
 
 
 def run(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*COMMAND, *arguments], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [*COMMAND, *arguments], env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
 
 def keyed(key: str, *data: Any) -> dict[str, Any]:
@@ -366,7 +369,7 @@ def test_what_is_acked_by_many_writers_survives_kill_9(own: ServerProcess) -> No
     with ThreadPoolExecutor(8) as pool:
         for writer in range(8):
             pool.submit(write, writer)
-        assert is_enough.wait(20)
+        assert is_enough.wait(PATIENCE_S)
         own.kill()
     again = Client(own.start().address)
     found, at = {}, 0

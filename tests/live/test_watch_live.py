@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.api.eventclient import Stream, decoded, follow, open_stream, watch
-from tests.api.transcript import Client, refused
+from tests.api.clients.events import Stream, decoded, follow, open_stream, watch
+from tests.api.clients.transcript import Client, refused
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
 TOPICS = ("fsync", "disk", "memory")
 ROUNDS = 4
 RECORDS = 60  # that a watcher sees before each kill
-HANG_S = 60
 
 
 class Writers:
@@ -41,7 +41,7 @@ class Writers:
 
     def join(self) -> None:
         for thread in self._threads:
-            thread.join(HANG_S)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
 
 

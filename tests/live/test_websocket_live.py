@@ -11,10 +11,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
 ROUNDS = 5
-PATIENCE_S = 30.0
 
 
 def open_socket(server: ServerProcess) -> ClientConnection:

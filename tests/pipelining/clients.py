@@ -19,8 +19,8 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, ResponseReceived, StreamEnded
 
-from tests.api.socketclient import CLOSE, PING, PONG, TEXT, client_frame, handshake
-from tests.api.transcript import request_bytes
+from tests.api.clients.transcript import request_bytes
+from tests.api.clients.websocket import CLOSE, PING, PONG, TEXT, client_frame, handshake
 
 MASK = b"mask"  # of all frames, so that a run is repeated byte by byte
 STATUS = {"internal": 500, "topic_not_found": 404, "throttled": 429, "invalid_request": 400, "topic_full": 422}

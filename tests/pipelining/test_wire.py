@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.api.transcript import request_bytes
+from tests.api.clients.transcript import request_bytes
 from tests.pipelining.clients import Answer, Client, Http1, Http2, Request, WebSocket
 from topics.engine import Engine
 from topics.server.main import Server

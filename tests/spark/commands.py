@@ -13,9 +13,10 @@ from typing import Any
 
 import pyspark
 
-from tests.spark.rig import PATIENCE_S, Rig
+from tests.spark.rig import Rig
 from topics.spark import java
 from topics.spark.session import SHORT_LIVED
+from topics.testing.patience import PATIENCE_S
 
 SPARK = Path(pyspark.__file__).parent
 COMMAND = (sys.executable, "-c", "from topics.cli import main; main()")

@@ -13,9 +13,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from topics.client import Client
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
-
-PATIENCE_S = 120.0
 
 
 class Rig:

@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.commands import COMMAND, SPARK, environ_of_spark
-from tests.spark.rig import PATIENCE_S
 from tests.spark.test_submit import where
 from topics.client import Client
 from topics.spark.session import SHORT_LIVED
 from topics.spark.tables.lake import Lake, checksum_of
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
 PACKAGE = "org.apache.spark.deploy"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.spark.commands import SPARK, environ_of_spark, free_port
-from tests.spark.rig import PATIENCE_S
 from tests.spark.test_cluster import until
 from topics.client import Client
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"

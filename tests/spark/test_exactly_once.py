@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from tests.spark.rig import PATIENCE_S, Rig
+from tests.spark.rig import Rig
 from topics.client import Client
 from topics.spark.source import TopicsSource
 from topics.spark.writer import WINDOW_MS
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
 ROWS = 30_000  # six chunks of one partition

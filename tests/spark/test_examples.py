@@ -19,8 +19,9 @@ from pyspark.sql import SparkSession
 
 from examples.pipelines import clicks, generate, letters, orders
 from tests.spark.commands import SPARK, environ_of_spark
-from tests.spark.rig import PATIENCE_S, Rig
+from tests.spark.rig import Rig
 from topics.spark.jobs.transforming import transform
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
 DECLARATIVE = Path(orders.__file__).parent / "declarative"

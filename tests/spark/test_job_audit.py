@@ -24,6 +24,7 @@ from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, checksum_o
 from topics.storage.disk import RealDisk
 from topics.storage.segments import SegmentFile, decode_file, decode_piece
 from topics.storage.snapshots import Snapshots
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
 Items = dict[bytes, bytes]
@@ -428,7 +429,7 @@ def test_a_lake_range_that_is_missing_is_found(house: House, spark: SparkSession
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from topics.cli import main; main()", "audit", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={"COLUMNS": "120"})
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env={"COLUMNS": "120"})
 
 
 def test_the_command_prints_a_report_and_ends_with_a_code(house: House) -> None:

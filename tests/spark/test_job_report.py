@@ -19,6 +19,7 @@ from topics.reader import Lost
 from topics.spark.jobs.reporting import ages, report, step_of
 from topics.spark.report import charts
 from topics.spark.tables.lake import Commit, Covered, Lake
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
 VOID = {"meta", "rect", "line"}
@@ -227,5 +228,5 @@ def test_steps_and_ages_and_units_suit_what_they_are_of() -> None:
 def test_the_command_writes_the_file(own: Rig, tmp_path: Path) -> None:
     own.append("orders", range(3))
     command = [sys.executable, "-m", "topics.spark.jobs", "report", "r.html", "--url", own.url, "--seconds", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=True)
     assert '"records": 3' in done.stdout and "orders" in (tmp_path / "r.html").read_text()

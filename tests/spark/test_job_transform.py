@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from tests.spark.rig import PATIENCE_S, Rig
+from tests.spark.rig import Rig
 from topics.errors import InvalidRequest
 from topics.spark.jobs import declaring
 from topics.spark.jobs.transforming import Flow, Transformed, transform
+from topics.testing.patience import PATIENCE_S
 
 
 class Pipeline:

@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.ranges import Range, aligned, intersect, split, subtract, union
@@ -19,7 +19,6 @@ def within(ranges: list[Range]) -> set[int]:
     return {seq for first, last in ranges for seq in range(first, last + 1)}
 
 
-@settings(deadline=None)
 @given(RANGES, RANGES)
 def test_ranges_are_sets_of_seqs(some: list[Range], others: list[Range]) -> None:
     a, b = union(some), union(others)
@@ -29,7 +28,6 @@ def test_ranges_are_sets_of_seqs(some: list[Range], others: list[Range]) -> None
     assert within(subtract(a, b)) == within(some) - within(others)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 50), st.integers(0, 200), st.integers(1, 20), st.lists(st.integers(1, 250), max_size=10))
 def test_cuts_cover_a_stretch_without_overlap(after: int, seqs: int, parts: int, ends: list[int]) -> None:
     last = after + seqs
@@ -43,7 +41,6 @@ def stretch(topic: str = "t", after: int = 0, last: int = 100, **survey: Any) ->
     return Stretch(Look(topic, 1, last, 1), after, last, Survey(**survey))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 90)), min_size=1, max_size=4),
     st.integers(1, 12),

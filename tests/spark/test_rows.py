@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -150,7 +150,6 @@ def plan(made: Iterator[Chunk]) -> list[tuple[str, int, int, bytes]]:
     return [(chunk.topic, chunk.first_row, chunk.count, chunk.ndjson()) for chunk in made]
 
 
-@settings(deadline=None)
 @given(RECORDS, st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 4, 7]))
 def test_chunks_depend_on_the_rows_and_not_on_their_batches(
     records: list[tuple[Any, ...]], one: int, other: int, chunk_records: int

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.spark.commands import SPARK, environ_of_spark
-from tests.spark.rig import PATIENCE_S, Rig
+from tests.spark.rig import Rig
 from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.options import Connection
 from topics.spark.tables.lake import Lake
+from topics.testing.patience import PATIENCE_S
 
 MODULE = (sys.executable, "-m", "topics.spark.jobs")
 

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import uvloop
 
+from topics.testing.patience import PATIENCE_S
+
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
@@ -38,7 +40,7 @@ def has_ended(pid: int) -> Callable[[], None]:
 
     def wait() -> None:
         try:
-            assert select.select([handle], [], [], 30)[0], f"process {pid} is still there"
+            assert select.select([handle], [], [], PATIENCE_S)[0], f"process {pid} is still there"
         finally:
             os.close(handle)
 

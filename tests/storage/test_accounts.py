@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.effort import tries
 from topics.core.dump import TopicItem
 from topics.engine import Engine
 from topics.model import TagMatch
@@ -70,7 +71,7 @@ async def do_something(engine: Engine, clock: ManualClock, chance: random.Random
 
 
 @pytest.mark.parametrize("classes", [LOGGED, [*LOGGED, "ephemeral", "ephemeral"]], ids=["logged", "all"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(tries(4)))
 async def test_the_accounts_of_a_directory_are_those_of_its_engine(
     tmp_path: Path, seed: int, classes: list[str]
 ) -> None:
@@ -92,6 +93,7 @@ async def test_the_accounts_of_a_directory_are_those_of_its_engine(
         assert result.faults == [] and found(result) == counted(engine)
 
 
+@pytest.mark.slow
 async def test_a_check_beside_a_busy_engine_finds_nothing_wrong(tmp_path: Path) -> None:
     """Checkpoints set marks, replace segments and remove logs under it."""
     results: list[Check] = []

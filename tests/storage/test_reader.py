@@ -425,6 +425,7 @@ class BusyReader:
         assert all(seq < self._engine.state.topics["a"].log.floor for seq in missing)
 
 
+@pytest.mark.slow
 async def test_a_reader_beside_a_busy_engine_sees_what_was_written_and_nothing_else(tmp_path: Path) -> None:
     async with engine_on(tmp_path) as engine:
         await engine.put_topic("a", {"cap_records": 80})

@@ -32,11 +32,10 @@ from topics.settings import Settings
 from topics.storage.disk import Disk
 from topics.testing.clock import ManualClock
 from topics.testing.disk import MemoryDisk
+from topics.testing.patience import PATIENCE_S, POLL_S
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 30.0  # a server that takes longer to start or stop hangs
-POLL_S: Final = 0.005
 COMMAND: Final = (sys.executable, "-c", "from topics.cli import main; main()")
 
 

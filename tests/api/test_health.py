@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from tests.api.clients.transcript import Client, Reply, ok, refused
 from tests.api.conftest import Start
-from tests.api.transcript import Client, Reply, ok, refused
 from topics import __version__
 from topics.testing.disk import MemoryDisk
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 ONE = {"records": [{"data": 1}]}
@@ -182,7 +183,7 @@ def test_while_draining_new_requests_are_refused_and_running_ones_end(start: Sta
         assert not closing.done()
         server.run(disk.release_syncs)
         assert ok(writer.reply())["seqs"] == [1]
-    closing.result(20)
+    closing.result(PATIENCE_S)
     again = Client(start(disk=disk.kill()).address)
     assert (again.data(topic), again.state("a")["head_seq"]) == ([1], 0)
 
@@ -198,7 +199,7 @@ def test_a_long_poll_ends_at_once_when_the_server_drains(start: Start, topic: st
         closing = server.start_closing()
         reply = poll.reply()
     assert reply.status in (200, 503), reply
-    closing.result(20)
+    closing.result(PATIENCE_S)
 
 
 # --- metrics

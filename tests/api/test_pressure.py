@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.api.clients.transcript import Client, Connection, ok, refused
 from tests.api.conftest import Start
-from tests.api.transcript import Client, Connection, ok, refused
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 ONE = {"records": [{"data": 1}]}
@@ -138,7 +139,7 @@ def test_a_write_may_choose_to_wait_instead(start: Start, topic: str) -> None:
         connection.socket.setblocking(False)
         with pytest.raises(BlockingIOError):
             connection.socket.recv(1)
-        connection.socket.settimeout(20)
+        connection.socket.settimeout(PATIENCE_S)
         under_pressure(server, 0.0)
         reply = connection.reply()
     assert ok(reply)["seqs"] == [1]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.api.clients.transcript import Client, ok, refused
 from tests.api.conftest import Start
-from tests.api.transcript import Client, ok, refused
 from topics.testing.disk import Faulty, MemoryDisk
 
 ONE = {"records": [{"data": 1}]}

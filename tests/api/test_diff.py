@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.api.clients.transcript import DIFF_PERFORMANCE, Client, Connection, ok, refused
 from tests.api.conftest import Start
-from tests.api.transcript import DIFF_PERFORMANCE, Client, Connection, ok, refused
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 NOTHING_LOST = {"tombstone": None}
@@ -33,7 +34,7 @@ def is_silent(connection: Connection) -> bool:
     except BlockingIOError:
         return True
     finally:
-        connection.socket.settimeout(20)
+        connection.socket.settimeout(PATIENCE_S)
 
 
 # --- answers

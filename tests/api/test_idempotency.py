@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.api.clients.transcript import Client, ok, refused
 from tests.api.conftest import Start
-from tests.api.test_tp import at_once
-from tests.api.transcript import Client, ok, refused
+from tests.api.test_topics import at_once
 from topics.testing.disk import MemoryDisk
 from topics.testing.server import ServerThread
 

@@ -6,7 +6,7 @@ import socket
 import struct
 from typing import Any, NamedTuple
 
-from tests.api.transcript import Client, Connection, Reply, request_bytes
+from tests.api.clients.transcript import Client, Connection, Reply, request_bytes
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="  # of RFC 6455, with its answer
 ACCEPT = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from tests.api.clients.transcript import Client, ok, refused
 from tests.api.conftest import Start
-from tests.api.test_df import waiting
-from tests.api.test_tp import at_once
-from tests.api.transcript import Client, ok, refused
+from tests.api.test_diff import waiting
+from tests.api.test_topics import at_once
 
 ONE = {"records": [{"data": 1}]}
 

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from tests.api.clients.transcript import Client, ok, refused
 from tests.api.conftest import Start
-from tests.api.transcript import Client, ok, refused
 
 PAGE = "https://app.example"
 PREFLIGHT = (f"Origin: {PAGE}", "Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type")

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from tests.api.clients.transcript import DELETE_PERFORMANCE, Client, ok, refused
 from tests.api.conftest import Start
-from tests.api.transcript import DELETE_PERFORMANCE, Client, ok, refused
 from topics.testing.disk import MemoryDisk
+from topics.testing.patience import PATIENCE_S
 
 
 def tagged(api: Client, topic: str, *tags: str | None) -> None:
@@ -183,7 +184,7 @@ def test_a_delete_on_an_fsync_topic_waits_for_its_sync(start: Start, topic: str)
             connection.socket.setblocking(False)
             with pytest.raises(BlockingIOError):
                 connection.socket.recv(1)
-            connection.socket.settimeout(20)
+            connection.socket.settimeout(PATIENCE_S)
             server.run(disk.release_syncs)
             assert ok(connection.reply())["deleted"] == 1
     finally:

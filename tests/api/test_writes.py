@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.api.clients.transcript import WRITE_PERFORMANCE, Client, Connection, ok, refused
 from tests.api.conftest import Start
-from tests.api.test_tp import at_once
-from tests.api.transcript import WRITE_PERFORMANCE, Client, Connection, ok, refused
+from tests.api.test_topics import at_once
 from topics.testing.disk import Faulty, MemoryDisk
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 ONE = {"records": [{"data": 1}]}
@@ -286,7 +287,7 @@ def test_an_fsync_write_is_neither_acked_nor_seen_before_its_sync(start: Start, 
                 connection.socket.setblocking(False)
                 with pytest.raises(BlockingIOError):
                     connection.socket.recv(1)
-                connection.socket.settimeout(20)
+                connection.socket.settimeout(PATIENCE_S)
             server.run(disk.release_syncs)
             written, read = writer.reply(), reader.reply()
     finally:
@@ -303,7 +304,7 @@ def is_silent(connection: Connection) -> bool:
     except BlockingIOError:
         return True
     finally:
-        connection.socket.settimeout(20)
+        connection.socket.settimeout(PATIENCE_S)
 
 
 def test_what_is_not_synced_yet_is_in_no_answer_and_gone_if_the_sync_fails(start: Start, topic: str) -> None:

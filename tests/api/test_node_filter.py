@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.transcript import Client, ok, refused
+from tests.api.clients.transcript import Client, ok, refused
 from topics.testing.server import ServerThread
 
 

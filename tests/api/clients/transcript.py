@@ -9,7 +9,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-PATIENCE_S = 20.0  # a request that takes longer hangs
+from topics.testing.patience import PATIENCE_S
+
 JSON_TYPE = "Content-Type: application/json"
 PERFORMANCE = ["server_total_ms"]
 WRITE_PERFORMANCE = ["server_total_ms", "wal_append_ms", "fsync_ms", "throttle_wait_ms"]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from tests.api.transcript import PATIENCE_S, Client, Connection, Reply, ok
+from tests.api.clients.transcript import Client, Connection, Reply, ok
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 EVENTS = "Accept: text/event-stream"

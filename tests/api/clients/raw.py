@@ -30,10 +30,10 @@ from topics.server.transport.exchange import (
 )
 from topics.server.transport.listener import Listener, Sniffer
 from topics.testing.clock import ManualClock
+from topics.testing.patience import PATIENCE_S
 
 P = ParamSpec("P")
 
-PATIENCE_S = 20.0  # a test that takes longer hangs
 UNAUTHORIZED = error_answer(401, "unauthorized", "no key")
 
 
