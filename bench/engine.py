@@ -17,9 +17,9 @@ from msgspec import Raw
 from topics.core.decide import Append
 from topics.core.topic.records import RecordIn, parse_write
 from topics.engine import Engine
-from topics.engine.tuning import tune_process
 from topics.model import TagMatch
 from topics.settings import Settings
+from topics.tuning import tune_process
 
 DATA = b'{"sku":"AEROPRESS-GO","qty":1,"total":3499,"customer":"c-123456","note":"' + b"x" * 125 + b'"}'
 RECORD = [RecordIn(Raw(DATA))]

@@ -5,7 +5,7 @@ from array import array
 import pytest
 from msgspec import Raw
 
-from topics.core.topic.pages import PAGE_OVERHEAD_BYTES, Cache, ColdPage, Projection
+from topics.core.topic.pages import PAGE_OVERHEAD_BYTES, Cache, Cold, PageAddress, Projection
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Sealed
 from topics.core.topic.records import parse_write
 from topics.model import Columns, TagMatch
@@ -150,12 +150,14 @@ def columns(seqs: list[int]) -> Columns:
 def test_a_page_of_a_segment_is_cold_until_it_is_loaded() -> None:
     seqs = list(range(1, 4000, 2))
     part, cache = sealed(seqs), Cache(10**9)
-    with pytest.raises(ColdPage) as cold:
+    with pytest.raises(Cold) as cold:
         cache.page(part, 1500, Projection())
-    start, stop = cold.value.rows()
+    missing = cold.value.missing
+    assert isinstance(missing, PageAddress)
+    start, stop = missing.rows()
     assert (start, stop) == (PAGE_ROWS, 2000)
-    cache.load(cold.value, columns(seqs[start:stop]))
-    cache.load(cold.value, columns(seqs[start:stop]))
+    cache.load(missing, columns(seqs[start:stop]))
+    cache.load(missing, columns(seqs[start:stop]))
     page = cache.page(part, 1500, Projection())
     assert page.slice(1500, 1501) == b'{"$seq":3001,"$ts":5,"data":3001}'
     assert cache.size_bytes == page.size_bytes
@@ -183,3 +185,24 @@ def test_a_forgotten_part_leaves_nothing_in_the_cache() -> None:
             cache.page(chunk, row, projection)
     cache.forget(chunk)
     assert (cache.size_bytes, len(cache._pages)) == (0, 0)
+
+
+def test_a_page_that_someone_waits_for_is_not_dropped() -> None:
+    seqs = list(range(1, 4000))
+    part, cache = sealed(seqs), Cache(1)
+    awaited, other = PageAddress(part, 0, Projection()), PageAddress(part, 1, Projection())
+    for _ in range(2):
+        cache.keep(awaited)
+    for address in (awaited, other):
+        start, stop = address.rows()
+        cache.load(address, columns(seqs[start:stop]))
+    assert cache.page(part, 0, Projection()).count == PAGE_ROWS
+    cache.let_go(awaited)
+    cache.load(other, columns(seqs[slice(*other.rows())]))
+    assert cache.page(part, 0, Projection()).count == PAGE_ROWS
+    cache.let_go(awaited)
+    cache.let_go(awaited)
+    third = PageAddress(part, 2, Projection())
+    cache.load(third, columns(seqs[slice(*third.rows())]))
+    with pytest.raises(Cold):
+        cache.page(part, 0, Projection())

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tests.engine.running import data, running
-from topics.core.topic.pages import ColdPage, Projection
+from topics.core.topic.pages import PageAddress, Projection
 from topics.settings import Settings
 from topics.testing.disk import MemoryDisk
 from topics.testing.patience import PATIENCE_S
@@ -64,15 +64,34 @@ async def test_a_page_that_was_loaded_and_dropped_at_once_is_loaded_again() -> N
     async with running(disk) as engine:
         await engine.append("t", data(*range(100)))
         await engine.checkpoint()
-        cold = ColdPage(engine.state.topics["t"].log.parts[0], 0, Projection())
+        cold = PageAddress(engine.state.topics["t"].log.parts[0], 0, Projection())
         before = disk.works
         first = asyncio.ensure_future(engine.load(cold))
         await asyncio.sleep(0)
-        (loading,) = engine._reading._loading.values()
+        (loading,) = engine._loader._loading.values()
         while not loading.done():  # noqa: ASYNC110 - the turn in which it is done is meant
             await asyncio.sleep(0)
         engine._cache.clear()
         await engine.load(cold)
         await first
         assert disk.works == before + 2
-        assert engine._cache.page(cold.part, 0, cold.projection).count == 100
+        assert engine._cache.page(cold.part, 0, Projection()).count == 100
+
+
+async def test_readers_and_claimers_who_cannot_all_be_served_from_a_small_cache_come_to_an_end() -> None:
+    """DF5, G15: a page stays until whoever waited for it has looked, or they would drop it for each other for ever."""
+    async with running(settings=Settings(cache_bytes=1 << 20)) as engine, asyncio.timeout(PATIENCE_S):
+        for name in "abc":
+            await engine.put_topic(name, {"type": "queue"})
+            for n in range(6):
+                await engine.append(name, data(*[[n, "x" * 1000]] * 100))
+        await engine.checkpoint()
+        works: list[asyncio.Future[object]] = [asyncio.ensure_future(engine.claim("c", "w", 10))]
+        for name, turns in (("a", 1), ("b", 3), ("c", 1)):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            works.append(asyncio.ensure_future(engine.read(name, 0)))
+        claimed, *answers = await asyncio.gather(*works)
+        assert len(claimed.jobs) == 10  # type: ignore[attr-defined]
+        assert all(answer.count for answer in answers)  # type: ignore[attr-defined]
+        assert not engine._cache._kept

@@ -21,6 +21,7 @@ from msgspec import Struct
 from topics.core.framing import sync_needed
 from topics.core.state import Topic
 from topics.engine.ledger import Ledger
+from topics.engine.loading import Loader
 from topics.errors import CommitFailed, Refusal
 from topics.storage.wal import Callback, settle
 
@@ -43,8 +44,9 @@ class Gate(Struct, frozen=True, gc=False):
 class Gates:
     """The gates of one instance."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, loader: Loader) -> None:
         self._ledger = ledger
+        self._loader = loader
         self._wal = ledger.wal
 
     def of(self, topic: Topic | None) -> Gate:
@@ -126,12 +128,15 @@ class Gates:
         await self.wait_open(gate)
         return answer
 
-    async def shown(self, name: str | None, look: Callable[[], tuple[T, Gate]]) -> T:
-        """Look at a topic, and give the answer when it may be shown; look again if the log failed meanwhile."""
+    async def shown(self, name: str | None, look: Callable[[bool], tuple[T, Gate]]) -> T:
+        """Look at a topic, and give the answer when it may be shown; look again if the log failed meanwhile.
+
+        What is not in memory is loaded; `look` is told whether it has to do with what is (`Loader.until_warm`).
+        """
         while True:
             try:
                 try:
-                    answer, gate = look()
+                    answer, gate = await self._loader.until_warm(look)
                 except Refusal:
                     await self.wait_open(self.of_name(name), at_once=True)
                     raise

@@ -20,13 +20,14 @@ from topics.core import decide
 from topics.core.decide import Append, Caps
 from topics.core.state import State, Topic
 from topics.core.topic.config import effective_priority
-from topics.core.topic.pages import Cache, ColdPage, Projection
+from topics.core.topic.pages import Cache, Cold, PageAddress, Projection
 from topics.core.topic.walk import Query
 from topics.engine.answers import InstanceCounters, LogCounters, WriteResult
 from topics.engine.changes import Changes
 from topics.engine.durability.store import Store
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
+from topics.engine.loading import Loader
 from topics.engine.queues.claims import Claimer, Queues
 from topics.engine.queues.crews import Worker, Workers
 from topics.engine.queues.dead_letters import Moves
@@ -41,7 +42,7 @@ from topics.storage.disk import Disk, RealDisk
 from topics.storage.wal import Wal
 
 # The instance, and what its callers hand to it or get from it.
-__all__ = ["Append", "Claimer", "ColdPage", "Followed", "Gate", "Instance", "Projection", "Query", "Worker"]
+__all__ = ["Append", "Claimer", "Cold", "Followed", "Gate", "Instance", "PageAddress", "Projection", "Query", "Worker"]
 
 
 class Instance:
@@ -59,19 +60,22 @@ class Instance:
         self._ledger = ledger = Ledger(
             Store(disk, clock, settings), clock, self._committed, self._changed, self._rebuilt
         )
-        self._gates = gates = Gates(ledger)
+        self._loader = loader = Loader(self._cache, disk.run, ledger.store.catalogue.is_in_force, self._make_copies)
+        self._gates = gates = Gates(ledger, loader)
         self.wal: Wal = ledger.wal
         self._upkeep = Upkeep(ledger, self._cache, clock, settings)
         self._changes = Changes(ledger, gates, clock, self._caps)
-        self.forwarder = Forwarder(ledger, gates, clock, self._caps, disk.run, self._is_deferred)
+        self.forwarder = Forwarder(ledger, gates, clock, self._caps, loader, self._is_deferred)
         self._routing = Routing(ledger, gates, self.forwarder, self._caps)
-        self._reading = Reading(ledger, gates, self.forwarder, clock, disk, self._cache)
+        self._reading = Reading(ledger, gates, self.forwarder.make_copies, clock, disk, self._cache)
         moves = Moves(ledger, gates, clock, self._caps)
-        self.queues = Queues(ledger, gates, clock, moves, self._cache, self._reading.load, self.forwarder.carry)
-        self.workers = Workers(ledger, clock, self.queues, self._is_deferred)
+        self.queues = Queues(ledger, gates, clock, moves, self._cache, loader, self.forwarder.make_copies)
+        self.workers = Workers(ledger, clock, self.queues, loader, self._is_deferred)
         # Calls that a part does as they are; they are described there.
         self.read_now = self._reading.read_now
-        self.load = self._reading.load  # a coroutine: brings in what a ColdPage says is missing
+        self.load = loader.load  # a coroutine: brings in what a Cold says is missing
+        self.keep_page = self._cache.keep
+        self.let_page_go = self._cache.let_go
         self.cursor_before = self._reading.cursor_before
         self.claim_now = self.queues.claim_now
         self.ack_now = self.queues.ack
@@ -149,10 +153,13 @@ class Instance:
     def _changed(self, topic: Topic) -> None:
         self.forwarder.changed(topic)
 
+    async def _make_copies(self, topic_id: int) -> None:
+        await self.forwarder.make_all_copies(topic_id)
+
     def _rebuilt(self) -> None:
         """The log failed, and the state was rebuilt: its parts are others."""
         self.forwarder.restart()
-        self._cache.clear()
+        self._loader.clear()
         self.queues.rebuilt()
 
     # --- the whole

@@ -19,7 +19,6 @@ import uvloop
 from topics import __version__
 from topics.clock import Clock
 from topics.engine.engine import Engine
-from topics.engine.tuning import give_memory_back, tune_process
 from topics.errors import ConfigurationError
 from topics.server.api import ROUTES
 from topics.server.app import App
@@ -29,6 +28,7 @@ from topics.server.logs import set_up_logging
 from topics.server.transport.exchange import Limits
 from topics.server.transport.listener import Listener
 from topics.settings import Settings
+from topics.tuning import give_memory_back, tune_process
 
 logger = logging.getLogger("topics.server")
 

@@ -2,7 +2,7 @@
 
 `walk` looks at the source only, so that the routers of one source share what it finds; `place` holds it against the
 dest. Pure: the entries that a step gives are logged and then applied. Rows of sealed parts come from the caller, who
-owns the files; ones that are not at hand raise ColdRows.
+owns the files; ones that are not at hand raise Cold.
 """
 
 from array import array
@@ -14,7 +14,8 @@ from topics.core.entries import AnyEntry, Appended, Evicted, Forwarded, Forwardi
 from topics.core.routing.copies import Copier, HopRun, hops_between
 from topics.core.routing.table import HOPS_MAX, Router, holes
 from topics.core.state import State, Topic
-from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed
+from topics.core.topic.pages import Cold
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
 from topics.core.topic.records import Batch
 from topics.errors import Refusal
 from topics.model import Columns, TagMatch
@@ -27,25 +28,6 @@ NONE: Final = array("I")
 
 Rows = Callable[[Part, int, int], Columns]  # some rows of a part, decoded
 IsKnown = Callable[[int], bool]  # whether a seq of the source has a live copy in the dest
-
-
-class ColdRows(Exception):
-    """Rows of a page of a sealed part that are not at hand."""
-
-    def __init__(self, part: Sealed, number: int) -> None:
-        super().__init__()
-        self.part = part
-        self.number = number
-
-    @classmethod
-    def at(cls, part: Sealed, row: int) -> "ColdRows":
-        """The page that holds a row."""
-        return cls(part, row // PAGE_ROWS)
-
-    def rows(self) -> tuple[int, int]:
-        """The rows of the page, as start and stop."""
-        start = self.number * PAGE_ROWS
-        return start, min(self.part.count, start + PAGE_ROWS)
 
 
 class Run(NamedTuple):
@@ -164,7 +146,7 @@ class Picker:
                     for run in self._wanted(part, first, upto):
                         if not self._take(run):
                             return
-                except ColdRows:
+                except Cold:
                     if self.reached == after:
                         raise
                     return

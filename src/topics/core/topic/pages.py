@@ -1,7 +1,7 @@
 """Pages: records of a part as the JSON text that readers get, and the cache that keeps them.
 
 A `Page` holds up to PAGE_ROWS records of a part, rendered for one projection. It is made on first use and kept in the
-`Cache`; reading is slicing pages. Nothing here does I/O: a page of a sealed part that is not cached raises `ColdPage`,
+`Cache`; reading is slicing pages. Nothing here does I/O: a page of a sealed part that is not cached raises `Cold`,
 and whoever owns the files loads it.
 """
 
@@ -125,24 +125,12 @@ JOB = Projection(tags=True, node=False)  # what a worker gets of a record
 _PROJECTIONS = [*(Projection(*flags) for flags in product((False, True), repeat=3)), JOB]
 
 
-class ColdPage(Exception):
-    """A page of a sealed part that is not cached; `Cache.load` brings it in."""
+class PageAddress(NamedTuple):
+    """A page of a sealed part, rendered for a projection; without one, its rows as they are."""
 
-    def __init__(self, part: Sealed, number: int, projection: Projection) -> None:
-        super().__init__()
-        self.part = part
-        self.number = number
-        self.projection = projection
-
-    @property
-    def page(self) -> tuple[Sealed, int]:
-        """Which page it is."""
-        return self.part, self.number
-
-    @property
-    def key(self) -> Hashable:
-        """Equal for all who miss this page in this projection."""
-        return self.part, self.number, self.projection
+    part: Sealed
+    number: int
+    projection: Projection | None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -155,6 +143,14 @@ class ColdPage(Exception):
         return start, min(self.part.count, start + PAGE_ROWS)
 
 
+class Cold(Exception):
+    """What is needed is not in memory yet: a page, or copies that routers owe the topic with this id (DF9)."""
+
+    def __init__(self, missing: PageAddress | int) -> None:
+        super().__init__()
+        self.missing = missing
+
+
 class Cache:
     """Rendered pages, the least recently used dropped first when they exceed `bytes_max`."""
 
@@ -162,6 +158,7 @@ class Cache:
         self.bytes_max = bytes_max
         self.size_bytes = 0
         self._pages: OrderedDict[tuple[Part, int, Projection], Page] = OrderedDict()
+        self._kept: dict[Hashable, int] = {}  # addresses of pages that someone waits for → by how many
 
     def page(self, part: Part, row: int, projection: Projection) -> Page:
         """The page of `part` that holds `row`, complete as of now."""
@@ -170,7 +167,7 @@ class Cache:
         page = self._pages.get(key)
         if page is None:
             if not isinstance(part, Chunk):
-                raise ColdPage(part, number, projection)
+                raise Cold(PageAddress(part, number, projection))
             page = self._pages[key] = Page(number * PAGE_ROWS)
             self.size_bytes += page.size_bytes
         else:
@@ -183,15 +180,27 @@ class Cache:
             self._shrink()
         return page
 
-    def load(self, cold: ColdPage, columns: Columns) -> None:
+    def load(self, address: PageAddress, columns: Columns) -> None:
         """Take in the rows of a page that was cold."""
-        key = (cold.part, cold.number, cold.projection)
+        part, number, projection = address
+        assert projection is not None, "rows that are not rendered are kept elsewhere"
+        key = (part, number, projection)
         if key not in self._pages:
-            page = Page(cold.number * PAGE_ROWS)
-            page.extend(columns, cold.projection)
+            page = Page(number * PAGE_ROWS)
+            page.extend(columns, projection)
             self._pages[key] = page
             self.size_bytes += page.size_bytes
             self._shrink()
+
+    def keep(self, address: Hashable) -> None:
+        """Do not drop this page, which may be on its way, until `let_go` was called as often."""
+        self._kept[address] = self._kept.get(address, 0) + 1
+
+    def let_go(self, address: Hashable) -> None:
+        """Undo one `keep`; of an address that nobody keeps, nothing happens."""
+        count = self._kept.pop(address, 0)
+        if count > 1:
+            self._kept[address] = count - 1
 
     def forget(self, part: Part) -> None:
         """Drop the pages of a part that is no longer read."""
@@ -206,6 +215,11 @@ class Cache:
         self.size_bytes = 0
 
     def _shrink(self) -> None:
+        kept = []
         while self.size_bytes > self.bytes_max and len(self._pages) > 1:
-            _, page = self._pages.popitem(last=False)
-            self.size_bytes -= page.size_bytes
+            key, page = self._pages.popitem(last=False)
+            if key in self._kept:
+                kept.append((key, page))
+            else:
+                self.size_bytes -= page.size_bytes
+        self._pages.update(kept)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from topics.core.topic.log import Log
-from topics.core.topic.pages import Cache, ColdPage, Page, Projection
+from topics.core.topic.pages import Cache, Cold, Page, Projection
 from topics.core.topic.parts import PAGE_ROWS, Part
 from topics.model import EXAMINED_MIN, Reason, TagMatch, Tombstone
 
@@ -51,7 +51,7 @@ class Plan(Struct, gc=False):
 
 
 def read(log: Log, query: Query, epoch: int, cache: Cache) -> Plan:
-    """Walk from the query's cursor. Raises ColdPage if a page must be loaded first."""
+    """Walk from the query's cursor. Raises Cold if a page must be loaded first."""
     tombstone, cursor = _opening(log, query, epoch)
     plan = Plan([], 0, cursor, 0, log.head, log.earliest, tombstone)
     gap = next((gap for gap in log.gaps if gap.last > cursor), None)
@@ -99,7 +99,7 @@ def _walk(log: Log, query: Query, plan: Plan, last: int, cache: Cache) -> None:
             page_stop = min(stop, (row // PAGE_ROWS + 1) * PAGE_ROWS)
             try:
                 room = _collect(log, query, plan, part, row, page_stop, room, cache)
-            except ColdPage:
+            except Cold:
                 if query.stops_at_cold and plan.next > cursor:
                     return
                 raise

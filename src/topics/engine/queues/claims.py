@@ -5,7 +5,7 @@ places of jobs are the core's (core/queue.py), commits and the gate the ledger's
 `Claimer`.
 
 A pass picks jobs, renders them, and leases them, without an await; so a job is leased only if its text is at hand. A
-page that is not raises ColdPage before anything has changed, and the pass is made again. With `claim_jitter_ms` the
+page that is not raises Cold before anything has changed, and the pass is made again. With `claim_jitter_ms` the
 claims of a window form a cohort, which one pass serves; without it a claim is a pass of its own.
 
 Leases of a queue that does not keep them are applied and not logged. An ack is a delete. What fails in the log leaves
@@ -15,7 +15,7 @@ its jobs claimable: their leases are ended once the state is the one that holds.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 from secrets import randbits
 
@@ -24,19 +24,19 @@ from topics.core.entries import AnyEntry, DeadLettered, Leased, Released
 from topics.core.queue.letters import Job, decode_job, letter, origin, restored
 from topics.core.state import Topic
 from topics.core.topic.log import Log
-from topics.core.topic.pages import JOB, Cache, ColdPage, Page, Projection
+from topics.core.topic.pages import JOB, Cache, Cold, Page, Projection
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
 from topics.core.topic.records import RecordIn
 from topics.engine.answers import Claimed, LeaseView, Redriven, Settled
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
+from topics.engine.loading import Loader
 from topics.engine.queues.dead_letters import Moves, deletion
-from topics.errors import CommitFailed, Damaged, NoDeadLetter, NotAQueue, Refusal, StorageError, TopicNotFound
+from topics.errors import CommitFailed, NoDeadLetter, NotAQueue, Refusal, StorageError, TopicNotFound
 from topics.model import TagMatch
 from topics.storage.wal import Callback
 
 HAND_BYTES_MAX = 8 * 1024 * 1024  # texts of the jobs that one claimer gets in a pass; the first job always fits
-COLD_TRIES_MAX = 16  # pages loaded for one pass before it takes what is at hand
 REDRIVE_RECORDS_MAX = 100  # in one frame
 REDRIVE_BYTES_MAX = 1024 * 1024
 _ALL = Projection(tags=True)
@@ -73,8 +73,8 @@ class Queues:
         clock: Clock,
         moves: Moves,
         cache: Cache,
-        load: Callable[[ColdPage], Awaitable[None]],
-        carry: Callable[[Topic], None],
+        loader: Loader,
+        make_copies: Callable[[Topic], None],
     ) -> None:
         self.on_change: Callable[[int], None] = lambda topic_id: None  # jobs of a topic may have become claimable
         self._ledger = ledger
@@ -82,8 +82,8 @@ class Queues:
         self._clock = clock
         self._moves = moves
         self._cache = cache
-        self._load = load
-        self._carry = carry  # makes the copies that routers owe a topic (DF9)
+        self._loader = loader
+        self._make_copies = make_copies  # that routers owe a topic (DF9)
         self._doomed: deque[tuple[Gate, int, list[Doomed]]] = deque()  # jobs that go when the gate is open
         self._next_number = randbits(46) << 16  # of a lease; those of an earlier start are others
 
@@ -98,10 +98,10 @@ class Queues:
         return topic
 
     def claimable(self, name: str) -> Topic:
-        """A queue with all that was committed upstream of it. ColdPage: that takes longer, `load` it."""
+        """A queue with all that was committed upstream of it. Cold: that takes longer."""
         topic = self.queue(name)
         if topic.id in self._ledger.state.routers.incoming:
-            self._carry(topic)
+            self._make_copies(topic)
         return topic
 
     # --- handing out
@@ -116,7 +116,7 @@ class Queues:
     ) -> tuple[list[Claimed], Gate]:
         """One pass: a job for each claimer in turn, while they want more and there are some.
 
-        The result may be shown once the gate is open (`when_shown`). ColdPage: load it and try again; with
+        The result may be shown once the gate is open (`when_shown`). Cold: load what is missing and try again; with
         `is_hasty` the pass does with the jobs whose pages are there, if the first one's is.
         """
         queue, now = topic.queue, self._clock.now_ms()
@@ -177,7 +177,7 @@ class Queues:
             if page is None or not page.start <= row < page.start + PAGE_ROWS:
                 try:
                     page = self._cache.page(part, row, JOB)
-                except ColdPage:
+                except Cold:
                     if is_hasty and texts:
                         return texts
                     raise
@@ -198,28 +198,10 @@ class Queues:
 
     async def claim(self, name: str, claimer: Claimer) -> Claimed:
         """Hand jobs out to one claimer, at once."""
-        tries = 0
-        while True:
-            try:
-                claimed, gate = self.claim_now(name, claimer, is_hasty=tries >= COLD_TRIES_MAX)
-            except ColdPage as cold:
-                tries = await self.load(cold, tries)
-            except Refusal:
-                await self._gates.wait_open(self._gates.of_name(name))
-                raise
-            else:
-                await self.shown(claimed, gate)
-                return claimed
-
-    async def load(self, cold: ColdPage, tries: int) -> int:
-        """Bring in what a pass lacks; the number of tries by now. Damage is met by a pass that begins with it only."""
-        try:
-            await self._load(cold)
-        except Damaged:
-            if tries >= COLD_TRIES_MAX:
-                raise
-            return COLD_TRIES_MAX
-        return tries + 1
+        async with self._gates.refusing(name):
+            claimed, gate = await self._loader.until_warm(lambda hasty: self.claim_now(name, claimer, is_hasty=hasty))
+        await self.shown(claimed, gate)
+        return claimed
 
     async def shown(self, claimed: Claimed, gate: Gate) -> None:
         try:
@@ -366,8 +348,8 @@ class Queues:
                 if seqs and not is_over:
                     gate = self._moves.move(source, seqs, records, name)
                     self.on_change(topic.id)
-            except ColdPage as cold:
-                await self._load(cold)
+            except Cold as cold:
+                await self._loader.load(cold.missing)
             except Refusal as error:
                 if len(seqs) == 1:
                     refusal = error
@@ -407,7 +389,7 @@ class Queues:
     async def leases(self, name: str, after: int, count: int) -> tuple[list[LeaseView], bool]:
         """Up to `count` leases of jobs above `after`, ascending; and whether there are more."""
 
-        def look() -> tuple[list[LeaseView], Gate]:
+        def look(takes_what_is_warm: bool) -> tuple[list[LeaseView], Gate]:
             topic = self.queue(name)
             leases, deliveries = topic.queue.leases, topic.queue.deliveries
             seqs = nsmallest(count + 1, (seq for seq in leases if seq > after))

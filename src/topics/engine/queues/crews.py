@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from topics.clock import Clock
 from topics.core.queue.jobs import Queue
 from topics.core.state import Topic
-from topics.core.topic.pages import ColdPage
 from topics.engine.answers import Claimed
 from topics.engine.gate import Gate
 from topics.engine.ledger import Ledger
-from topics.engine.queues.claims import COLD_TRIES_MAX, Claimer, Queues
+from topics.engine.loading import Loader
+from topics.engine.queues.claims import Claimer, Queues
 from topics.errors import CommitFailed, NotAQueue, Refusal, StorageError, TopicNotFound, TopicsError
 
 PASS_JOBS_MAX = 1000  # handed out to workers in one turn of the loop
@@ -170,11 +170,14 @@ class _Crew:
 class Workers:
     """The crews of one instance."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, queues: Queues, is_deferred: Callable[[Topic], bool]) -> None:
+    def __init__(
+        self, ledger: Ledger, clock: Clock, queues: Queues, loader: Loader, is_deferred: Callable[[Topic], bool]
+    ) -> None:
         self._is_deferred = is_deferred  # pressure keeps a queue's jobs from workers (PR5)
         self._ledger = ledger
         self._clock = clock
         self._queues = queues
+        self._loader = loader
         self._crews: dict[int, _Crew] = {}
         queues.on_change = self.wake
 
@@ -344,24 +347,24 @@ class Workers:
 
     async def _serve(self, crew: _Crew, present: Callable[[Topic], Sequence[Claimer]]) -> int:
         """One pass for those that are present then; how many jobs were handed out."""
-        tries = 0
-        while True:
-            try:
-                topic = self._queues.claimable(crew.name)
-                if topic.id != crew.id:
-                    raise TopicNotFound(crew.name)
-                if topic.queue is not crew.queue and crew.task is not None:
-                    crew.adopt(topic.queue)
-                claimers = present(topic)
-                if not claimers:
-                    return 0
-                hands, gate = self._queues.hand_out(topic, claimers, is_hasty=tries >= COLD_TRIES_MAX)
-            except ColdPage as cold:
-                tries = await self._queues.load(cold, tries)
-                continue
-            for claimer, claimed in zip(claimers, hands, strict=True):
-                self._give(crew, claimer, claimed, gate)
-            return sum(len(claimed.texts) for claimed in hands)
+
+        def hand_out(takes_what_is_warm: bool) -> tuple[Sequence[Claimer], list[Claimed], Gate | None]:
+            topic = self._queues.claimable(crew.name)
+            if topic.id != crew.id:
+                raise TopicNotFound(crew.name)
+            if topic.queue is not crew.queue and crew.task is not None:
+                crew.adopt(topic.queue)
+            claimers = present(topic)
+            if not claimers:
+                return (), [], None
+            hands, gate = self._queues.hand_out(topic, claimers, is_hasty=takes_what_is_warm)
+            return claimers, hands, gate
+
+        claimers, hands, gate = await self._loader.until_warm(hand_out)
+        for claimer, claimed in zip(claimers, hands, strict=True):
+            assert gate is not None
+            self._give(crew, claimer, claimed, gate)
+        return sum(len(claimed.texts) for claimed in hands)
 
     def _give(self, crew: _Crew, claimer: Claimer, claimed: Claimed, gate: Gate) -> None:
         if isinstance(claimer, _Waiting):

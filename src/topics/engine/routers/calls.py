@@ -13,8 +13,8 @@ from topics.core.routing.table import PutRouter, Router
 from topics.engine.answers import RouterState
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
-from topics.engine.routers.forwarder import Behind, Forwarder
-from topics.errors import CommitFailed, RouterNotFound
+from topics.engine.routers.forwarder import Forwarder
+from topics.errors import RouterNotFound
 
 
 class Routing:
@@ -45,21 +45,16 @@ class Routing:
 
     async def show(self, name: str) -> RouterState:
         """One router, after all that its source has was forwarded (DF9)."""
-        ledger = self._ledger
-        while True:
-            router = ledger.state.routers.by_name.get(name)
+
+        def look(takes_what_is_warm: bool) -> tuple[RouterState, Gate]:
+            state = self._ledger.state
+            router = state.routers.by_name.get(name)
             if router is None:
-                await self._gates.wait_open(self._gates.of(None), at_once=True)
                 raise RouterNotFound(name)
-            try:
-                self._forwarder.carry(ledger.state.by_id[router.dest])
-                shown = self._state(router)
-                await self._gates.wait_open(self._gate([router]), at_once=True)
-                return shown
-            except Behind as behind:
-                await self._forwarder.carry_on(behind.dest)
-            except CommitFailed:
-                continue
+            self._forwarder.make_copies(state.by_id[router.dest])
+            return self._state(router), self._gate([router])
+
+        return await self._gates.shown(None, look)
 
     async def delete(self, name: str) -> bool:
         """Delete a router; its copies stay. False: there was none."""
@@ -74,7 +69,7 @@ class Routing:
         self, after: str, count: int, wanted: Callable[[RouterState], bool]
     ) -> tuple[list[RouterState], bool]:
         """Up to `count` routers whose names are above `after` and wanted, sorted; and whether there are more."""
-        return await self._gates.shown(None, lambda: self._list(after, count, wanted))
+        return await self._gates.shown(None, lambda _: self._list(after, count, wanted))
 
     def _list(
         self, after: str, count: int, wanted: Callable[[RouterState], bool]

@@ -15,22 +15,21 @@ Invariants
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
 from topics.clock import Clock
 from topics.core.decide import Caps
-from topics.core.routing.steps import ColdRows, Step, Walked, place, stamp_of, walk
+from topics.core.routing.steps import Step, Walked, place, stamp_of, walk
 from topics.core.routing.table import HOPS_MAX, Router
 from topics.core.state import Topic
-from topics.core.topic.pages import ColdPage
-from topics.core.topic.parts import Chunk, Part
+from topics.core.topic.pages import Cold, PageAddress
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
+from topics.engine.loading import Loader
 from topics.engine.routers.blocked import BlockedRouters
 from topics.errors import CommitFailed, Refusal, StorageError, TopicsError
-from topics.model import Columns
 
 PASS_ROUTERS: Final = 1024  # whose steps may share a frame
 SLICE_S: Final = 0.000_5  # of forwarding before others get their turn, half of it to decide and half to commit
@@ -43,28 +42,6 @@ SHARE_LATE: Final = 0.25  # … if they do not, and it was written so long ago
 LATE_MS: Final = 5_000
 SHARED_MIN: Final = 64  # records of a walk that is shared though there are more by now; less is soon found anew
 WALKS_BYTES: Final = 16 * 1024 * 1024  # of records in walks kept for routers that stand where another one stood
-WARM_PAGES_MAX: Final = 8  # decoded pages of segments kept for routers that lag
-
-
-class Behind(ColdPage):
-    """Copies are to be made before a topic is read, more than a turn of the loop can make; `Engine.load` makes them."""
-
-    def __init__(self, dest: int) -> None:
-        Exception.__init__(self)
-        self.dest = dest
-
-    @property
-    def page(self) -> tuple[Any, int]:
-        """No page, and never the same one again."""
-        return self, 0
-
-    @property
-    def key(self) -> Hashable:
-        return self.dest
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return 0, 0
 
 
 class Forwarder:
@@ -76,7 +53,7 @@ class Forwarder:
         gates: Gates,
         clock: Clock,
         caps: Caps,
-        run: Callable[[Callable[[], Any]], Awaitable[Any]],
+        loader: Loader,
         is_deferred: Callable[[Topic], bool],
     ) -> None:
         self._is_deferred = is_deferred  # a topic's routers are held back under pressure (PR5)
@@ -84,7 +61,7 @@ class Forwarder:
         self._gates = gates
         self._clock = clock
         self._caps = caps
-        self._run = run
+        self._loader = loader
         self._is_running = False
         self._is_scheduled = False
         self._dirty: dict[int, None] = {}  # sources with news
@@ -92,7 +69,6 @@ class Forwarder:
         self._queued: set[int] = set()  # those in `_ready`
         self._blocked = BlockedRouters(ledger, clock, self._enqueue)
         self._loading: dict[int, asyncio.Task[None]] = {}  # by router
-        self._warm: OrderedDict[tuple[Part, int], Columns] = OrderedDict()  # pages of sealed parts
         self._held: dict[tuple[int, int], deque[tuple[int, Gate]]] = {}  # source, dest in memory → heads, gates
         self._shown: dict[tuple[int, int], int] = {}  # the highest of these heads whose gate was open
         self._walks: OrderedDict[Any, Walked] = OrderedDict()  # what routers of one source have found, for the others
@@ -117,7 +93,7 @@ class Forwarder:
         """The state is another one: start over."""
         for task in self._loading.values():
             task.cancel()
-        for kept in (self._dirty, self._ready, self._queued, self._loading, self._warm):
+        for kept in (self._dirty, self._ready, self._queued, self._loading):
             kept.clear()
         for more in (self._held, self._shown):
             more.clear()
@@ -133,7 +109,7 @@ class Forwarder:
         for _ in range(HOPS_MAX + 1):
             behind = [dest for dest in list(self._ledger.state.routers.incoming) if self._is_behind(dest)]
             for dest in behind:
-                await self.carry_on(dest)
+                await self.make_all_copies(dest)
             if not behind or self._ledger.broken is not None:
                 return
 
@@ -328,8 +304,8 @@ class Forwarder:
             return None
         try:
             return self._place(router, source, last)
-        except ColdRows as cold:
-            self._load(router, cold)
+        except Cold as cold:
+            self._load(router, cold.missing)
         except (Refusal, StorageError) as error:
             self._blocked.add(router, error)
         return None
@@ -351,7 +327,7 @@ class Forwarder:
                 copy = dest.stamps.find(router.name, source.id, source.epoch, seq)
                 return copy > 0 and dest.log.is_live(copy)
 
-            return walk(source, router, last, stamp, is_known, self._rows, records_max)
+            return walk(source, router, last, stamp, is_known, self._loader.rows, records_max)
         definition, log = router.definition, source.log
         # What lies behind a cursor grows at its end only, as long as nothing is deleted or lost.
         key = (source.id, router.cursor, records_max, log.deleted, log.lost, log.floor)
@@ -359,7 +335,7 @@ class Forwarder:
         known = self._walks.get(key)
         if known is not None and (known.reached == last or (known.reached < last and known.copied >= SHARED_MIN)):
             return known
-        walked = walk(source, router, last, None, lambda seq: False, self._rows, records_max)
+        walked = walk(source, router, last, None, lambda seq: False, self._loader.rows, records_max)
         if known is None:
             self._walks[key] = walked
             self._walked_bytes += sum(walked.sizes)
@@ -370,17 +346,6 @@ class Forwarder:
     def _forget_walks(self) -> None:
         self._walks.clear()
         self._walked_bytes = 0
-
-    def _rows(self, part: Part, start: int, stop: int) -> Columns:
-        """Rows of one page of a part, decoded."""
-        if isinstance(part, Chunk):
-            return part.columns(start, stop)
-        cold = ColdRows.at(part, start)
-        page = self._warm.get((part, cold.number))
-        if page is None:
-            raise cold
-        first, _ = cold.rows()
-        return page.select([(start - first, stop - first)])
 
     def _readable(self, source: Topic, dest: Topic) -> int:
         """The head of a source as far as it is there for good: copies in memory cannot be undone."""
@@ -438,18 +403,15 @@ class Forwarder:
 
     # --- segments
 
-    def _load(self, router: Router, cold: ColdRows) -> None:
+    def _load(self, router: Router, missing: PageAddress | int) -> None:
         """Bring in a page of a segment that a router needs, off the loop."""
         self._blocked.remove(router)
         if router.id not in self._loading:
-            self._loading[router.id] = asyncio.create_task(self._load_page(router, cold))
+            self._loading[router.id] = asyncio.create_task(self._load_page(router, missing))
 
-    async def _load_page(self, router: Router, cold: ColdRows) -> None:
-        start, stop = cold.rows()
+    async def _load_page(self, router: Router, missing: PageAddress | int) -> None:
         try:
-            self._warm[cold.part, cold.number] = await self._run(lambda: cold.part.columns(start, stop))
-            while len(self._warm) > WARM_PAGES_MAX:
-                self._warm.popitem(last=False)
+            await self._loader.load(missing)
         except (TopicsError, OSError) as error:
             self._blocked.add(router, error if isinstance(error, TopicsError) else TopicsError(str(error)))
         finally:
@@ -459,8 +421,8 @@ class Forwarder:
 
     # --- read your writes
 
-    def carry(self, dest: Topic) -> None:
-        """Make the copies of all that was committed upstream of a topic (DF9). Behind: it takes more than a slice."""
+    def make_copies(self, dest: Topic) -> None:
+        """Make the copies of all that was committed upstream of a topic (DF9). Cold: it takes more than a slice."""
         if dest.id not in self._ledger.state.routers.incoming:
             return
         if self._carried == dest.id:
@@ -469,9 +431,9 @@ class Forwarder:
         until = self._clock.monotonic() + CARRY_S
         for router in self._upstream(dest.id, set()):
             if not self._catch_up(router, until):
-                raise Behind(dest.id)
+                raise Cold(dest.id)
 
-    async def carry_on(self, dest: int) -> None:
+    async def make_all_copies(self, dest: int) -> None:
         """The same, however long it takes; the topic is then read without asking again."""
         state = self._ledger.state
         for router in list(self._upstream(dest, set())):

@@ -5,7 +5,7 @@ A read whose records are in memory and may be shown is answered without a task.
 
 import msgspec
 
-from topics.engine.instance import ColdPage, Query
+from topics.engine.instance import Cold, Query
 from topics.errors import TopicNotFound
 from topics.model import WAIT_MS_MAX
 from topics.server.call import Call
@@ -29,7 +29,7 @@ def _read(call: Call, asked: DiffIn) -> None:
         return
     try:
         result, gate = app.engine.read_now(call.name, query)
-    except (ColdPage, TopicNotFound):
+    except (Cold, TopicNotFound):
         app.spawn(_read_slowly(call, query, asked), call)
         return
     if app.engine.is_open(gate):

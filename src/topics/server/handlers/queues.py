@@ -10,7 +10,7 @@ from functools import partial
 from msgspec import UNSET
 
 from topics.engine.answers import Claimed, Settled
-from topics.engine.instance import Claimer, ColdPage, Gate
+from topics.engine.instance import Claimer, Cold, Gate
 from topics.errors import CommitFailed, InvalidRequest, NotAQueue, Refusal, TopicNotFound
 from topics.model import SEQ_MAX
 from topics.server.call import Call
@@ -49,7 +49,7 @@ def claim(call: Call) -> None:
         return
     try:
         claimed, gate = app.engine.claim_now(call.name, Claimer(*asked))
-    except (ColdPage, Refusal):
+    except (Cold, Refusal):
         app.spawn(_claim_slowly(call, asked), call)
         return
     app.engine.when_shown(claimed, gate, partial(_claimed, call, claimed, 0.0))

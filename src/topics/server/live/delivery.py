@@ -30,7 +30,7 @@ import asyncio
 import logging
 from collections import deque
 
-from topics.engine.instance import ColdPage, Instance, Query
+from topics.engine.instance import Cold, Instance, PageAddress, Query
 from topics.errors import TopicsError
 from topics.server.live.feeds import Feed, Hub, Push, Reader, Template
 from topics.server.live.outlet import TICK_MS, Wheel
@@ -99,6 +99,7 @@ class Delivery:
             if not hub.feeds:
                 self._hubs.pop(hub.id, None)
                 self.rounds.discard(hub)
+                self._let_page_go(hub)
                 self._engine.unlisten(hub.id, hub.wake)
 
     def writable(self, reader: Reader) -> None:
@@ -169,6 +170,8 @@ class Delivery:
                 pending.extend(hub.pending)
                 hub.pending, hub.is_midway = pending, True
                 return False
+        if not hub.is_loading:
+            self._let_page_go(hub)
         if hub.cold and not hub.is_loading and not hub.pending:
             hub.is_loading = True
             self.rounds.spawn(self._load_next(hub))
@@ -216,9 +219,9 @@ class Delivery:
         )
         try:
             result, gate = engine.read_now(feed.name, query)
-        except ColdPage as cold:
+        except Cold as cold:
             assert feed.hub is not None
-            feed.hub.cold.setdefault(cold.key, (cold, []))[1].append(waiting)
+            feed.hub.cold.setdefault(cold.missing, []).append(waiting)
             return waiting
         if template.is_strong:
             gate = engine.synced(gate)
@@ -243,18 +246,26 @@ class Delivery:
             self.rounds.push_soon(feed)
 
     async def _load_next(self, hub: Hub) -> None:
-        """Load the next page that feeds wait for; they are served first in the next pass."""
+        """Load the next page that feeds wait for; they are served first in the next pass, which finds it there."""
+        missing, readings = hub.next_cold()
+        self._engine.keep_page(missing)
+        self._let_page_go(hub)
+        hub.kept = missing
         try:
-            await self._load(*hub.next_cold())
+            await self._load(missing, readings)
         finally:
             hub.is_loading = False
         self.rounds.serve_soon(hub)
 
-    async def _load(self, cold: ColdPage, readings: list[list[Feed]]) -> None:
+    def _let_page_go(self, hub: Hub) -> None:
+        self._engine.let_page_go(hub.kept)
+        hub.kept = 0
+
+    async def _load(self, missing: PageAddress | int, readings: list[list[Feed]]) -> None:
         """Load what a read lacks, and read again."""
         feeds = [feed for waiting in readings for feed in waiting]
         try:
-            await self._engine.load(cold)
+            await self._engine.load(missing)
         except Exception as error:
             logger.error("a stream's records cannot be read: %s", error)
             for feed in feeds:

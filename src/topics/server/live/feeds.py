@@ -5,12 +5,12 @@ Must not know: when a topic is read, how a frame is framed.
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
 from topics.engine.answers import ReadResult
-from topics.engine.instance import ColdPage, Followed, Projection
+from topics.engine.instance import Followed, PageAddress, Projection
 from topics.model import TagMatch
 from topics.server.live.outlet import Outlet, Wheel
 
@@ -183,6 +183,7 @@ class Hub:
         "is_loading",
         "is_midway",
         "is_ready",
+        "kept",
         "loaded",
         "name",
         "order",
@@ -202,16 +203,15 @@ class Hub:
         self.is_ready = False  # queued, being served, or deferred
         self.order = (0.0, 0)  # its place in the queue
         self.wake: Callable[[], None] = lambda: wake(self)  # the engine's listener
-        self.cold: dict[
-            Hashable, tuple[ColdPage, list[list[Feed]]]
-        ] = {}  # pages to load, and the feeds that wait for each
+        self.cold: dict[PageAddress | int, list[list[Feed]]] = {}  # what is to be loaded, and who waits for it
+        self.kept: PageAddress | int = 0  # what was loaded last, kept until it was read
         self.loaded = (0, 0)  # the place of the page loaded last
         self.is_loading = False
 
-    def next_cold(self) -> tuple[ColdPage, list[list[Feed]]]:
-        """The page to load next: the one behind the last, or the first one if there is none behind."""
-        places = {key: cold.place for key, (cold, _) in self.cold.items()}
-        behind = [key for key in places if places[key] > self.loaded]
-        chosen = min(behind or places, key=lambda key: places[key])
+    def next_cold(self) -> tuple[PageAddress | int, list[list[Feed]]]:
+        """What to load next: the page behind the last one, or the first one if there is none behind."""
+        places = {missing: missing.place if isinstance(missing, PageAddress) else (0, 0) for missing in self.cold}
+        behind = [missing for missing in places if places[missing] > self.loaded]
+        chosen = min(behind or places, key=lambda missing: places[missing])
         self.loaded = places[chosen]
-        return self.cold.pop(chosen)
+        return chosen, self.cold.pop(chosen)

@@ -1,0 +1,119 @@
+"""Loading: whatever is needed and not in memory yet, and trying again once it is.
+
+The core never waits: where it lacks a page of a segment, or copies that routers still owe a topic, it raises `Cold`.
+Here is the one way on: `load` brings in what is missing, off the loop, once for all who lack it; `until_warm` tries
+again. A page that somebody waits for stays in the cache until he has tried again, however small the cache is; so
+everyone comes to an end.
+
+Owns the pages under way and the decoded rows that routers read. Must not know: who asks, and what for.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Final, TypeVar
+
+from topics.core.topic.pages import Cache, Cold, PageAddress
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed
+from topics.errors import Damaged
+from topics.model import Columns
+
+T = TypeVar("T")
+
+LOADS_MAX: Final = 16  # pages loaded for one call before it takes what is warm
+ROW_PAGES_MAX: Final = 8  # pages of decoded rows that are kept
+
+Run = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class Loader:
+    """Brings in what an instance lacks."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        run: Run,
+        is_in_force: Callable[[Sealed], bool],
+        make_copies: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._cache = cache
+        self._run = run
+        self._is_in_force = is_in_force
+        self._make_copies = make_copies
+        self._loading: dict[Hashable, asyncio.Task[None]] = {}
+        self._rows: OrderedDict[PageAddress, Columns] = OrderedDict()
+
+    def clear(self) -> None:
+        """The state is another one: its parts are others."""
+        self._cache.clear()
+        self._rows.clear()
+
+    def rows(self, part: Part, start: int, stop: int) -> Columns:
+        """Rows of one page of a part, decoded."""
+        if isinstance(part, Chunk):
+            return part.columns(start, stop)
+        address = PageAddress(part, start // PAGE_ROWS, None)
+        page = self._rows.get(address)
+        if page is None:
+            raise Cold(address)
+        first = address.number * PAGE_ROWS
+        return page.select([(start - first, stop - first)])
+
+    async def until_warm(self, make: Callable[[bool], T]) -> T:
+        """What `make` gives once nothing is missing any more.
+
+        `make(True)` has to do with what is warm, if that is something at all. It is called when a call needs more pages
+        than the cache keeps, when it needs very many, and when a page is damaged: only a call that begins with the
+        damage fails.
+        """
+        loaded: set[object] = set()
+        takes_what_is_warm = False
+        kept: Hashable = None
+        try:
+            while True:
+                try:
+                    return make(takes_what_is_warm)
+                except Cold as cold:
+                    missing = cold.missing
+                    self._cache.let_go(kept)
+                    self._cache.keep(missing)
+                    kept = missing
+                try:
+                    await self.load(missing)
+                except Damaged:
+                    if takes_what_is_warm:
+                        raise
+                    takes_what_is_warm = True
+                if isinstance(missing, PageAddress):
+                    takes_what_is_warm |= missing in loaded or len(loaded) >= LOADS_MAX
+                    loaded.add(missing)
+        finally:
+            self._cache.let_go(kept)
+
+    async def load(self, missing: "PageAddress | int") -> None:
+        """Bring in a page, or the copies that routers owe the topic with this id."""
+        if not isinstance(missing, PageAddress):
+            await self._make_copies(missing)
+            return
+        loading = self._loading.get(missing)
+        if loading is None:
+            loading = self._loading[missing] = asyncio.create_task(self._load_page(missing))
+        await asyncio.shield(loading)
+
+    async def _load_page(self, address: PageAddress) -> None:
+        """In one turn the page is there and no longer under way: another one may drop it in the next."""
+        part = address.part
+        start, stop = address.rows()
+        try:
+            columns = await self._run(lambda: part.columns(start, stop))
+            if address.projection is None:
+                self._rows[address] = columns
+                if len(self._rows) > ROW_PAGES_MAX:
+                    self._rows.popitem(last=False)
+            else:
+                self._cache.load(address, columns)
+        except Damaged:
+            if self._is_in_force(part):
+                raise
+        finally:
+            del self._loading[address]
