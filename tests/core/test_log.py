@@ -13,7 +13,7 @@ from topics.core.topic.pages import Cache
 from topics.core.topic.parts import PAGE_ROWS, Chunk
 from topics.core.topic.records import Batch
 from topics.core.topic.walk import Plan, Query
-from topics.model import EXAMINED_MIN, TagMatch
+from topics.model import EXAMINED_MIN, Gap, TagMatch
 
 CACHE_BYTES = 10**9
 PLENTY = 10**6
@@ -341,3 +341,48 @@ def test_a_record_taken_behind_the_back_of_the_log_is_missing_from_its_account()
     log.evict(90)
     log.append(batch(10), 0)
     assert (log.unaccounted, log.deleted, log.lost) == (50, 19, 21)
+
+
+def lossy_log() -> Log:
+    """Two parts, the first with deletes, below them an eviction and above them a gap."""
+    log = log_of(2 * PAGE_ROWS)
+    log.evict(10)
+    log.delete_blocks(blocks([20, 21, 40]).items())
+    log.open_gap(log.head + 5, "cap")
+    log.append(batch(3), 1)
+    return log
+
+
+BROKEN: dict[str, Callable[[Log], object]] = {
+    "a record too many": lambda log: setattr(log, "count", log.count + 1),
+    "a byte too many": lambda log: setattr(log, "bytes", log.bytes + 1),
+    "a part that counts wrong": lambda log: (
+        setattr(log.parts[0], "live_count", log.parts[0].live_count + 1),
+        setattr(log, "count", log.count + 1),
+        setattr(log, "deleted", log.deleted - 1),
+    ),
+    "a mark that nobody counted": lambda log: log.mark_dead([50]),
+    "a part without a live record": lambda log: log.parts.append(Chunk(log.head + 1)),
+    "parts out of order": lambda log: log.parts.reverse(),
+    "an earliest that is too high": lambda log: setattr(log, "earliest", 12),
+    "a floor above the earliest": lambda log: setattr(log, "expired_last", 500),
+    "a head that was not handed out": lambda log: setattr(log, "head", log.head + 1),
+    "a delete that nobody counted": lambda log: setattr(log, "deleted", log.deleted - 1),
+    "a loss that is not announced": lambda log: (
+        setattr(log, "gaps", []),
+        setattr(log, "lost", log.lost + 1),
+        setattr(log, "deleted", log.deleted - 1),
+    ),
+    "a gap with a live record": lambda log: log.gaps.insert(0, Gap(30, 35, "cap")),
+    "gaps out of order": lambda log: log.gaps.append(Gap(20, 21, "cap")),
+    "a gap below the floor": lambda log: log.gaps.insert(0, Gap(1, 5, "cap")),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_invariant_is_found(broken: str) -> None:
+    log = lossy_log()
+    log.check()
+    BROKEN[broken](log)
+    with pytest.raises(AssertionError):
+        log.check()

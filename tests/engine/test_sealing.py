@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+import topics
 from topics.core.topic.parts import Chunk
 from topics.core.topic.records import NO_META, RecordIn, batch_of
 from topics.engine import Engine
-from topics.engine.durability.sealing import LARGE_BYTES_MIN, PartRows, PiecePlan, Sealer, encode, plan
+from topics.engine.durability.sealing import LARGE_BYTES_MIN, PACKAGE_ROOT, PartRows, PiecePlan, Sealer, encode, plan
 from topics.settings import Settings
 from topics.storage.disk import RealDisk
 from topics.storage.segments import SegmentFile, SegmentPiece
@@ -152,3 +153,8 @@ async def everything(engine: Engine) -> list[int]:
 
 def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+def test_the_helper_is_told_where_the_package_lies() -> None:
+    """Also where that is not on the module search path, but only in the working directory."""
+    assert Path(PACKAGE_ROOT) == Path(topics.__file__).parents[1]

@@ -17,6 +17,7 @@ from topics.core.dump import TopicItem
 from topics.engine import Engine
 from topics.model import TagMatch
 from topics.reader import Check, open_directory
+from topics.reader.accounts import fault_of
 from topics.settings import Settings
 from topics.storage import snapshots
 from topics.storage.disk import RealDisk
@@ -195,3 +196,13 @@ async def test_a_directory_of_many_segments_is_checked_with_few_files_open(tmp_p
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert result.segments > 50 and result.faults == [] and found(result) == [("t", 2000, 1800, 200, 0)]
+
+
+async def test_counts_that_do_not_agree_are_a_fault(tmp_path: Path) -> None:
+    async with engine_on(tmp_path) as engine:
+        await engine.append("t", [{"data": n} for n in range(20)])
+        log = engine.state.topics["t"].log
+        assert fault_of(log) == ""
+        log.bytes += 1
+        assert "its counts do not agree" in fault_of(log)
+        log.bytes -= 1

@@ -5,6 +5,7 @@ a snapshot. Nothing is written or locked.
 """
 
 import os
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from topics.errors import Damaged, InvalidRequest, UnusableDirectory
@@ -41,11 +42,10 @@ def ref_in(disk: Disk, name: str) -> FileRef:
         raise InvalidRequest(f"{name!r} is not the name of a segment")
     path = f"{disk.path}/{name}"
     try:
-        file = disk.open(name, writable=False)
+        with closing(disk.open(name, writable=False)) as file:
+            image = pa.py_buffer(file.map())
     except PermissionError as error:
         raise forbidden(disk.path, error) from None
-    image = pa.py_buffer(file.map())
-    file.close()
     try:
         with pa.ipc.open_file(image) as reader:
             if reader.num_record_batches != 1:

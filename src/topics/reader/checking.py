@@ -15,7 +15,7 @@ from topics.errors import Damaged, UnusableDirectory
 from topics.reader.accounts import Account, accounts_of
 from topics.reader.snapshot import Snapshot, floor_of, sealed_through_of
 from topics.storage import log_files, segments, snapshots
-from topics.storage.disk import Disk, RealDisk
+from topics.storage.disk import Disk
 from topics.storage.segments import LIVE, FileRef, PieceRef, SegmentFile
 
 
@@ -163,23 +163,15 @@ class Checker:
     def _check_history(self) -> None:
         """Check that watermarks and gaps never go back, from each snapshot to the next, as far as they are kept."""
         before: dict[int, TopicItem] = {}
-        bases = [name for name in self._snapshot.names if name.endswith(snapshots.BASE)]
-        for name in self._snapshot.names:
-            if not bases or name < bases[-1]:
-                continue
-            past = _Past(self._disk.path, name)
-            try:
-                snapshot = Snapshot([], snapshots.Snapshots(past).load() or {})
-            except (Damaged, FileNotFoundError) as error:
-                self._fault(name, "", str(error))
-                return
-            finally:
-                past.close()
-            now = {item.id: item for item in snapshot.topics.values()}
-            for id, item in now.items():
-                if id in before and (said := _gone_back(before[id], item)):
-                    self._fault(name, item.name, said)
-            before = now
+        try:
+            for name, items in snapshots.Snapshots(self._disk).history():
+                now = {item.id: item for item in Snapshot([], items).topics.values()}
+                for id, item in now.items():
+                    if id in before and (said := _gone_back(before[id], item)):
+                        self._fault(name, item.name, said)
+                before = now
+        except (Damaged, FileNotFoundError) as error:
+            self._fault(snapshots.PREFIX + "*", "", str(error))
 
     def _check_log(self) -> tuple[dict[int, Account], int, int]:
         """Read all frames that recovery would read. A torn end is not damage: what was acked lies before it."""
@@ -199,17 +191,6 @@ class Checker:
             else:
                 accounts = accounts_of(recovery.state, self._damaged)
         return accounts, len(recovery.log.files) if recovery else 0, recovery.frames if recovery else 0
-
-
-class _Past(RealDisk):
-    """A directory as if the snapshot files behind `last` were not there."""
-
-    def __init__(self, path: str, last: str) -> None:
-        super().__init__(path, create=False)
-        self._last = last
-
-    def names(self) -> list[str]:
-        return [name for name in super().names() if not name.startswith(snapshots.PREFIX) or name <= self._last]
 
 
 def _gone_back(before: TopicItem, now: TopicItem) -> str:

@@ -231,16 +231,23 @@ class SyncHelper:
 
 
 class HelperProcess:
-    """A Python script that serves this process over a socket, its stdin, and ends when the socket is closed."""
+    """A Python script that serves this process over a socket, its stdin, and ends when the socket is closed.
+
+    It ignores what a terminal or a service manager sends to all processes of the server: a graceful stop needs its
+    helpers to the end. For that it inherits a mask of blocked signals.
+    """
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.socket, theirs = socket.socketpair()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        command, nothing = [sys.executable, *arguments], subprocess.DEVNULL
         try:
-            self._process = _start_process(theirs, arguments)
+            self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=nothing, stderr=nothing, cwd="/")
         except OSError:
             self.socket.close()
             raise
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             theirs.close()
 
     @property
@@ -249,33 +256,11 @@ class HelperProcess:
 
     def end(self) -> None:
         self.socket.close()
-        _wait_or_kill(self._process)
-
-
-def _start_process(connection: socket.socket, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
-    """Start a helper that ignores what a terminal or a service manager sends to all processes of the server.
-
-    A graceful stop needs its helpers to the end; they inherit the mask of blocked signals.
-    """
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        return subprocess.Popen(
-            [sys.executable, *arguments],
-            stdin=connection.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
-    try:
-        process.wait(HELPER_END_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        try:
+            self._process.wait(HELPER_END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 def _close_optional(descriptor: int | None) -> None:

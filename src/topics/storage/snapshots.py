@@ -11,7 +11,7 @@ changed: a new base is written when the deltas have outgrown the old one.
 This module does not know what keys and values mean. All of it blocks; the caller runs it off the event loop.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from struct import Struct as Layout
 
@@ -43,10 +43,17 @@ class Snapshots:
 
     def load(self) -> dict[bytes, bytes] | None:
         """The snapshot in force; None if there never was one."""
+        newest = None
+        for _, items in self.history():
+            newest = items
+        return newest
+
+    def history(self) -> Iterator[tuple[str, dict[bytes, bytes]]]:
+        """The snapshot as of each file in force, with the file's name: that of the base, then with one delta more."""
         names = names_in(self._disk)
         bases = [name for name in names if name.endswith(BASE)]
         if not names:
-            return None
+            return
         if not bases:
             raise Damaged(f"{self._disk.path}/{names[0]}", 0, "its base file is missing")
         chain = [bases[-1], *(name for name in names if name.endswith(DELTA) and name > bases[-1])]
@@ -60,7 +67,7 @@ class Snapshots:
             content = self._read(name)
             self._chain.append((name, len(content)))
             _merge(items, _decode(content))
-        return items
+            yield name, items
 
     @property
     def number(self) -> int:
