@@ -41,7 +41,7 @@ def callers(server: ServerThread) -> Iterator[set[str]]:
         seen.update(Path(frame.filename).as_posix() for frame in traceback.extract_stack())
         return append_now(command)
 
-    engine.append_now = watched
+    engine.append_now = watched  # type: ignore[method-assign]
     yield seen
     assert any(name.endswith(("handlers/records.py", "handlers/ws.py")) for name in seen)
     package = Path(topics.__file__).parent

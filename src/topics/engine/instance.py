@@ -1,14 +1,14 @@
-"""One instance of topics: how the parts of the engine are put together, and all that can be done with it at once.
+"""One instance of topics: how the parts of the engine are put together, and all that can be done at once.
 
     result, gate = instance.append_now(Append("orders", batch))
     instance.when_open(gate, lambda failure: ...)       # the answer may leave now, or what keeps it from leaving
 
-The synchronous half of the engine: what the hot paths of the server talk to. A call here neither awaits nor blocks:
-it runs to its end in one turn of the event loop, and gives its result with the gate behind which that may be shown.
-Coroutines for whoever would rather wait are in engine.py. All state lives on one event loop, and there are no locks.
+The synchronous half of the engine, which the hot paths of the server talk to. A call here neither awaits nor blocks: it
+runs to its end in one turn of the event loop, and gives its result with the gate behind which the result may be shown.
+Coroutines for callers that would rather wait are in engine.py. All state lives on one event loop; there are no locks.
 
-Owns the parts, their start and their end. Must not know: HTTP, how a caller writes its arguments. Nobody outside the
-engine looks further in than this: what the server needs of queues, routers, log and state has a name here.
+Owns the parts, their start and their end. Must not know: HTTP, the form in which a caller has its arguments. Nobody
+outside the engine reaches past it: what the server needs of queues, routers, log and state has a name here.
 """
 
 from typing import Self
@@ -71,17 +71,17 @@ class Instance:
         moves = Moves(ledger, gates, clock, self._caps)
         self.queues = Queues(ledger, gates, clock, moves, self._cache, loader, self.forwarder.make_copies)
         self.workers = Workers(ledger, clock, self.queues, loader, self._is_deferred)
-        # Calls that a part does as they are; they are described there.
+        # Calls that a part answers as they are: bound here, so that hot paths pay for one call, and described there.
         self.read_now = self._reading.read_now
         self.load = loader.load  # a coroutine: brings in what a Cold says is missing
         self.keep_page = self._cache.keep
         self.let_page_go = self._cache.let_go
         self.cursor_before = self._reading.cursor_before
         self.claim_now = self.queues.claim_now
+        self.when_shown = self.queues.when_shown  # the `when_open` of a claim
         self.ack_now = self.queues.ack
         self.nack_now = self.queues.nack
         self.extend_now = self.queues.extend
-        self.when_shown = self.queues.when_shown
         self.add_worker = self.workers.join
         self.resume_worker = self.workers.resume
         self.remove_worker = self.workers.leave
@@ -186,6 +186,7 @@ class Instance:
 
     @property
     def topic_count(self) -> int:
+        """How many topics there are."""
         return len(self._ledger.state.topics)
 
     def counters(self) -> InstanceCounters:
@@ -304,6 +305,7 @@ class Followed:
 
     @property
     def is_gone(self) -> bool:
+        """Whether this instance of the topic was deleted."""
         return self.id not in self._ledger.state.by_id
 
     def refresh(self) -> bool:
