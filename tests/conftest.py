@@ -49,6 +49,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, bytes) and not val.decode("latin-1").isprintable() else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects by them
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if (marker := marker_of(item.path)) is not None:

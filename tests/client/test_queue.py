@@ -12,7 +12,7 @@ import pytest
 from tests.client.conftest import Connect, Pausing, Script, answer
 from topics.client import Client, Job
 from topics.errors import NotAQueue, TopicNotFound
-from topics.testing.patience import PATIENCE_S, wait_until
+from topics.testing.patience import PATIENCE_MS, PATIENCE_S, wait_until
 from topics.testing.server import ServerProcess, ServerThread
 
 
@@ -222,7 +222,7 @@ def test_a_worker_outlives_its_server(connect: Connect, tmp_path: Path) -> None:
     """At least once, and nothing is left behind."""
     with ServerProcess(tmp_path) as server:
         server.environ["TOPICS_PORT"] = str(server.address[1])
-        client = connect(server.address, retries=1000)
+        client = connect(server.address, retries=1000, timeout_ms=PATIENCE_MS)
         client.put_topic("jobs", type="queue", lease_ms=1000)
         fill(client, "jobs", *range(30))
         done: set[int] = set()

@@ -11,7 +11,7 @@ import pytest
 from tests.client.conftest import Connect, Pausing, Script, Skipping, Start, answer
 from topics import errors
 from topics.client import ApiError, ClientError, ConnectionFailed, DeadlineExceeded, UnexpectedAnswer
-from topics.testing.patience import PATIENCE_S
+from topics.testing.patience import PATIENCE_MS, PATIENCE_S
 from topics.testing.server import ServerProcess, ServerThread
 
 WRITTEN = answer(
@@ -266,7 +266,7 @@ def test_every_record_is_there_once_though_the_server_is_killed_again_and_again(
     """ID1, ID8, DU3"""
     with ServerProcess(tmp_path) as server:
         server.environ["TOPICS_PORT"] = str(server.address[1])
-        client = connect(server.address, retries=1000)
+        client = connect(server.address, retries=1000, timeout_ms=PATIENCE_MS)
         written: list[Any] = []
         for _ in range(3):
             killer = Killer(server)

@@ -13,7 +13,7 @@ from tests.client.conftest import Connect, Script, Skipping, answer
 from topics.client import CaughtUp, Lost, Records, TopicGone, UnexpectedAnswer, WatchEnded
 from topics.client.protocol.watching import SseReader, seqs_of
 from topics.errors import TopicNotFound
-from topics.testing.patience import PATIENCE_S
+from topics.testing.patience import PATIENCE_MS, PATIENCE_S
 from topics.testing.server import ServerProcess, ServerThread
 
 
@@ -175,7 +175,7 @@ def test_a_watch_outlives_its_server_and_its_session(connect: Connect, tmp_path:
     """TM11: the session is gone with the server; a topic made again meanwhile is announced."""
     with ServerProcess(tmp_path) as server:
         server.environ["TOPICS_PORT"] = str(server.address[1])
-        client = connect(server.address, retries=1000)
+        client = connect(server.address, retries=1000, timeout_ms=PATIENCE_MS)
         for name in ("kept", "again", "gone"):
             fill(client, name, 1, 2)
         with client.watch(["kept", "again", "gone"]) as watch:

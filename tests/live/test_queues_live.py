@@ -134,7 +134,7 @@ def drained(call: Caller) -> set[int]:
         if not state["count"]:
             call.close()
             return left
-        claimed = call("/v0/topics/q/claim", {"node": "last", "max": 1000, "lease_ms": 60_000})["claimed"]
+        claimed = call("/v0/topics/q/claim", {"node": "last", "max": 1000, "lease_ms": 86_400_000})["claimed"]
         data = [job["data"] for job in claimed]
         assert not left & set(data), "a job was handed out twice"
         left |= set(data)

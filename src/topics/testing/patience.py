@@ -12,6 +12,7 @@ from typing import Final
 from topics.clock import SystemClock
 
 PATIENCE_S: Final = 1200.0
+PATIENCE_MS: Final = int(PATIENCE_S * 1000)
 POLL_S: Final = 0.005
 
 
