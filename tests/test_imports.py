@@ -21,7 +21,7 @@ SRC = Path(__file__).parent.parent / "src"
 GROUPS = {
     "words": "errors model ranges",  # the vocabulary
     "seams": "clock settings tuning",  # what the outside world is asked through
-    "hall": "engine.answers engine.export engine.gate engine.ledger engine.loading",  # what all rooms of the engine know
+    "hall": "engine.answers engine.export engine.gate engine.ledger engine.loading",  # what every room knows
     "rooms": "engine.changes engine.queues engine.reads engine.routers engine.upkeep",
     "decoding": "core.topic.config core.topic.records core.queue.jobs",  # what requests are decoded to
 }

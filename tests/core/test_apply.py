@@ -102,7 +102,7 @@ def test_a_topic_comes_back_from_its_dump() -> None:
     topic.queue.deliveries[2] = 4
     topic.log.delete_blocks([(0, 1 << 2)])
     back = dumped(topic)
-    assert (back.id, back.name, back.epoch, back.config, back.position) == (3, "t3", 3, topic.config, 7)
+    assert (back.id, back.name, back.epoch, back.config, back.notes.snapshot_position) == (3, "t3", 3, topic.config, 7)
     log = back.log
     assert (log.deleted, log.lost, log.unaccounted) == (1, 4, 2), "two lie in segments"
     assert (log.head, log.evicted_last, log.expired_last, log.gaps, log.last_ts) == (

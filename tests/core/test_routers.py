@@ -375,7 +375,7 @@ def test_replay_finds_copies_in_the_log_wherever_the_state_is_ahead() -> None:
         state = state_of(*(() if is_gone else (topic(A),)), topic(B), topic(C))
         for id in (A, C):
             if id in state.by_id:
-                state.by_id[id].position = 100
+                state.by_id[id].notes.snapshot_position = 100
                 state.by_id[id].log.keep_head(2, 0)
         first = Forwarded(AB, A, B, 1, 5, 0, 0, [(1, 2, 1)], 2, 2)
         second = Forwarded(BC, B, C, 1, 5, 0, 0, [(1, 1, 2)], 2, 1)

@@ -172,7 +172,7 @@ async def test_a_copy_in_an_fsync_dest_is_shown_when_it_is_synced(kind: str) -> 
         disk.release_syncs()
         await turns()
         assert read.result().count == 1
-        assert engine.wal.synced >= engine.state.topics["b"].synced_at
+        assert engine.wal.synced >= engine.state.topics["b"].notes.synced_at
 
 
 async def test_a_long_poll_on_an_fsync_dest_needs_no_other_sync() -> None:

@@ -55,7 +55,7 @@ def replay(state: State, entry: AnyEntry, position: int) -> None:
         table.replay_forwarded(state, entry, position)  # type: ignore[arg-type]
     else:
         topic = state.by_id.get(entry.topic)  # type: ignore[union-attr]
-        if topic is not None and position >= topic.position:
+        if topic is not None and position >= topic.notes.snapshot_position:
             apply(state, entry)
             if kind is TopicConfigured and not topic.is_logged:
                 _reincarnated(state, Reincarnated(topic.id, topic.epoch))
@@ -145,7 +145,7 @@ def _shrinking(change: Callable[[Log, Any], None]) -> Callable[[State, Any], Non
         state.records += log.count - count
         state.bytes += log.bytes - size
         state.dirty[entry.topic] = topic
-        topic.sealed_dirty = True
+        topic.notes.has_unflagged = True
         if log.dropped:
             state.shrunk[entry.topic] = topic
 

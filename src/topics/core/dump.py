@@ -118,7 +118,7 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
 def gone_topic(topic: Topic) -> Items:
     """The items that end a deleted topic."""
     items: Items = {topic_key(topic.id): None}
-    items.update({_keys_key(topic.id, number): None for number, _ in topic.key_blocks})
+    items.update({_keys_key(topic.id, number): None for number, _ in topic.notes.key_blocks})
     return items
 
 
@@ -143,12 +143,12 @@ def _dump_keys(topic: Topic, position: int, now: int) -> Items:
     if fresh and topic.is_logged:
         newest_ts = fresh[-1][1].ts
         items[_keys_key(topic.id, position)] = _encode(KeysItem(newest_ts, [(key, *written) for key, written in fresh]))
-        topic.key_blocks.append((position, newest_ts))
+        topic.notes.key_blocks.append((position, newest_ts))
     window_ms = topic.config.idempotency_window_ms
-    for number, newest_ts in list(topic.key_blocks):
+    for number, newest_ts in list(topic.notes.key_blocks):
         if now - newest_ts > window_ms or not topic.is_logged:
             items[_keys_key(topic.id, number)] = None
-            topic.key_blocks.remove((number, newest_ts))
+            topic.notes.key_blocks.remove((number, newest_ts))
     return items
 
 
@@ -171,7 +171,7 @@ def _load_topic(state: State, item: TopicItem) -> None:
     topic = Topic(item.id, item.name, item.epoch, item.config)
     state.topics[item.name] = state.by_id[item.id] = topic
     state.index_expiry(topic)
-    topic.position = item.position
+    topic.notes.snapshot_position = item.position
     topic.reservation.restore(item.reserved)
     log = topic.log
     log.head, log.evicted_last, log.expired_last, log.last_ts = (
@@ -205,7 +205,7 @@ def _load_keys(state: State, key: bytes, item: KeysItem) -> None:
     topic = state.by_id.get(int.from_bytes(key[1:9], "big"))
     if topic is None:
         return
-    topic.key_blocks.append((int.from_bytes(key[9:17], "big"), item.newest_ts))
+    topic.notes.key_blocks.append((int.from_bytes(key[9:17], "big"), item.newest_ts))
     for name, first, last, ts in item.keys:
         topic.keys.restore(name, Written(first, last, ts))
 

@@ -74,8 +74,8 @@ class Frame(Struct, gc=False):
 def sync_needed(topic: Topic, head: int, synced: int, end: int, is_renewed: bool = False) -> int:
     """The position below which the log must be synced before a topic may be shown with this head."""
     if head <= topic.reservation.durable or not topic.reserves:
-        return topic.synced_at
-    return max(topic.synced_at, topic.reservation.sync_needed_for(head, synced, end, is_renewed=is_renewed))
+        return topic.notes.synced_at
+    return max(topic.notes.synced_at, topic.reservation.sync_needed_for(head, synced, end, is_renewed=is_renewed))
 
 
 def frames_of(state: State, entries: Sequence[AnyEntry], synced: int) -> Sequence[Frame]:
@@ -133,7 +133,9 @@ def _frames_of_several(
     needs_sync = any(topic.config.durability == "fsync" for topic_id, topic in logged.items() if topic_id not in holed)
     apart = holed
     if len(holed) < len(logged):
-        apart = {one for one in holed if not (needs_sync or topics[one].reserves or topics[one].synced_at <= synced)}
+        apart = {
+            one for one in holed if not (needs_sync or topics[one].reserves or topics[one].notes.synced_at <= synced)
+        }
     groups = [
         ([topics[one] for one in apart if not topics[one].reserves], True),
         ([topics[one] for one in apart if topics[one].reserves], False),

@@ -64,6 +64,20 @@ class Keys:
         return [(key, self._written[key]) for key in fresh if key in self._written]
 
 
+class Notes:
+    """What the engine notes about a topic beside what is logged. Nothing of it is in a snapshot."""
+
+    __slots__ = ("has_unflagged", "key_blocks", "last_read_ms", "snapshot_position", "synced_at", "written_at")
+
+    def __init__(self) -> None:
+        self.written_at = 0  # below this log position all must be written before the topic may be shown
+        self.synced_at = 0  # and below this one synced
+        self.last_read_ms: int | None = None
+        self.has_unflagged = False  # rows of segments are dead and not flagged so in their files
+        self.key_blocks: list[tuple[int, int]] = []  # snapshot items that hold idempotency keys: number, newest ts
+        self.snapshot_position = 0  # entries below this log position are in the snapshot that recovery started from
+
+
 class Topic:
     """One topic instance."""
 
@@ -72,19 +86,14 @@ class Topic:
         "epoch",
         "hops",
         "id",
-        "key_blocks",
         "keys",
-        "last_read_ms",
         "log",
         "name",
-        "position",
+        "notes",
         "queue",
         "referable_after",
         "reservation",
-        "sealed_dirty",
         "stamps",
-        "synced_at",
-        "written_at",
     )
 
     def __init__(self, id: int, name: str, epoch: int, config: TopicConfig) -> None:
@@ -94,20 +103,13 @@ class Topic:
         self.config = config
         self.log = Log()
         self.keys = Keys()
-        self.key_blocks: list[tuple[int, int]] = []  # snapshot items that hold keys: number, newest ts
         self.queue = Queue(config)
         self.reservation = Reservation()
-        self.last_read_ms: int | None = None
-        # Of the engine's gate: log positions that must be written, or synced, before this state may be seen.
-        self.written_at = 0
-        self.synced_at = 0
+        self.notes = Notes()
         # Of routers: copies that not all routers out of this topic have passed; what exactly_once has copied here.
         self.hops: list[HopRun] = []
         self.stamps = Stamps()
         self.referable_after = 0  # records above this seq lie in the log, if this topic is logged
-        # Of recovery: entries below this position are in the snapshot already.
-        self.position = 0
-        self.sealed_dirty = False  # delete flags of sealed rows are behind the log's marks
 
     @property
     def is_logged(self) -> bool:

@@ -217,8 +217,8 @@ def topic_state(topic: Topic, now: int) -> TopicState:
         log.bytes,
         topic.config,
         topic.last_write_ts,
-        topic.last_read_ms,
-        effective_priority(topic.config, topic.last_read_ms, now),
+        topic.notes.last_read_ms,
+        effective_priority(topic.config, topic.notes.last_read_ms, now),
         _queue_counts(topic, now) if topic.config.type == "queue" else None,
     )
 

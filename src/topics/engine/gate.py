@@ -55,10 +55,10 @@ class Gates:
         if topic is None:
             return Gate(self._ledger.state.names_at, 0, wal.generation)
         head = topic.log.head
-        needed = topic.synced_at
+        needed = topic.notes.synced_at
         if head > topic.reservation.durable:
             needed = sync_needed(topic, head, wal.synced, wal.end)
-        return Gate(needed, topic.written_at, wal.generation)
+        return Gate(needed, topic.notes.written_at, wal.generation)
 
     def of_name(self, name: str | None) -> Gate:
         """The gate for what was just found out about the topic of this name, or of there being none."""

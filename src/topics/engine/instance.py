@@ -238,7 +238,7 @@ class Instance:
     def _is_deferred(self, topic: Topic) -> bool:
         if not self._is_deferring:
             return False
-        return effective_priority(topic.config, topic.last_read_ms, self.clock.now_ms()) < 0
+        return effective_priority(topic.config, topic.notes.last_read_ms, self.clock.now_ms()) < 0
 
     # --- appends and gates
 
@@ -328,4 +328,4 @@ class Followed:
     def priority(self) -> int:
         """The priority in use now (PR1)."""
         topic = self._ledger.state.by_id.get(self.id, self._topic)
-        return effective_priority(topic.config, topic.last_read_ms, self._clock.now_ms())
+        return effective_priority(topic.config, topic.notes.last_read_ms, self._clock.now_ms())

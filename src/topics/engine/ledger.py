@@ -110,16 +110,16 @@ class Ledger:
         renewed = {entry.topic for entry in frame.logged if type(entry) is Reserved} if len(frame.logged) > 1 else ()
         for topic in frame.topics:
             if frame.needs_sync:
-                topic.synced_at = end
+                topic.notes.synced_at = end
                 waiting = self._unsynced
             elif topic.config.durability == "fsync":
-                topic.synced_at = end
+                topic.notes.synced_at = end
                 self.wal.want_synced(end)
                 waiting = self._unsynced
             else:
-                topic.written_at = end
-                if depends_on > topic.synced_at:
-                    topic.synced_at = depends_on
+                topic.notes.written_at = end
+                if depends_on > topic.notes.synced_at:
+                    topic.notes.synced_at = depends_on
                 waiting = self._unwritten
             if topic.id in renewed:
                 topic.reservation.position = end
@@ -132,7 +132,7 @@ class Ledger:
         self.state.names_at = end
         for topic_id, topic in concerned(self.state, frame.entries).items():
             if topic is not None:
-                topic.synced_at = topic.reservation.position = end
+                topic.notes.synced_at = topic.reservation.position = end
                 self._changed(topic)
             self._unsynced.append((end, topic_id))
 
@@ -190,7 +190,7 @@ class Ledger:
         """Apply the synced change of an ephemeral topic, and commit what follows from it for the records."""
         for entry in lasting:
             apply(self.state, entry)
-        self.state.names_at = topic.synced_at = topic.reservation.position = end
+        self.state.names_at = topic.notes.synced_at = topic.reservation.position = end
         self._tell(topic.id)
         if topic.id in self.state.by_id:
             lost = decide.retention(self.state, topic, topic.config, self._clock.now_ms())
@@ -234,7 +234,7 @@ class Ledger:
         for topic in self.state.topics.values():
             before = old.by_id.get(topic.id) or old.dirty.get(topic.id)  # a deletion that failed is in the latter
             if before is not None:
-                topic.last_read_ms = before.last_read_ms
+                topic.notes.last_read_ms = before.notes.last_read_ms
                 if not topic.is_logged:
                     topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
                     topic.queue, topic.hops, topic.stamps = before.queue, before.hops, before.stamps

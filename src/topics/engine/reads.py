@@ -90,7 +90,7 @@ class Reading:
         if query.nodes and not topic.config.dedupe_node:
             query = replace(query, nodes=frozenset())
         plan = walk.read(topic.log, query, topic.epoch, self._cache)
-        topic.last_read_ms = self._clock.now_ms()
+        topic.notes.last_read_ms = self._clock.now_ms()
         return read_result(topic, plan), self._gates.of(topic)
 
     async def topic_state(self, name: str, *, touch: bool = True) -> TopicState:
@@ -101,7 +101,7 @@ class Reading:
             self._make_copies(topic)
             now = self._clock.now_ms()
             if touch:
-                topic.last_read_ms = now
+                topic.notes.last_read_ms = now
             return topic_state(topic, now), self._gates.of(topic)
 
         return await self._gates.shown(name, look)
@@ -132,7 +132,7 @@ class Reading:
             topic = self._ledger.current(name)
             assert topic is not None
             if touch:
-                topic.last_read_ms = now
+                topic.notes.last_read_ms = now
             gate = gate.join(self._gates.of(topic))
             states.append(topic_state(topic, now))
         return (states, False), gate
@@ -161,7 +161,7 @@ class Reading:
 
         def look(takes_what_is_warm: bool) -> tuple[Export, Gate]:
             topic = self._current(name)
-            topic.last_read_ms = self._clock.now_ms()
+            topic.notes.last_read_ms = self._clock.now_ms()
             return capture(topic, after, last, epoch), self._gates.of(topic)
 
         export = await self._gates.shown(name, look)

@@ -29,7 +29,7 @@ from topics.clock import Clock
 from topics.errors import CommitFailed
 from topics.storage import frames, log_files
 from topics.storage.disk import Disk, File
-from topics.storage.progress import READ_ONLY, Callback, Progress, settle
+from topics.storage.log_progress import READ_ONLY, Callback, Progress, settle
 
 __all__ = ["Callback", "Wal", "settle"]
 

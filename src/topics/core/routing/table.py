@@ -162,7 +162,7 @@ def is_to_be_replayed(state: "State", entry: RouterSet | RouterRemoved, position
 def replay_forwarded(state: "State", entry: Forwarded, position: int) -> None:
     """Carry out a Forwarded of the log: each of its parts unless the snapshot has it, or what it changes is gone."""
     dest, source = state.by_id.get(entry.dest), state.by_id.get(entry.source)
-    is_new = dest is not None and position >= dest.position
+    is_new = dest is not None and position >= dest.notes.snapshot_position
     batches: list[Batch] = []
     if not entry.is_beside:
         try:

@@ -161,8 +161,8 @@ class Checkpoint:
     def _capture(self, topic: Topic) -> None:
         log = topic.log
         self._items.update(dump.dump_topic(topic, self._wal.end, self._clock.now_ms()))
-        if topic.sealed_dirty:
-            topic.sealed_dirty = False
+        if topic.notes.has_unflagged:
+            topic.notes.has_unflagged = False
             for piece in _pieces_in(log.parts):
                 if (dead_count := piece.count - piece.live_count) not in (0, piece.flagged):
                     live_runs = log.live_runs(piece, 0, piece.count)
@@ -269,7 +269,7 @@ class Checkpoint:
             catalogue.obsolete.extend(piece.ref for piece in self._dropped)
             for topic in self._topics:
                 state.dirty.setdefault(topic.id, topic)
-                topic.sealed_dirty = True
+                topic.notes.has_unflagged = True
                 topic.keys.redump()
             state.dirty_routers.update(self._routers)
         for file in self._files:
