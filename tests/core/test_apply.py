@@ -151,7 +151,7 @@ def test_a_topic_that_is_gone_takes_all_its_items_with_it() -> None:
 def test_replay_skips_what_the_snapshot_has() -> None:
     """ST9"""
     state = state_of(created())
-    state.by_id[1].position = 100
+    state.by_id[1].notes.snapshot_position = 100
     for position in (50, 99, 100, 150):
         replay(state, Appended(1, 1, 0, BATCH), position)
     assert state.by_id[1].log.head == 4

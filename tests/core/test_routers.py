@@ -392,7 +392,7 @@ def test_replay_of_copies_whose_records_are_not_in_the_log_is_refused() -> None:
     state = state_of(topic(A), topic(B))
     with pytest.raises(MissingRecord, match="record 1"):
         replay(state, Forwarded(AB, A, B, 1, 5, 0, 0, [(1, 2, 1)], 2, 2), 10)
-    state.by_id[B].position = 100
+    state.by_id[B].notes.snapshot_position = 100
     replay(state, Forwarded(AB, A, B, 1, 5, 0, 0, [(1, 2, 1)], 2, 2), 10)
     assert state.by_id[B].log.head == 0
 
