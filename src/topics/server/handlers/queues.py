@@ -27,7 +27,6 @@ from topics.server.wire.replies import (
     encode,
 )
 from topics.server.wire.requests import (
-    HeldJobs,
     ack_in,
     claim_in,
     encode_cursor,
@@ -76,37 +75,38 @@ async def _claim_slowly(call: Call, asked: tuple[str, int, int | None]) -> None:
 
 
 def ack(call: Call) -> None:
-    _change(call, call.app.engine.ack_now, ack_in(call.request.body, call.app.settings), (), _acked)
+    jobs = ack_in(call.request.body, call.app.settings)
+    _change(call, partial(call.app.engine.ack_now, call.name, jobs.node, jobs.seqs, jobs.numbers), _acked)
 
 
 def nack(call: Call) -> None:
     jobs, delay_ms = nack_in(call.request.body, call.app.settings)
-    _change(call, call.app.engine.nack_now, jobs, (delay_ms,), _nacked)
+    _change(call, partial(call.app.engine.nack_now, call.name, jobs.node, jobs.seqs, jobs.numbers, delay_ms), _nacked)
 
 
 def extend(call: Call) -> None:
     jobs, lease_ms = extend_in(call.request.body, call.app.settings)
-    _change(call, call.app.engine.extend_now, jobs, (lease_ms,), _extended)
+    change = partial(call.app.engine.extend_now, call.name, jobs.node, jobs.seqs, jobs.numbers, lease_ms)
+    _change(call, change, _extended)
 
 
-def _change(
-    call: Call, change: Callable[..., tuple[Settled, Gate]], jobs: HeldJobs, more: tuple[int, ...], body: Body
-) -> None:
+def _change(call: Call, change: Callable[[], tuple[Settled, Gate]], body: Body) -> None:
     """The ladder of all three: change the leases of jobs that a node holds, and answer when that may be shown."""
-    app, asked_at = call.app, call.app.clock.monotonic()
+    app = call.app
+    asked_at = app.clock.monotonic()
     try:
-        settled, gate = change(call.name, jobs.node, jobs.seqs, jobs.numbers, *more)
+        settled, gate = change()
     except Refusal as error:
         _refuse(call, error)
         return
+    app.engine.when_open(gate, partial(_changed, call, settled, asked_at, body))
 
-    def shown(failure: CommitFailed | None) -> None:
-        if failure is None:
-            call.respond(200, body(call, settled, asked_at))
-        else:
-            call.refuse(failure)
 
-    app.engine.when_open(gate, shown)
+def _changed(call: Call, settled: Settled, asked_at: float, body: Body, failure: CommitFailed | None) -> None:
+    if failure is None:
+        call.respond(200, body(call, settled, asked_at))
+    else:
+        call.refuse(failure)
 
 
 def _acked(call: Call, settled: Settled, asked_at: float) -> bytes:
