@@ -121,6 +121,13 @@ def test_the_python_of_a_page_does_what_the_page_says(page: Path, blocks: list[B
         assert run.stdout.splitlines() == re.findall(r"# → (.*)$", code, re.MULTILINE)
 
 
+def test_the_architecture_names_modules_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+(?:\.py|/))`", text))
+    absent = [name for name in named if not ((ROOT / "src/topics" / name).exists() or (ROOT / name).exists())]
+    assert len(named) > 50 and absent == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert broken_links(page) == []
