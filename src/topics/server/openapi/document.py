@@ -329,12 +329,12 @@ def _finish(schemas: Schemas, settings: Settings) -> None:
     watch["filter"] = MATCH
     watch["topics"] |= {"minProperties": 1, "maxProperties": settings.max_watch_topics}
     for name in ("ClaimRequest", "AckRequest", "NackRequest", "ExtendRequest"):
-        held = schemas.components[name]["properties"]
-        held["node"] |= {"minLength": 1, "maxLength": settings.max_node_bytes}
-        if "seqs" in held:
-            held["seqs"] |= {"minItems": 1, "maxItems": settings.max_claim}
-            held["seqs"]["items"] |= SEQ
-            held["lease_ids"]["items"] |= {"pattern": "^(lease_[0-9a-f]+)?$"}
+        properties = schemas.components[name]["properties"]
+        properties["node"] |= {"minLength": 1, "maxLength": settings.max_node_bytes}
+        if "seqs" in properties:
+            properties["seqs"] |= {"minItems": 1, "maxItems": settings.max_claim}
+            properties["seqs"]["items"] |= SEQ
+            properties["lease_ids"]["items"] |= {"pattern": "^(lease_[0-9a-f]+)?$"}
     schemas.components["RedriveRequest"]["properties"]["match"] = MATCH
     record["deliver_at"] |= SEQ
     schemas.components["RecordIn"]["not"] = {"required": ["delay_ms", "deliver_at"]}
