@@ -37,7 +37,7 @@ def adapters(settings: Settings, after: str, classes: list[Durability]) -> Any:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-@adapters(SETTINGS, "nothing", LOGGED)
+@adapters(SETTINGS, "nothing", LOGGED[:: stride()])
 def test_the_engine_keeps_the_example_with_all_records_in_memory(example: Example, adapter: EngineAdapter) -> None:
     """E1, E2, E3, E4, E5, E6, E7, E8, E9, E10, E11, E12, S1, S13, S19, S20, S25,
     TM1, TM2, TM3, TM4, TM5, TM6, TM7, TM8, TM9, TM10, TM11, TM12, TM14, TM16, TM17, TP7, TP12, TP16, TP17,

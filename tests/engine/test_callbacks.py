@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.effort import stride
+from tests.effort import stride, tries
 from tests.engine.running import begun, data, open_engine, running, texts, turns
 from topics.core import entries
 from topics.core.decide import Append
@@ -23,7 +23,7 @@ from topics.storage.log_files import Replay
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty, MemoryDisk
 
-ROUNDS = 10  # checkpoints taken beside the writers
+ROUNDS = tries(10)  # checkpoints taken beside the writers
 
 
 def submit(engine: Engine, name: str, value: Any, told: Callable[[int, CommitFailed | None], None]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.effort import stride
 from tests.engine.running import begun, data, open_engine, running, seqs, texts, tick, turns, views
 from topics.core.topic.walk import Query
 from topics.engine import Engine
@@ -391,7 +392,7 @@ async def test_a_checkpoint_that_fails_at_any_operation_loses_nothing() -> None:
         async with running(disk.kill(), clock, small) as again:
             assert await texts(again, "disk") == [b"2", b"3", b"5", b"6", b"7"], f"restarted after failure {n}"
             assert (await again.append("memory", data(4, 5, 6), key="new")).deduped
-        n += 1
+        n += stride()
     assert failures > 5
 
 
@@ -425,7 +426,7 @@ async def test_a_log_that_fails_in_the_midst_of_a_checkpoint_loses_nothing() -> 
             for name, values in acked.items():
                 expected = [b"2", b"3", b"5", b"6", *values][-8:]
                 assert await texts(again, name) == expected, f"{name} restarted after failure {n}"
-        n += 1
+        n += stride()
     assert n > 20
 
 

@@ -106,6 +106,7 @@ async def test_the_helper_makes_the_same_file_as_is_made_on_the_spot(tmp_path: P
     assert [(ref.topic, ref.count) for ref in helped[2]] == [(7, 48 + 10 + 600 + 501), (9, 1)]
 
 
+@pytest.mark.slow
 async def test_a_large_checkpoint_goes_through_the_helper_and_ends_with_the_engine(tmp_path: Path) -> None:
     """ST7"""
     async with Engine.open(str(tmp_path), background=False) as engine:
@@ -119,6 +120,7 @@ async def test_a_large_checkpoint_goes_through_the_helper_and_ends_with_the_engi
         assert await everything(engine) == list(range(1, COUNT + 1))
 
 
+@pytest.mark.slow
 async def test_a_helper_that_dies_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """ST7"""
     async with Engine.open(str(tmp_path), background=False) as engine:
