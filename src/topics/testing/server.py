@@ -25,6 +25,7 @@ from typing import Any, Final, Self, TypeVar
 
 import uvloop
 
+import topics
 from topics.clock import SystemClock
 from topics.engine import Engine
 from topics.server.main import Server
@@ -78,6 +79,7 @@ class ServerProcess:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._port_file.unlink(missing_ok=True)
         environ = {
+            "PYTHONPATH": str(Path(topics.__file__).parent.parent),  # the sources that the tests import
             "PYTHONUNBUFFERED": "1",
             "TOPICS_DATA_DIR": str(self.data),
             "TOPICS_PORT": "0",
