@@ -126,7 +126,7 @@ class EpochMismatch(Refusal):
 
     def __init__(self, topic: str, epoch: int, requested_epoch: int) -> None:
         super().__init__(
-            f'topic "{topic}" has epoch {epoch}, not {requested_epoch}: it was deleted and created anew, '
+            f'topic "{topic}" has epoch {epoch}, not {requested_epoch}: it was deleted and created again, '
             "or a restart has emptied it",
             topic=topic,
             epoch=epoch,

@@ -446,5 +446,5 @@ def test_the_command_prints_a_report_and_ends_with_a_code(house: House) -> None:
 
 
 def test_a_pattern_that_is_no_expression_is_refused(house: House) -> None:
-    with pytest.raises(InvalidRequest, match=r"topics is '\(': it is no regular expression"):
+    with pytest.raises(InvalidRequest, match=r"topics is '\(': it is not a regular expression"):
         house.audit(pattern="(")

@@ -160,7 +160,7 @@ def test_a_bad_row_names_its_file_and_leaves_its_part_unwritten(rig: Rig, run: I
     said = said_by(lambda: run(lines, tag="a"))
     assert "rows.ndjson: a row is not a JSON object" in said and ": []" in said
     lines.write_text("1\n2\n{\n")
-    assert "row 2 of the partition is no record" in said_by(lambda: run(lines, name="second"))
+    assert "row 2 of the partition is not a record" in said_by(lambda: run(lines, name="second"))
     assert rig.values(f"{rig.prefix}.t") == []
 
 
@@ -191,7 +191,7 @@ def test_a_topic_created_anew_is_not_taken_for_the_old_one(rig: Rig, run: Import
     (tmp_path / "rows.ndjson").write_text("1\n")
     run(tmp_path / "rows.ndjson")
     rig.client.delete_topic(f"{rig.prefix}.t")
-    with pytest.raises(InvalidRequest, match="was deleted and created anew"):
+    with pytest.raises(InvalidRequest, match="was deleted and created again"):
         run(tmp_path / "rows.ndjson")
 
 

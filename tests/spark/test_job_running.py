@@ -31,7 +31,7 @@ Traceback (most recent call last):
   File "job.py", line 19, in bad
 ValueError: bad thing"""
 TASK = """Job aborted: Task 0 failed 4 times: org.apache.spark.PythonException: Traceback (most recent call last):
-topics.spark.rows.BadRow: row 2 of the partition is no record: data is 'x'; nothing of this partition was written
+topics.spark.rows.BadRow: row 2 of the partition is not a record: data is 'x'; nothing of this partition was written
 
 \tat org.apache.spark.api.python.BasePythonRunner(PythonRunner.scala:1)
 Caused by: org.apache.spark.SparkException: more"""
@@ -45,7 +45,7 @@ COLUMN = """[UNRESOLVED_COLUMN] A column with name `foo` cannot be resolved. Did
     [
         (PLANNED, "there is no topic 'absent' in http://h:1"),
         (WORKER, "ValueError: bad thing"),
-        (TASK, "row 2 of the partition is no record: data is 'x'; nothing of this partition was written"),
+        (TASK, "row 2 of the partition is not a record: data is 'x'; nothing of this partition was written"),
         (COLUMN, "A column with name `foo` cannot be resolved. Did you mean `id`?"),
         (
             "[PATH_NOT_FOUND] Path does not exist: file:/tmp/x. SQLSTATE: 42K03",

@@ -354,7 +354,7 @@ GOOD = {
         ({"steps": [{"name": "s"}]}, "key steps[0].sql is missing"),
         ({"steps": [{"name": "orders", "sql": "SELECT 1"}]}, "the view orders is there already, from sources.orders"),
         ({"sinks": {"out": {"from": "ordres", "topic": "c"}}}, "'ordres': there is no such view; did you mean orders?"),
-        ({"sinks": {"out": {"from": "orders", "topic": "orders"}}}, "the pipeline would go on for ever with what it"),
+        ({"sinks": {"out": {"from": "orders", "topic": "orders"}}}, "the pipeline would process its own output"),
         ({"sinks": {"out": {"from": "orders", "path": "x", "mode": "update"}}}, "only append can be written to them"),
         ({"sinks": {"out": {"from": "orders", "path": "x", "table": "t"}}}, "a sink writes to one place"),
         ({"sinks": {"out": {"from": "orders", "topic": "c", "mode": "upsert"}}}, "one of append, update, complete"),

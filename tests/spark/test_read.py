@@ -178,7 +178,7 @@ def test_a_cursor_of_an_earlier_instance_is_a_gap(rig: Rig) -> None:
     rig.topic(count=5)
     found = rig.load(topic=topic, startingSeq="9", onGap="record").collect()
     assert gaps(found) == [(1, 5, "recreated")] and seqs(found) == [1, 2, 3, 4, 5]
-    assert "was deleted and created anew" in said_by(rig.load(topic=topic, startingSeq="9").collect)
+    assert "was deleted and created again" in said_by(rig.load(topic=topic, startingSeq="9").collect)
 
 
 # --- data directories

@@ -97,7 +97,7 @@ def test_a_column_topic_goes_before_the_option() -> None:
     assert [row["topic"] for row in found] == ["a", "b"]
     with pytest.raises(BadRow, match=r"row 1 .*topic is null"):
         checked("data STRING, topic STRING", [("1", "a"), ("2", None)], topic=None)
-    with pytest.raises(BadRow, match=r"row 1 .*'a b' is no topic name"):
+    with pytest.raises(BadRow, match=r"row 1 .*'a b' is not a topic name"):
         checked("data STRING, topic STRING", [("1", "a"), ("2", "a b")])
 
 

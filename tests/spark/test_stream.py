@@ -132,7 +132,7 @@ def test_a_recreated_or_deleted_topic_fails_a_stream_that_must_not_miss_anything
         lambda: rig.run(rows, Collected(), tmp_path)
     )
     rig.topic(count=5)
-    assert f"topic {topic} was deleted and created anew" in said_by(lambda: rig.run(rows, Collected(), tmp_path))
+    assert f"topic {topic} was deleted and created again" in said_by(lambda: rig.run(rows, Collected(), tmp_path))
 
 
 def test_a_stream_waits_for_a_deleted_topic_if_it_may_miss_something(rig: Rig, tmp_path: Path) -> None:

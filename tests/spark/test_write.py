@@ -80,7 +80,7 @@ def test_a_bad_row_is_named_and_nothing_of_its_partition_is_written(rig: Rig) ->
     topic = rig.topic()
     text = F.when(F.col("id") == 17_001, F.lit("{bad")).otherwise(F.col("id").cast("string"))
     said = said_by(lambda: rig.save(rig.spark.range(20_000).coalesce(1).select(text.alias("data")), topic))
-    assert "row 17001 of the partition is no record: data is '{bad', which is not JSON" in said
+    assert "row 17001 of the partition is not a record: data is '{bad', which is not JSON" in said
     assert rig.client.state(topic).head_seq == 0
 
 

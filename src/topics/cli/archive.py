@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 def archive(
     topic: Annotated[str, typer.Argument(metavar="PATTERN", help="A topic, or an expression of whole names.")],
     lake: Annotated[str, typer.Argument(metavar="LAKE", help="A directory, or a URI.")],
-    once: Annotated[bool, typer.Option("--once", help="Up to the heads as they are now, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Stop at the current heads.")] = False,
     trim: Annotated[
         bool, typer.Option("--trim", help="Delete records from the topics once the lake has them durably.")
     ] = False,
-    keep: Annotated[int, typer.Option(min=0, help="With --trim: leave so many of the newest seqs.")] = 0,
+    keep: Annotated[int, typer.Option(min=0, help="With --trim: keep this many of the newest seqs.")] = 0,
     iceberg: Annotated[
         bool, typer.Option("--iceberg", help="Keep the Iceberg table --table, too; needs topics-engine[iceberg].")
     ] = False,
     table: Annotated[str, typer.Option(help="Name of the Iceberg table.")] = "topics.records",
-    batch_records: Annotated[int, typer.Option(min=1, help="Seqs of a batch.")] = 1_000_000,
-    every_ms: Annotated[int, typer.Option(min=1, help="Between two looks for new records.")] = 1_000,
+    batch_records: Annotated[int, typer.Option(min=1, help="Seqs per batch.")] = 1_000_000,
+    every_ms: Annotated[int, typer.Option(min=1, help="Interval between checks for new records.")] = 1_000,
     path: Annotated[str | None, typer.Option(help="A data directory, to read sealed records from.")] = None,
     url: Url = None,
     master: Master = None,

@@ -23,7 +23,7 @@ def audit(
     topics: Annotated[str | None, typer.Option(help="Only topics whose whole name matches this expression.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Doubts count as findings.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
-    master: Annotated[str | None, typer.Option(help="Of Spark, for a lake; local[*,4] unless given.")] = None,
+    master: Annotated[str | None, typer.Option(help="The Spark master, for a lake; local[*,4] by default.")] = None,
     remote: Annotated[str | None, typer.Option(help="A Spark Connect server, sc://…, for a lake.")] = None,
     conf: Conf = None,
 ) -> None:

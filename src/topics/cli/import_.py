@@ -17,10 +17,10 @@ Format = Literal["ndjson", "json", "csv", "parquet"]
 
 def import_(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A file, a directory, a pattern, or a URI.")],
-    topic: Annotated[str, typer.Argument(help="The topic; it is created if there is none.")],
-    format: Annotated[Format | None, typer.Option(help="Of the files; their names tell unless given.")] = None,
+    topic: Annotated[str, typer.Argument(help="The topic; created if absent.")],
+    format: Annotated[Format | None, typer.Option(help="Format of the files; by default their names tell.")] = None,
     data: Annotated[
-        str | None, typer.Option(help="The field or column that is the data; the whole row if not.")
+        str | None, typer.Option(help="The field or column that is the data; the whole row by default.")
     ] = None,
     tag: Annotated[str | None, typer.Option(help="The field or column that is the tag.")] = None,
     node: Annotated[str | None, typer.Option(help="The field or column that is the node.")] = None,

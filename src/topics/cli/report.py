@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def report(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")] = "topics-report.html",
     topics: Annotated[str | None, typer.Option(help="Only topics whose whole name matches this expression.")] = None,
-    seconds: Annotated[float, typer.Option(min=0, help="Watch the queues for so long.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0, help="How long to watch the queues.")] = 5.0,
     checkpoint: Annotated[
         list[str] | None, typer.Option(help="A pipeline's checkpoint, for its lag; may be repeated.")
     ] = None,

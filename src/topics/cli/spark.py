@@ -6,18 +6,16 @@ from typing import Annotated
 
 import typer
 
-Url = Annotated[str | None, typer.Option(help="The server; TOPICS_URL unless given. The token is TOPICS_TOKEN.")]
-Master = Annotated[str | None, typer.Option(help="Of Spark: spark://…, yarn, k8s://…; local[*,4] unless given.")]
+Url = Annotated[str | None, typer.Option(help="The server; TOPICS_URL by default. The token is TOPICS_TOKEN.")]
+Master = Annotated[str | None, typer.Option(help="The Spark master: spark://…, yarn, k8s://…; local[*,4] by default.")]
 Remote = Annotated[str | None, typer.Option(help="A Spark Connect server, sc://….")]
 Conf = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")]
-State = Annotated[str | None, typer.Option(help="Where the ledgers of jobs are kept; ~/.topics/jobs unless given.")]
-Name = Annotated[str, typer.Option(help="Tells apart jobs with the same arguments, to do the same once more.")]
+State = Annotated[str | None, typer.Option(help="Where the ledgers of jobs are kept; ~/.topics/jobs by default.")]
+Name = Annotated[str, typer.Option(help="Distinguishes jobs with the same arguments; a new name runs the job again.")]
 SetWindow = Annotated[
     bool, typer.Option("--set-window", help="Let the topic remember idempotency keys for seven days.")
 ]
-AtLeastOnce = Annotated[
-    bool, typer.Option("--at-least-once", help="Go on where rows may be written twice, instead of refusing.")
-]
+AtLeastOnce = Annotated[bool, typer.Option("--at-least-once", help="Continue even if rows may be written twice.")]
 
 
 def require() -> None:

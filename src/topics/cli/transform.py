@@ -20,9 +20,9 @@ def transform(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="A TOML file with sources, SQL steps and sinks; or module:function.")
     ],
-    once: Annotated[bool, typer.Option("--once", help="Take what there is now, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Process what is there now, then stop.")] = False,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Where to remember how far it has come; else what the file says.")
+        str | None, typer.Option(help="Checkpoint directory; by default the one in the file.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Say what is wrong with the file, and end.")] = False,
     url: Url = None,

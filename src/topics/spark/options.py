@@ -275,7 +275,7 @@ def _selection(given: _Given) -> tuple[tuple[str, ...], re.Pattern[str] | None]:
         try:
             return (), re.compile(given["topicPattern"])
         except re.error as error:
-            raise bad("topicPattern", given["topicPattern"], f"it is no regular expression: {error}") from None
+            raise bad("topicPattern", given["topicPattern"], f"it is not a regular expression: {error}") from None
     names = [given["topic"]] if ways == ["topic"] else [name.strip() for name in given["topics"].split(",")]
     for name in names:
         _topic_name(given, ways[0], name)

@@ -97,13 +97,13 @@ def check(stretches: Iterable[Stretch]) -> None:
     if said:
         raise RecordsLost(
             f"records were lost before they could be read: {'; '.join(said)}. Set onGap to record to get a row for "
-            "each such gap, to ignore to go on without, or archive to a lake that has them"
+            "each such gap, to ignore to continue without them, or archive to a lake that has them"
         )
 
 
 def describe(topic: str, gap: Lost) -> str:
     if gap.reason == "recreated":
-        return f"topic {topic} was deleted and created anew, so its cursor is void (recreated, seqs 1 to {gap.last})"
+        return f"topic {topic} was deleted and created again, so its cursor is void (recreated, seqs 1 to {gap.last})"
     return f"topic {topic}, seqs {gap.first} to {gap.last} ({gap.reason})"
 
 

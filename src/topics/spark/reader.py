@@ -1,7 +1,7 @@
 """Reading a part, in a task: batches from segments, then from the server, with what the lake has in between.
 
 Everything here runs on executors and gets all it needs with the part. What was planned may have changed meanwhile:
-records may be lost since, segments merged, a topic created anew, the server restarted. Each of that is either read
+records may be lost since, segments merged, a topic created again, the server restarted. Each of that is either read
 around or told as a gap; nothing is passed over in silence.
 """
 

@@ -36,11 +36,11 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class BadRow(InvalidRequest):
-    """A row that is no record. Nothing of its partition was written."""
+    """A row that is not a record. Nothing of its partition was written."""
 
 
 def bad_row(row: int, why: str) -> BadRow:
-    return BadRow(f"row {row} of the partition is no record: {why}; nothing of this partition was written")
+    return BadRow(f"row {row} of the partition is not a record: {why}; nothing of this partition was written")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ class RowChecker:
         for name in pc.unique(column).to_pylist():
             if name is None or not is_topic_name(name):
                 place = next(n for n, other in enumerate(column.to_pylist()) if other == name)
-                why = "topic is null, and option topic is not given" if name is None else f"{name!r} is no topic name"
+                why = (
+                    "topic is null, and option topic is not given" if name is None else f"{name!r} is not a topic name"
+                )
                 raise bad_row(row + place, why)
         return column
 

@@ -71,7 +71,7 @@ class Move(NamedTuple):
 
 
 class Moved(Exception):
-    """A topic was deleted, or created anew, while its batch was written."""
+    """A topic was deleted, or created again, while its batch was written."""
 
 
 def archive(
@@ -158,7 +158,7 @@ class Archive:
         for topic, epoch in self._lake.entries:
             if topic in looks and epoch < looks[topic].epoch and (topic, looks[topic].epoch) not in self._lake.entries:
                 self._progress.note(
-                    f"topic {topic} was deleted and created anew: what its epoch {epoch} had above seq "
+                    f"topic {topic} was deleted and created again: what its epoch {epoch} had above seq "
                     f"{self._end(topic, epoch)} was not archived",
                     topic=topic,
                 )
@@ -205,7 +205,7 @@ class Archive:
         rows, gaps = gaps_of(seen)
         if any(gap.reason == "recreated" for gap in gaps):
             self._check_instances(moves)
-            raise Moved("a topic was created anew while it was archived")
+            raise Moved("a topic was created again while it was archived")
         return rows, gaps
 
     def _check_instances(self, moves: Sequence[Move]) -> None:

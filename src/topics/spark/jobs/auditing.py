@@ -133,7 +133,7 @@ def _matching(pattern: str | None) -> Callable[[str], bool]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise InvalidRequest(f"topics is {pattern!r}: it is no regular expression: {error}") from None
+        raise InvalidRequest(f"topics is {pattern!r}: it is not a regular expression: {error}") from None
     return lambda topic: compiled.fullmatch(topic) is not None
 
 

@@ -128,7 +128,7 @@ def declared(document: dict[str, Any], file: Path, url: str | None, checkpoint: 
     if place is None:
         raise InvalidRequest(
             "key checkpoint is missing: it names the directory that remembers how far the pipeline has come; without "
-            "it a restart would begin anew"
+            "it a restart would start over"
         )
     found = Declaration(
         name=cast(str, top.text("name", file.stem)),
@@ -280,7 +280,7 @@ def _check_loop(found: Declaration, sink: Sink) -> None:
         if read_options(source.options, is_stream=True).matches(sink.topic):
             raise InvalidRequest(
                 f"key sinks.{sink.name}.topic is {sink.topic!r}: source {source.name} reads this topic, so the "
-                "pipeline would go on for ever with what it wrote itself"
+                "pipeline would process its own output for ever"
             )
 
 

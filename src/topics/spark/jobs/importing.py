@@ -258,7 +258,7 @@ def _taken_up(ledger: Ledger, files: Sequence[File]) -> list[list[File]]:
     units = [_files(unit.what) for unit in ledger.unfinished().values()]
     missing = [file.path for unit in units for file in unit if file.path not in there]
     if missing:
-        raise InvalidRequest(f"{missing[0]} is gone, and its import was interrupted: bring it back to go on")
+        raise InvalidRequest(f"{missing[0]} is gone, and its import was interrupted: restore it to continue")
     return units
 
 

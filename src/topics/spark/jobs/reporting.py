@@ -313,7 +313,7 @@ def _matching(pattern: str | None) -> Any:
     try:
         return re.compile(".*" if pattern is None else pattern).fullmatch
     except re.error as error:
-        raise InvalidRequest(f"topics is {pattern!r}: it is no regular expression: {error}") from None
+        raise InvalidRequest(f"topics is {pattern!r}: it is not a regular expression: {error}") from None
 
 
 # --- lag

@@ -111,7 +111,7 @@ class Ledger:
             )
         if self.contents.epoch not in (0, epoch) and self.contents.units:
             raise InvalidRequest(
-                f"topic {topic} was deleted and created anew since this job wrote to it; start over with another --name"
+                f"topic {topic} was deleted and created again since this job wrote to it; use another --name"
             )
         self._check_in_time(topic, window_ms, at_least_once)
         self.contents.topic, self.contents.epoch = topic, epoch

@@ -47,7 +47,7 @@ def run(
         ):
             return job(spark, progress) or 0
     except KeyboardInterrupt:
-        print(f"topics {name}: interrupted; run it again to go on", file=sys.stderr)  # noqa: T201
+        print(f"topics {name}: interrupted; run it again to continue", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     except Exception as error:
         print(f"topics {name}: {failure_of(error, token=token)}", file=sys.stderr)  # noqa: T201
