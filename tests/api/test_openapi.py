@@ -16,7 +16,6 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from tests.api.clients.transcript import Client
 from tests.api.conftest import Start
-from tests.effort import tries
 from topics import __version__
 from topics.testing.clock import ManualClock
 from topics.testing.server import ServerThread
@@ -41,7 +40,7 @@ CONFIG_FIELDS = {
     *("auto_create", "idempotency_window_ms", "dedupe_node", "lease_ms", "claim_jitter_ms", "max_deliveries"),
     *("dead_letter", "leases_durable"),
 }
-EXAMPLES = tries(30)  # requests per operation and mode
+EXAMPLES = 30  # requests per operation and mode
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +162,7 @@ def excluded_checks(case: Any) -> list[Any]:
     return excluded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize(("path", "method"), [(path, method) for path in ROUTES for method in sorted(ROUTES[path])])
 def test_generated_requests_get_only_answers_that_the_document_allows(
