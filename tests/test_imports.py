@@ -11,6 +11,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -213,27 +214,30 @@ def forbidden_uses(module: Module) -> list[str]:
     return found
 
 
-def modules() -> dict[str, Module]:
+def paths() -> dict[str, Path]:
     found = {}
     for path in sorted((SRC / "topics").rglob("*.py")):
         pieces = path.relative_to(SRC).with_suffix("").parts
-        is_package = pieces[-1] == "__init__"
-        name = ".".join(pieces[:-1] if is_package else pieces)
-        found[name] = Module(name, path.read_text(), is_package=is_package)
+        found[".".join(pieces[:-1] if pieces[-1] == "__init__" else pieces)] = path
     return found
 
 
-MODULES = modules()
+PATHS = paths()
 
 
-@pytest.mark.parametrize("name", MODULES)
+@cache
+def parsed(name: str) -> Module:
+    return Module(name, PATHS[name].read_text(), is_package=PATHS[name].name == "__init__.py")
+
+
+@pytest.mark.parametrize("name", PATHS)
 def test_a_module_imports_only_what_its_layer_may(name: str) -> None:
-    assert forbidden_imports(MODULES[name]) == []
+    assert forbidden_imports(parsed(name)) == []
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", PATHS)
 def test_files_time_and_environment_are_used_by_their_owners_only(name: str) -> None:
-    assert forbidden_uses(MODULES[name]) == []
+    assert forbidden_uses(parsed(name)) == []
 
 
 def test_every_package_imported_is_a_declared_dependency() -> None:
@@ -241,7 +245,7 @@ def test_every_package_imported_is_a_declared_dependency() -> None:
     requirements = project["dependencies"] + project["optional-dependencies"]["spark"]
     requirements += project["optional-dependencies"]["iceberg"]
     declared = {re.split(r"[<>=[]", requirement)[0] for requirement in requirements}
-    imported = {name.partition(".")[0] for module in MODULES.values() for _, name in module.imports}
+    imported = {name.partition(".")[0] for module in map(parsed, PATHS) for _, name in module.imports}
     assert imported - sys.stdlib_module_names - {"topics"} <= declared
 
 
