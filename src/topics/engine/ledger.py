@@ -80,7 +80,9 @@ class Ledger:
     # --- commits
 
     def commit(self, decided: Sequence[AnyEntry]) -> None:
-        """Log and apply entries that were decided together. CommitFailed: the rest of them has not changed anything."""
+        """Log and apply entries that were decided together. CommitFailed: the frame that failed, and those behind it,
+        have changed nothing.
+        """
         wal = self.wal
         for frame in frames_of(self.state, decided, wal.synced):
             if frame.logged:
