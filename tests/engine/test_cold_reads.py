@@ -95,3 +95,14 @@ async def test_readers_and_claimers_who_cannot_all_be_served_from_a_small_cache_
         assert len(claimed.jobs) == 10  # type: ignore[attr-defined]
         assert all(answer.count for answer in answers)  # type: ignore[attr-defined]
         assert not engine._cache._kept
+
+
+async def test_a_read_gets_all_it_asks_for_however_many_pages_that_takes() -> None:
+    """DF5: as long as the cache keeps them."""
+    disk, settings = MemoryDisk(), Settings(segment_max_events=2)
+    async with running(disk, settings=settings) as engine:
+        for n in range(40):
+            await engine.append("t", data(n, n))
+            await engine.checkpoint()
+    async with running(disk.kill(), settings=settings) as engine:
+        assert len((await engine.read("t", 0)).records) == 80

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.engine.running import begun, data, open_engine, running, seqs, texts, turns
-from topics.engine import Engine, loading
+from topics.engine import Engine
 from topics.engine.answers import Claimed
 from topics.engine.queues import claims
 from topics.engine.queues.crews import Worker
@@ -132,7 +132,7 @@ async def test_jobs_in_segments_are_handed_out_after_a_restart() -> None:
 
 async def test_a_cache_too_small_for_a_claim_gives_what_is_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """QU4: fewer than asked for is no error, and nothing hangs."""
-    monkeypatch.setattr(loading, "LOADS_MAX", 2)
+    monkeypatch.setattr(claims, "LOADS_MAX", 2)
     disk = MemoryDisk()
     settings = Settings(segment_max_events=2, cache_bytes=1)
     async with running(disk, settings=settings) as engine:

@@ -70,7 +70,8 @@ class Subject:
         """There may be a new tombstone; in a dest also for what its source has lost (RT12)."""
         source = ROUTERS.get(self.name, (self.name, ""))[0]
         is_sure = self.end != "power loss" or class_of(self.name) == class_of(source) == "fsync"
-        return self.name in LOSSY or not is_sure
+        has_lost_memory = self.end != "alive" and self.name in ROUTERS and class_of(source) == "ephemeral"
+        return self.name in LOSSY or not is_sure or has_lost_memory
 
     @property
     def is_emptied(self) -> bool:

@@ -20,7 +20,6 @@ from topics.model import Columns
 
 T = TypeVar("T")
 
-LOADS_MAX: Final = 16  # pages loaded for one call before it takes what is warm
 ROW_PAGES_MAX: Final = 8  # pages of decoded rows that are kept
 
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -59,11 +58,11 @@ class Loader:
         first = address.number * PAGE_ROWS
         return page.select([(start - first, stop - first)])
 
-    async def until_warm(self, make: Callable[[bool], T]) -> T:
+    async def until_warm(self, make: Callable[[bool], T], loads_max: int | None = None) -> T:
         """What `make` gives once nothing is missing any more.
 
         `make(True)` has to do with what is warm, if that is something at all. It is called when a call needs more pages
-        than the cache keeps, when it needs very many, and when a page is damaged: only a call that begins with the
+        than the cache keeps, or more than `loads_max`, and when a page is damaged: only a call that begins with the
         damage fails.
         """
         loaded: set[object] = set()
@@ -85,7 +84,7 @@ class Loader:
                         raise
                     takes_what_is_warm = True
                 if isinstance(missing, PageAddress):
-                    takes_what_is_warm |= missing in loaded or len(loaded) >= LOADS_MAX
+                    takes_what_is_warm |= missing in loaded or len(loaded) == loads_max
                     loaded.add(missing)
         finally:
             self._cache.let_go(kept)

@@ -36,6 +36,7 @@ from topics.errors import CommitFailed, NoDeadLetter, NotAQueue, Refusal, Storag
 from topics.model import TagMatch
 from topics.storage.wal import Callback
 
+LOADS_MAX = 16  # pages loaded for one pass before it takes what is warm
 HAND_BYTES_MAX = 8 * 1024 * 1024  # texts of the jobs that one claimer gets in a pass; the first job always fits
 REDRIVE_RECORDS_MAX = 100  # in one frame
 REDRIVE_BYTES_MAX = 1024 * 1024
@@ -199,7 +200,9 @@ class Queues:
     async def claim(self, name: str, claimer: Claimer) -> Claimed:
         """Hand jobs out to one claimer, at once."""
         async with self._gates.refusing(name):
-            claimed, gate = await self._loader.until_warm(lambda hasty: self.claim_now(name, claimer, is_hasty=hasty))
+            claimed, gate = await self._loader.until_warm(
+                lambda hasty: self.claim_now(name, claimer, is_hasty=hasty), LOADS_MAX
+            )
         await self.shown(claimed, gate)
         return claimed
 

@@ -23,7 +23,7 @@ from topics.engine.answers import Claimed
 from topics.engine.gate import Gate
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
-from topics.engine.queues.claims import Claimer, Queues
+from topics.engine.queues.claims import LOADS_MAX, Claimer, Queues
 from topics.errors import CommitFailed, NotAQueue, Refusal, StorageError, TopicNotFound, TopicsError
 
 PASS_JOBS_MAX = 1000  # handed out to workers in one turn of the loop
@@ -360,7 +360,7 @@ class Workers:
             hands, gate = self._queues.hand_out(topic, claimers, is_hasty=takes_what_is_warm)
             return claimers, hands, gate
 
-        claimers, hands, gate = await self._loader.until_warm(hand_out)
+        claimers, hands, gate = await self._loader.until_warm(hand_out, LOADS_MAX)
         for claimer, claimed in zip(claimers, hands, strict=True):
             assert gate is not None
             self._give(crew, claimer, claimed, gate)
