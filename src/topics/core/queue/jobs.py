@@ -24,6 +24,7 @@ So `len(leases) + len(delayed) + ready = live`.
 
 import re
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import takewhile
@@ -67,42 +68,32 @@ class LiveSeqs(Protocol):
     def is_live(self, seq: int) -> bool: ...
 
 
-class Seqs:
-    """A set of seqs that knows its smallest ones."""
+class Seqs(set[int]):
+    """A set of seqs that knows its smallest ones. Only `add` and `discard` may change it."""
 
-    __slots__ = ("_heap", "_members")
+    __slots__ = ("_heap",)
 
     def __init__(self) -> None:
-        self._members: set[int] = set()
+        super().__init__()
         self._heap: list[int] = []  # all members, and some that have left
 
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __contains__(self, seq: int) -> bool:
-        return seq in self._members
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._members)
-
-    def add(self, seq: int) -> None:
-        if seq not in self._members:
-            self._members.add(seq)
+    def add(self, seq: int, /) -> None:
+        if seq not in self:
+            super().add(seq)
             heappush(self._heap, seq)
 
-    def discard(self, seq: int) -> None:
-        members = self._members
-        if seq in members:
-            members.discard(seq)
-            if len(self._heap) > STALE_MAX + 2 * len(members):
-                self._heap = _heap(members)
+    def discard(self, seq: object, /) -> None:
+        if seq in self:
+            super().discard(seq)
+            if len(self._heap) > STALE_MAX + 2 * len(self):
+                self._heap = _heap(self)
 
     def first(self, count: int) -> list[int]:
         """The smallest ones, ascending, at most `count`."""
         heap, found = self._heap, list[int]()
         while heap and len(found) < count:
             seq = heappop(heap)
-            if seq in self._members and (not found or seq != found[-1]):
+            if seq in self and (not found or seq != found[-1]):
                 found.append(seq)
         for seq in found:
             heappush(heap, seq)
@@ -115,7 +106,6 @@ class Queue:
     __slots__ = (
         "_deadlines",
         "_ends",
-        "_fresh",
         "dead_lettered",
         "delayed",
         "deliveries",
@@ -137,9 +127,8 @@ class Queue:
         self.deliveries: dict[int, int] = {}  # seq → times handed out; 0 is left out
         self.dead_lettered = 0
         self.deliveries_max = 0  # 0 = no limit
-        self.pointer = 0  # live seqs above it that are in no place are fresh
+        self.pointer = 0  # fresh jobs lie above it
         self.ended: list[int] | None = None  # numbers of leases that have ended, if someone asks for them
-        self._fresh: list[int] = []  # picked last: all that is fresh from the pointer up to the last of them
         self._deadlines: list[tuple[int, int, tuple[int, ...]]] = []  # deadline, a number, seqs
         self._ends: list[tuple[int, int]] = []  # of delays: claimable from, seq
         if config is not None:
@@ -166,8 +155,7 @@ class Queue:
     def pick(self, log: LiveSeqs, count: int) -> list[int]:
         """Up to `count` jobs to be handed out: those given back first, each kind ascending (QU5).
 
-        Notes in `pointer` and `_fresh` where to look next time. These are a cache: jobs that are picked and not leased
-        are picked again.
+        Changes nothing but the pointer, which only says where to look next: what is not leased is picked again.
         """
         picked = self.returned.first(count) if self.returned else []
         if self.overdue and len(picked) < count:
@@ -185,10 +173,11 @@ class Queue:
                 if not fresh:
                     self.pointer = seq
                 continue
+            if not fresh:
+                self.pointer = seq - 1
             fresh.append(seq)
             if len(fresh) == count:
                 break
-        self._fresh = fresh
         return fresh
 
     # --- what time does
@@ -210,9 +199,9 @@ class Queue:
 
     def lease(self, node: str, leases: Iterable[tuple[int, int, int, int]]) -> None:
         """Hand out jobs, or move deadlines: seq, lease number, deadline, deliveries."""
-        held, counts, fresh = self.leases, self.deliveries, self._fresh
+        held, counts = self.leases, self.deliveries
         are_some_not_leased = self.delayed or self.returned or self.overdue or self.exhausted
-        deadlines: dict[int, list[int]] = {}
+        deadlines: defaultdict[int, list[int]] = defaultdict(list)
         number = 0
         for seq, number, deadline, deliveries in leases:
             lease = held.get(seq)
@@ -220,9 +209,9 @@ class Queue:
                 self._leave(seq)
             held[seq] = (number, node, deadline)
             counts[seq] = deliveries
-            deadlines.setdefault(deadline, []).append(seq)
-        if fresh and fresh[-1] in held and held.keys() >= set(fresh):
-            self.pointer, self._fresh = fresh[-1], []
+            deadlines[deadline].append(seq)
+            if seq == self.pointer + 1:
+                self.pointer = seq
         for deadline, seqs in deadlines.items():
             heappush(self._deadlines, (deadline, number, tuple(seqs)))
         if len(self._deadlines) > STALE_MAX + 2 * len(held):

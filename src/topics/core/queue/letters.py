@@ -25,7 +25,7 @@ REDRIVE_BYTES_MAX = 1024 * 1024  # in one frame
 _ALL = Projection(tags=True)
 FROM, DELIVERIES, SRC_SEQ = "$dead_letter_from", "$dead_letter_deliveries", "$dead_letter_src_seq"
 _MEMBERS = (FROM, DELIVERIES, SRC_SEQ)
-_LETTER_END = re.compile(
+_AT_END = re.compile(
     rb',?"\$dead_letter_from":"([^"\\]*)","\$dead_letter_deliveries":"\d+","\$dead_letter_src_seq":"\d+"\}$'
 )
 
@@ -78,23 +78,17 @@ def stored(cache: Cache, log: Log, seq: int) -> StoredJob:
 
 def dead_letter(state: State, topic: Topic, seq: int, job: StoredJob, now: int, caps: Caps) -> Move:
     """Move a job that was handed out too often to the dead-letter topic."""
-    assert topic.config.dead_letter is not None, "jobs are exhausted only where there is a dead-letter topic"
+    dest = topic.config.dead_letter
+    assert dest is not None, "jobs are exhausted only where there is a dead-letter topic"
     record = letter(job, topic.name, topic.queue.deliveries[seq], seq)
-    move = _move(state, topic, [seq], [record], topic.config.dead_letter, now, caps)
-    move.taken.append(DeadLettered(topic.id, 1))
-    return move
+    added, done = append(state, Append(dest, batch_of_copies([record]), create=True), now, caps)
+    return Move(topic, [seq], [deletion(topic, [seq]), DeadLettered(topic.id, 1)], dest, added, done)
 
 
 def redrive(state: State, source: Topic, letters: Letters, queue: str, now: int, caps: Caps) -> Move:
     """Move dead letters back to the queue that they came from."""
-    return _move(state, source, letters.seqs, letters.jobs, queue, now, caps)
-
-
-def _move(
-    state: State, source: Topic, seqs: list[int], records: list[RecordIn], dest: str, now: int, caps: Caps
-) -> Move:
-    added, done = append(state, Append(dest, batch_of_copies(records), create=True), now, caps)
-    return Move(source, seqs, [deletion(source, seqs)], dest, added, done)
+    added, done = append(state, Append(queue, batch_of_copies(letters.jobs), create=True), now, caps)
+    return Move(source, letters.seqs, [deletion(source, letters.seqs)], queue, added, done)
 
 
 def letters_of(
@@ -122,17 +116,10 @@ def letters_of(
 
 def letter(job: StoredJob, queue: str, deliveries: int, seq: int) -> RecordIn:
     """The dead letter that a job becomes."""
-    stamp = b'"%b":"%b","%b":"%d","%b":"%d"}' % (
-        FROM.encode(),
-        queue.encode(),
-        DELIVERIES.encode(),
-        deliveries,
-        SRC_SEQ.encode(),
-        seq,
-    )
-    meta = bytes(_without_stamp(job.meta))
-    open_part = meta[:-1].rstrip() if meta else b"{"
-    text = open_part + (b"" if open_part.endswith(b"{") else b",") + stamp
+    members = f'"{FROM}":"{queue}","{DELIVERIES}":"{deliveries}","{SRC_SEQ}":"{seq}"}}'
+    meta = bytes(_without_members(job.meta))
+    start = meta[:-1].rstrip() if meta else b"{"
+    text = start + (b"" if start.endswith(b"{") else b",") + members.encode()
     return RecordIn(job.data, job.tag, job.node, Raw(text))
 
 
@@ -146,7 +133,7 @@ def origin(job: StoredJob) -> str | None:
 
 def restored(job: StoredJob) -> RecordIn:
     """The job that a letter was."""
-    return RecordIn(job.data, job.tag, job.node, _without_stamp(job.meta))
+    return RecordIn(job.data, job.tag, job.node, _without_members(job.meta))
 
 
 def batch_of_copies(records: list[RecordIn]) -> Batch:
@@ -156,12 +143,12 @@ def batch_of_copies(records: list[RecordIn]) -> Batch:
     return Batch(body, sizes, any(record.tag is not None for record in records))
 
 
-def _without_stamp(meta: Raw) -> Raw:
+def _without_members(meta: Raw) -> Raw:
     """The meta without the members of a letter; none if nothing is left."""
     text = bytes(meta)
     if FROM.encode() not in text:
         return meta
-    found = _LETTER_END.search(text)
+    found = _AT_END.search(text)
     if found is not None:
         rest = text[: found.start()] + b"}"
     else:  # something was added behind them

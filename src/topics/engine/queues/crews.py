@@ -366,10 +366,7 @@ class Workers:
             )
 
     def _crew(self, topic: Topic) -> _Crew:
-        crew = self._crews.get(topic.id)
-        if crew is None:
-            crew = self._crews[topic.id] = _Crew(topic)
-        return crew
+        return self._crews.get(topic.id) or self._crews.setdefault(topic.id, _Crew(topic))
 
     def _disband(self, crew: _Crew) -> None:
         if crew.task is None and crew.window is None and not crew.claims:
