@@ -213,13 +213,13 @@ class Machine(RuleBasedStateMachine):
             self.do(self.engine.delete("dead", before_seq=10**9))
             self.oracle.letters = []
 
-    @rule(most=st.sampled_from([None, 0, 1, 3]))
-    def redrive(self, most: int | None) -> None:
+    @rule(count_max=st.sampled_from([None, 0, 1, 3]))
+    def redrive(self, count_max: int | None) -> None:
         if self.oracle.config.dead_letter is None:
             return
-        count = self.oracle.redrive(most, self.now)
+        count = self.oracle.redrive(count_max, self.now)
         try:
-            done = self.do(self.engine.redrive("q", None, most))
+            done = self.do(self.engine.redrive("q", None, count_max))
         except TopicFull:
             assert count == 0
         else:

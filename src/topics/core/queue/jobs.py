@@ -228,7 +228,7 @@ class Queue:
                     self._return(seq)
 
     def delay(self, seq: int, start: int) -> None:
-        """A job, written just now or in no place, is not claimable before `start`."""
+        """A job that is in no place is not claimable before `start`."""
         self.delayed[seq] = start
         heappush(self._ends, (start, seq))
         if len(self._ends) > STALE_MAX + 2 * len(self.delayed):
@@ -324,9 +324,7 @@ class Queue:
         assert len(known) == len(set(known)), "a job is in two places"
         assert all(map(log.is_live, known)), "a job is known that is not live"
         delivered = {*self.leases, *self.returned, *self.exhausted}
-        assert delivered <= self.deliveries.keys() <= set(known), (
-            "a job was handed out and is in no place, or not counted"
-        )
+        assert delivered <= self.deliveries.keys() <= set(known), "a job in no place, or without a delivery count"
         assert all(count > 0 for count in self.deliveries.values()), "a delivery count of 0"
         assert not any(seq in self.deliveries or seq > self.pointer for seq in self.overdue), "overdue, but not fresh"
         passed = takewhile(lambda seq: seq <= self.pointer, log.live_after(0))
@@ -335,7 +333,7 @@ class Queue:
         assert all((lease[2], seq) in ends for seq, lease in self.leases.items()), "a lease never ends"
         assert {(start, seq) for seq, start in self.delayed.items()} <= set(self._ends), "a delay never ends"
         for place, is_exhausted in ((self.exhausted, True), (self.returned, False)):
-            assert all(self._is_exhausted(seq) is is_exhausted for seq in place), "exhausted or not"
+            assert all(self._is_exhausted(seq) is is_exhausted for seq in place), "handed out too often, or not"
 
     # --- places
 

@@ -79,7 +79,7 @@ def stored(cache: Cache, log: Log, seq: int) -> StoredJob:
 def dead_letter(state: State, topic: Topic, seq: int, job: StoredJob, now: int, caps: Caps) -> Move:
     """Move a job that was handed out too often to the dead-letter topic."""
     dest = topic.config.dead_letter
-    assert dest is not None, "jobs are exhausted only where there is a dead-letter topic"
+    assert dest is not None, "no dead-letter topic"
     record = letter(job, topic.name, topic.queue.deliveries[seq], seq)
     added, done = append(state, Append(dest, batch_of_copies([record]), create=True), now, caps)
     return Move(topic, [seq], [deletion(topic, [seq]), DeadLettered(topic.id, 1)], dest, added, done)

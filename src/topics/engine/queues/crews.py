@@ -357,6 +357,7 @@ class Workers:
         return sum(len(claimed.texts) for claimed in hands)
 
     def _give(self, crew: _Crew, claimer: Claimer, claimed: Claimed, gate: Gate) -> None:
+        """Hand a claimer what it got in a pass, when that may be shown."""
         if isinstance(claimer, _Waiting):
             claimer.answer.set_result((claimed, gate))
         elif isinstance(claimer, Worker) and claimed.texts:

@@ -66,7 +66,8 @@ class DeadLetters:
 
     def send(self, topic: Topic, seqs: Sequence[int]) -> Gate | None:
         """Move jobs that were handed out too often; one that cannot be moved now is tried again (QU14, QU15)."""
-        gate, dest = None, topic.config.dead_letter or ""
+        gate, dest = None, topic.config.dead_letter
+        assert dest is not None, "jobs are exhausted only where there is a dead-letter topic"
         for seq in seqs:
             if seq in self.moving(topic):
                 continue
@@ -83,9 +84,10 @@ class DeadLetters:
 
     async def redrive(self, topic: Topic, match: TagMatch | None, count_max: int | None) -> Redriven:
         """Dead letters of a queue become its jobs again, at most so many. All of it happens, or a first part."""
-        if topic.config.dead_letter is None:
-            raise NoDeadLetter(topic.name)
-        ledger, name, source = self._ledger, topic.name, self._ledger.current(topic.config.dead_letter)
+        ledger, name, dead_letter = self._ledger, topic.name, topic.config.dead_letter
+        if dead_letter is None:
+            raise NoDeadLetter(name)
+        source = ledger.current(dead_letter)
         head = 0 if source is None else source.log.head
         moved = remaining = cursor = 0
         room, refusal, gate = REDRIVE_RECORDS_MAX, None, self._gates.of(topic)
@@ -115,7 +117,7 @@ class DeadLetters:
         await self._gates.wait_open(gate)
         if refusal is not None and not moved:
             raise refusal
-        return Redriven(name, topic.config.dead_letter, moved, remaining)
+        return Redriven(name, dead_letter, moved, remaining)
 
     # --- the two halves
 
