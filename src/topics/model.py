@@ -11,10 +11,19 @@ tombstone   what tells a reader which range it missed, and why
 command     what a caller asks for (`Append`); entry: what was decided (`Appended`), logged and applied
 frame       one atomic, checksummed list of entries in the log
 position    a byte position in the whole log, across its files; a seq belongs to a topic, a position to the log
+generation  a life of the log between two failures of its disk; what waited through a failure is void
+gate        the positions that must be written or synced before an answer may be shown
+reservation seqs that a topic may hand out before they are synced; those lost with the power are announced
 segment     a sealed Arrow file of records; part: a run of records in memory or in a segment
+piece       a run of rows of one topic in a segment, ascending by seq; small topics share a file
 snapshot    metadata at a log position; checkpoint: sealing, taking a snapshot and trimming the log
 router      a rule that copies records from a source topic into a dest; cursor: how far it, or a reader, has come
+hop         one router that a copy has passed; hops are counted so that cycles end
+hole        seqs of a dest handed out to nobody, because the source lost the records before they were copied
+stamp       what an exactly_once router writes into its copies, so that none is made twice
 lease       a job of a queue held by a node until a deadline; delivery: one handing-out of a job
+crew        all who wait for the jobs of one queue: claims within a window, and workers that stay
+letter      a dead letter: a job handed out too often, as it lies in the dead-letter topic
 node        the name of a writer or reader; tag: the key that deletes and filters match
 
 `first`/`last` are inclusive, `start`/`stop` half-open, `after` is an exclusive cursor.

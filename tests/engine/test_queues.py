@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.engine.running import begun, data, open_engine, running, seqs, texts, turns
+from topics.core.queue import leasing
 from topics.engine import Engine
 from topics.engine.answers import Claimed
 from topics.engine.queues import claims
@@ -151,7 +152,7 @@ async def test_a_cache_too_small_for_a_claim_gives_what_is_at_hand(monkeypatch: 
 
 async def test_a_claim_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """LM6: but for a single job that is larger than the bound."""
-    monkeypatch.setattr(claims, "HAND_BYTES_MAX", 1000)
+    monkeypatch.setattr(leasing, "HAND_BYTES_MAX", 1000)
     async with running() as engine:
         await engine.put_topic("q", QUEUE)
         await engine.append("q", data("x" * 5000, "x" * 600, "x" * 200, "x" * 200))

@@ -96,7 +96,7 @@ def _appended(state: State, entry: Appended) -> None:
         for seq, record in enumerate(decode_body(entry.batch.body).records, entry.first):
             start = claimable_from(record, entry.ts)
             if start > entry.ts:
-                topic.queue.schedule(seq, start)
+                topic.queue.delay(seq, start)
 
 
 def _topic_created(state: State, entry: TopicCreated) -> None:
@@ -156,12 +156,11 @@ def _forget_jobs(queue: Queue, entry: Any, earliest: int) -> None:
     """Jobs that are gone are nobody's any more (QU17). `earliest` is the earliest live seq before."""
     if type(entry) is Deleted:
         if entry.before:
-            queue.forget_between(earliest, entry.before - 1)
+            queue.forget_runs([range(earliest, entry.before)])
         queue.forget_runs(seqs_in(entry.blocks))
-    elif type(entry) is HeadKept:
-        queue.forget_between(earliest, entry.lost)
     else:
-        queue.forget_between(earliest, entry.last)
+        last = entry.lost if type(entry) is HeadKept else entry.last
+        queue.forget_runs([range(earliest, last + 1)])
 
 
 def _evict(log: Log, entry: Evicted) -> None:

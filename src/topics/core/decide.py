@@ -1,11 +1,12 @@
 """Decisions: what a command does to the state, as entries, or why it is refused.
 
-`decide` reads the state and changes nothing; the entries it gives are logged
-and then applied. A refusal is raised. Expiry comes first: before a command
-looks at a topic, the caller applies what `expiry` gives (WR13, TM14).
+`decide` reads the state and changes nothing; the entries it gives are logged and then applied. A refusal is raised.
+Expiry comes first: before a command looks at a topic, the caller applies what `expiry` gives (WR13, TM14).
+
+Decisions about jobs are in core/queue (leasing.py, letters.py); an ack and a dead letter delete by `deletion` here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -172,9 +173,21 @@ def delete(state: State, command: Delete) -> list[AnyEntry]:
         mask = selected & ((1 << max(0, min(BLOCK, bound - number * BLOCK))) - 1)
         if mask:
             masks.append((number, mask))
-    count = log.measure(0, masks)
+    return [_deleted(topic, masks, log.measure(0, masks))] if masks else []
+
+
+def deletion(topic: Topic, seqs: Sequence[int]) -> Deleted:
+    """The entry that deletes these live records. Damaged: what it would have to look at cannot be read."""
+    masks: Blocks = {}
+    for seq in seqs:
+        number = seq // BLOCK
+        masks[number] = masks.get(number, 0) | 1 << seq % BLOCK
+    return _deleted(topic, masks.items(), topic.log.measure(0, masks.items()) if topic.log.has_sealed else len(seqs))
+
+
+def _deleted(topic: Topic, masks: Iterable[tuple[int, int]], count: int) -> Deleted:
     blocks = [(number, mask.to_bytes((mask.bit_length() + 7) // 8, "little")) for number, mask in masks]
-    return [Deleted(topic.id, 0, blocks, count)] if blocks else []
+    return Deleted(topic.id, 0, blocks, count)
 
 
 def head_kept(topic: Topic) -> HeadKept:
@@ -250,9 +263,10 @@ def _leases_to_keep(topic: Topic) -> list[AnyEntry]:
     for seq, (number, node, deadline) in queue.leases.items():
         by_node.setdefault(node, []).append((seq, number, deadline, queue.deliveries[seq]))
     entries: list[AnyEntry] = [Leased(topic.id, node, leases) for node, leases in by_node.items()]
-    if queue.delayed:
-        entries.append(Leased(topic.id, "", [(seq, 0, 0, queue.deliveries[seq]) for seq in queue.delayed]))
-        entries.append(Released(topic.id, [(seq, 0, start) for seq, start in queue.delayed.items()]))
+    given_back = [(seq, 0, start) for seq, start in queue.delayed.items() if seq in queue.deliveries]
+    if given_back:
+        entries.append(Leased(topic.id, "", [(seq, 0, 0, queue.deliveries[seq]) for seq, _, _ in given_back]))
+        entries.append(Released(topic.id, given_back))
     return entries
 
 

@@ -219,11 +219,10 @@ def topic_state(topic: Topic, now: int) -> TopicState:
         topic.last_write_ts,
         topic.notes.last_read_ms,
         effective_priority(topic.config, topic.notes.last_read_ms, now),
-        _queue_counts(topic, now) if topic.config.type == "queue" else None,
+        _queue_counts(topic) if topic.config.type == "queue" else None,
     )
 
 
-def _queue_counts(topic: Topic, now: int) -> QueueCounts:
+def _queue_counts(topic: Topic) -> QueueCounts:
     queue = topic.queue
-    queue.settle(now)
-    return QueueCounts(queue.ready(topic.log.count), len(queue.leases), queue.dead_lettered, queue.delayed_count)
+    return QueueCounts(queue.ready(topic.log.count), len(queue.leases), queue.dead_lettered, len(queue.delayed))

@@ -174,10 +174,10 @@ class Engine(Instance):
         numbers = _lease_numbers(lease_ids)
         return await self._gates.done(name, lambda: self.extend_now(name, node, seqs, numbers, lease_ms))
 
-    async def redrive(self, name: str, match: TagMatch | None = None, most: int | None = None) -> Redriven:
+    async def redrive(self, name: str, match: TagMatch | None = None, count_max: int | None = None) -> Redriven:
         """Make jobs again of the dead letters of a queue, those with a matching tag, at most so many."""
         async with self._gates.refusing(name):
-            return await self.queues.redrive(name, match, most)
+            return await self.queues.redrive(name, match, count_max)
 
     async def leases(self, name: str, after: int, count: int) -> tuple[list[LeaseView], bool]:
         """Up to `count` leases of jobs above `after`, ascending; and whether there are more."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from topics.clock import Clock, SystemClock
 from topics.core import decide
 from topics.core.decide import Append, Caps
+from topics.core.queue.leasing import Claimer
 from topics.core.state import State, Topic
 from topics.core.topic.config import effective_priority
 from topics.core.topic.pages import Cache, Cold, PageAddress, Projection
@@ -28,9 +29,8 @@ from topics.engine.durability.store import Store
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
-from topics.engine.queues.claims import Claimer, Queues
+from topics.engine.queues.claims import Queues
 from topics.engine.queues.crews import Worker, Workers
-from topics.engine.queues.dead_letters import Moves
 from topics.engine.reads import Reading
 from topics.engine.routers.calls import Routing
 from topics.engine.routers.forwarder import Forwarder
@@ -68,8 +68,7 @@ class Instance:
         self.forwarder = Forwarder(ledger, gates, clock, self._caps, loader, self._is_deferred)
         self._routing = Routing(ledger, gates, self.forwarder, self._caps)
         self._reading = Reading(ledger, gates, self.forwarder.make_copies, clock, disk, self._cache)
-        moves = Moves(ledger, gates, clock, self._caps)
-        self.queues = Queues(ledger, gates, clock, moves, self._cache, loader, self.forwarder.make_copies)
+        self.queues = Queues(ledger, gates, clock, self._caps, self._cache, loader, self.forwarder.make_copies)
         self.workers = Workers(ledger, clock, self.queues, loader, self._is_deferred)
         # Calls that a part answers as they are: bound here, so that hot paths pay for one call, and described there.
         self.read_now = self._reading.read_now
@@ -199,7 +198,7 @@ class Instance:
             by_class[durability] = by_class.get(durability, 0) + 1
             if topic.is_queue:
                 queues += 1
-                topic.queue.settle(now)
+                topic.queue.advance(now)
                 leases += len(topic.queue.leases)
         return InstanceCounters(
             len(state.topics), by_class, len(state.routers), state.records, state.bytes, queues, leases, self._log()

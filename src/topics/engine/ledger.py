@@ -68,8 +68,10 @@ class Ledger:
         self.wal.on_failure = self._rebuild
 
     def current(self, name: str) -> Topic | None:
-        """A topic without what has expired by now."""
+        """A topic without what has expired by now, and a queue without the leases and delays that have ended."""
         topic = self.state.topics.get(name)
+        if topic is not None and topic.config.type == "queue":
+            topic.queue.advance(self._clock.now_ms())
         if topic is not None and topic.config.ttl_ms:
             decided = decide.expiry(self.state, topic, self._clock.now_ms())
             if decided:

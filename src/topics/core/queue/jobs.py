@@ -1,38 +1,42 @@
 """The jobs of a queue beyond their records: who holds which, until when, and what may be handed out next.
 
-Owns leases, delays, delivery counts and the order in which jobs are handed out. Pure: it is told the time. Knows of
-records only which seqs are live, and nothing of names, commits or connections.
+Owns leases, delays, delivery counts and the order in which jobs are handed out. Pure: the caller says what time it is.
+Knows of records only which seqs are live, and nothing of names, commits or connections.
 
-A live job is in exactly one of these places; those in none of them are *fresh*: never handed out.
+A live job is in exactly one of these places, or in none of them: then it is *fresh*, never handed out.
 
     leases      held by a node until a deadline
-    delayed     given back, and not claimable before a time
-    scheduled   written with a delay, and not claimable before a time
+    delayed     written or given back with a delay, and not claimable before a time
     returned    to be handed out again
-    late        fresh, but behind the pointer: its delay is over
+    overdue     fresh, but behind the pointer: its delay is over
     exhausted   handed out as often as it may be: it goes to the dead-letter topic, and to nobody else
 
-Time ends leases and delays by itself; `settle` finds those that have ended, and every question about a moment starts
-with it. There is no timer per job: a heap has what ends next, with stale items that are dropped when met or when they
-are the larger part.
+Time ends leases and delays by itself; `advance` carries that out, before anyone looks at the queue. There is no timer
+per job: heaps have what ends next, with stale items that are dropped when met or when they are the larger part.
 
-Invariants: all seqs in here are live; every job that was ever handed out has a delivery count; every live seq at or
-below the pointer is in one of the places; `len(leases) + delayed_count + ready = live`.
+Invariants, which `check` asserts
+- All seqs in here are live, and each is in one place.
+- A job has a delivery count if it was ever handed out; then it is in a place.
+- Every live seq at or below the pointer is in a place.
+- Every lease and every delay has an item in its heap.
+So `len(leases) + len(delayed) + ready = live`.
 """
 
 import re
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from itertools import takewhile
+from typing import Any, Protocol, TypeVar
 
 from topics.errors import InvalidRequest
 from topics.model import TopicConfig
 
-LETTERS_MAX = 256  # exhausted jobs that one pass sees to; the next one goes on
 LEASE_ID = re.compile(r"lease_[0-9a-f]+", re.ASCII)
 STALE_MAX = 64  # stale items that a heap may hold beside as many as it needs
 
+T = TypeVar("T", bound=Any)
 Lease = tuple[int, str, int]  # number, node, deadline
 
 
@@ -51,6 +55,12 @@ def lease_number(text: str, field: str) -> int | None:
     return number if lease_id(number) == text else -1
 
 
+def _heap(items: Iterable[T]) -> list[T]:
+    heap = list(items)
+    heapify(heap)
+    return heap
+
+
 class LiveSeqs(Protocol):
     """What a queue asks of its log."""
 
@@ -58,43 +68,32 @@ class LiveSeqs(Protocol):
     def is_live(self, seq: int) -> bool: ...
 
 
-class Seqs:
-    """A set of seqs that knows its smallest ones."""
+class Seqs(set[int]):
+    """A set of seqs that knows its smallest ones. Only `add` and `discard` may change it."""
 
-    __slots__ = ("_heap", "_members")
+    __slots__ = ("_heap",)
 
     def __init__(self) -> None:
-        self._members: set[int] = set()
+        super().__init__()
         self._heap: list[int] = []  # all members, and some that have left
 
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __contains__(self, seq: int) -> bool:
-        return seq in self._members
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._members)
-
-    def add(self, seq: int) -> None:
-        if seq not in self._members:
-            self._members.add(seq)
+    def add(self, seq: int, /) -> None:
+        if seq not in self:
+            super().add(seq)
             heappush(self._heap, seq)
 
-    def discard(self, seq: int) -> None:
-        members = self._members
-        if seq in members:
-            members.discard(seq)
-            if len(self._heap) > STALE_MAX + 2 * len(members):
-                self._heap = list(members)
-                heapify(self._heap)
+    def discard(self, seq: object, /) -> None:
+        if seq in self:
+            super().discard(seq)
+            if len(self._heap) > STALE_MAX + 2 * len(self):
+                self._heap = _heap(self)
 
     def first(self, count: int) -> list[int]:
         """The smallest ones, ascending, at most `count`."""
         heap, found = self._heap, list[int]()
         while heap and len(found) < count:
             seq = heappop(heap)
-            if seq in self._members and (not found or seq != found[-1]):
+            if seq in self and (not found or seq != found[-1]):
                 found.append(seq)
         for seq in found:
             heappush(heap, seq)
@@ -107,47 +106,44 @@ class Queue:
     __slots__ = (
         "_deadlines",
         "_ends",
-        "_fresh",
         "dead_lettered",
         "delayed",
         "deliveries",
         "deliveries_max",
         "ended",
         "exhausted",
-        "late",
         "leases",
+        "overdue",
         "pointer",
         "returned",
-        "scheduled",
     )
 
     def __init__(self, config: TopicConfig | None = None) -> None:
         self.leases: dict[int, Lease] = {}
         self.delayed: dict[int, int] = {}  # seq → claimable from
-        self.scheduled: dict[int, int] = {}  # seq → claimable from
         self.returned = Seqs()
-        self.late = Seqs()
+        self.overdue = Seqs()
         self.exhausted = Seqs()
         self.deliveries: dict[int, int] = {}  # seq → times handed out; 0 is left out
         self.dead_lettered = 0
         self.deliveries_max = 0  # 0 = no limit
-        self.pointer = 0  # live seqs above it that are in no place are fresh
+        self.pointer = 0  # fresh jobs lie above it
         self.ended: list[int] | None = None  # numbers of leases that have ended, if someone asks for them
         self._deadlines: list[tuple[int, int, tuple[int, ...]]] = []  # deadline, a number, seqs
-        self._fresh: list[int] = []  # picked last: all that is fresh from the pointer up to the last of them
         self._ends: list[tuple[int, int]] = []  # of delays: claimable from, seq
         if config is not None:
             self.configure(config)
 
     # --- asking
 
-    @property
-    def delayed_count(self) -> int:
-        return len(self.delayed) + len(self.scheduled)
-
     def ready(self, live: int) -> int:
         """Jobs that are neither held nor delayed, of `live` ones."""
-        return live - len(self.leases) - len(self.delayed) - len(self.scheduled)
+        return live - len(self.leases) - len(self.delayed)
+
+    def has_lease(self, seq: int, number: int) -> bool:
+        """Whether a job is held under the lease of this number."""
+        lease = self.leases.get(seq)
+        return lease is not None and lease[0] == number
 
     def next_end(self) -> int | None:
         """The time at which some lease or delay may have ended; None = there is none."""
@@ -157,146 +153,95 @@ class Queue:
         return min(ends, default=None)
 
     def pick(self, log: LiveSeqs, count: int) -> list[int]:
-        """Up to `count` jobs to be handed out: those given back first, each kind ascending (QU5)."""
+        """Up to `count` jobs to be handed out: those given back first, each kind ascending (QU5).
+
+        Changes nothing but the pointer, which only says where to look next: what is not leased is picked again.
+        """
         picked = self.returned.first(count) if self.returned else []
-        if self.late and len(picked) < count:
-            picked += self.late.first(count - len(picked))
+        if self.overdue and len(picked) < count:
+            picked += self.overdue.first(count - len(picked))
         if len(picked) < count:
-            self._pick_fresh(log, count, picked)
+            picked += self._pick_fresh(log, count - len(picked))
         return picked
 
-    def _pick_fresh(self, log: LiveSeqs, count: int, picked: list[int]) -> None:
-        leases, scheduled, others = self.leases, self.scheduled, self._others()
+    def _pick_fresh(self, log: LiveSeqs, count: int) -> list[int]:
+        leases, delayed = self.leases, self.delayed
+        others = [place for place in (self.returned, self.overdue, self.exhausted) if place]
         fresh: list[int] = []
-        is_passing = True  # nothing fresh was met yet
         for seq in log.live_after(self.pointer):
-            if seq in leases or seq in scheduled or (others and any(seq in other for other in others)):
-                if is_passing:
+            if seq in leases or seq in delayed or (others and any(seq in place for place in others)):
+                if not fresh:
                     self.pointer = seq
                 continue
-            is_passing = False
+            if not fresh:
+                self.pointer = seq - 1
             fresh.append(seq)
-            if len(picked) + len(fresh) == count:
+            if len(fresh) == count:
                 break
-        self._fresh = fresh
-        picked += fresh
-
-    def _others(self) -> list[dict[int, int] | Seqs]:
-        return [place for place in (self.returned, self.delayed, self.exhausted, self.late) if place]
-
-    def due_letters(self, picked: Sequence[int], count: int) -> list[int]:
-        """The exhausted jobs that a pass for `count` jobs comes across when it has picked these; some of them."""
-        if not self.exhausted:
-            return []
-        letters = self.exhausted.first(LETTERS_MAX)
-        if len(picked) == count and picked[-1] in self.returned:
-            letters = [seq for seq in letters if seq < picked[-1]]
-        return letters
-
-    def held(self, node: str, seqs: Sequence[int], numbers: Sequence[int | None] | None) -> tuple[list[int], list[int]]:
-        """Those of `seqs` that the node holds, under these leases if given; and the others (QU9, QU20)."""
-        leases, held, others = self.leases, dict[int, None](), list[int]()
-        for index, seq in enumerate(seqs):
-            lease, number = leases.get(seq), None if numbers is None else numbers[index]
-            if lease is None or lease[1] != node or seq in held or (number is not None and number != lease[0]):
-                others.append(seq)
-            else:
-                held[seq] = None
-        return list(held), others
+        return fresh
 
     # --- what time does
 
-    def settle(self, now: int) -> None:
+    def advance(self, now: int) -> None:
         """End the leases whose deadline lies before `now`, and the delays that are over (QU8, QU12)."""
-        deadlines = self._deadlines
+        deadlines, ends = self._deadlines, self._ends
         while deadlines and deadlines[0][0] < now:
             for seq in heappop(deadlines)[2]:
                 lease = self.leases.get(seq)
                 if lease is not None and lease[2] < now:
-                    self._end(seq)
-                    self._return(seq)
-        ends = self._ends
+                    self._put_back(seq)
         while ends and ends[0][0] <= now:
             start, seq = heappop(ends)
             if self.delayed.get(seq) == start:
-                del self.delayed[seq]
-                self._return(seq)
-            elif self.scheduled.get(seq) == start:
-                del self.scheduled[seq]
-                if seq <= self.pointer:
-                    self.late.add(seq)
+                self._put_back(seq)
 
     # --- what entries do
 
     def lease(self, node: str, leases: Iterable[tuple[int, int, int, int]]) -> None:
         """Hand out jobs, or move deadlines: seq, lease number, deadline, deliveries."""
-        deadlines: dict[int, list[int]] = {}
+        held, counts = self.leases, self.deliveries
+        are_some_not_leased = self.delayed or self.returned or self.overdue or self.exhausted
+        deadlines: defaultdict[int, list[int]] = defaultdict(list)
         number = 0
-        held, counts, are_aside = self.leases, self.deliveries, self._has_some_aside()
         for seq, number, deadline, deliveries in leases:
-            if seq in held:
-                if held[seq][0] != number:
-                    self._end(seq)
-            elif are_aside:
+            lease = held.get(seq)
+            if are_some_not_leased if lease is None else lease[0] != number:
                 self._leave(seq)
             held[seq] = (number, node, deadline)
             counts[seq] = deliveries
-            if deadline in deadlines:
-                deadlines[deadline].append(seq)
-            else:
-                deadlines[deadline] = [seq]
-        self._pass_fresh()
+            deadlines[deadline].append(seq)
+            if seq == self.pointer + 1:
+                self.pointer = seq
         for deadline, seqs in deadlines.items():
             heappush(self._deadlines, (deadline, number, tuple(seqs)))
-        if len(self._deadlines) > STALE_MAX + 2 * len(self.leases):
-            self._deadlines = [(lease[2], lease[0], (seq,)) for seq, lease in self.leases.items()]
-            heapify(self._deadlines)
-
-    def _pass_fresh(self) -> None:
-        """Move the pointer over the jobs that were picked last, if all of them are leased."""
-        for seq in self._fresh:
-            if seq not in self.leases:
-                return
-        if self._fresh:
-            self.pointer, self._fresh = self._fresh[-1], []
+        if len(self._deadlines) > STALE_MAX + 2 * len(held):
+            self._deadlines = _heap((lease[2], lease[0], (seq,)) for seq, lease in held.items())
 
     def release(self, leases: Iterable[tuple[int, int, int]]) -> None:
-        """End leases: seq, lease number, claimable from (0 = at once). Of another lease than named nothing ends."""
+        """End leases: seq, lease number, claimable from (0 = at once). A job under another lease stays held."""
         for seq, number, start in leases:
-            lease = self.leases.get(seq)
-            if lease is None or lease[0] != number:
-                continue
-            self._end(seq)
-            if start:
-                self.delayed[seq] = start
-                self._push_end(start, seq)
-            else:
-                self._return(seq)
+            if self.has_lease(seq, number):
+                self._leave(seq)
+                if start:
+                    self.delay(seq, start)
+                else:
+                    self._return(seq)
 
-    def schedule(self, seq: int, start: int) -> None:
-        """A job was written that is not claimable before `start`."""
-        self.scheduled[seq] = start
-        self._push_end(start, seq)
+    def delay(self, seq: int, start: int) -> None:
+        """A job that is in no place is not claimable before `start`."""
+        self.delayed[seq] = start
+        heappush(self._ends, (start, seq))
+        if len(self._ends) > STALE_MAX + 2 * len(self.delayed):
+            self._ends = _heap((start, seq) for seq, start in self.delayed.items())
 
     def forget(self, seq: int) -> None:
         """The job is gone."""
-        if seq in self.leases:
-            self._end(seq)
-        elif seq in self.deliveries or seq in self.scheduled or seq in self.late:
+        if self.deliveries.pop(seq, 0) or seq in self.delayed or seq in self.overdue:
             self._leave(seq)
-        self.deliveries.pop(seq, None)
-
-    def forget_between(self, first: int, last: int) -> None:
-        """The jobs of these seqs are gone. Costs what there is of the two: seqs, or jobs known here."""
-        if last - first < len(self.deliveries) + len(self.scheduled) + len(self.late):
-            for seq in range(first, last + 1):
-                self.forget(seq)
-        else:
-            self._forget_if(lambda seq: first <= seq <= last)
 
     def forget_runs(self, runs: Sequence[range]) -> None:
-        """The same for runs of seqs, ascending."""
-        if sum(map(len, runs)) <= len(self.deliveries) + len(self.scheduled) + len(self.late):
+        """The jobs of these runs, ascending, are gone. Costs what there are fewer of: seqs, or jobs known here."""
+        if sum([run.stop - run.start for run in runs]) <= len(self.deliveries) + len(self.delayed) + len(self.overdue):
             for run in runs:
                 for seq in run:
                     self.forget(seq)
@@ -305,29 +250,26 @@ class Queue:
             self._forget_if(lambda seq: (at := bisect_right(stops, seq)) < len(runs) and seq in runs[at])
 
     def _forget_if(self, is_gone: Callable[[int], bool]) -> None:
-        for seq in [seq for place in (self.deliveries, self.scheduled, self.late) for seq in place if is_gone(seq)]:
+        for seq in [seq for place in (self.deliveries, self.delayed, self.overdue) for seq in place if is_gone(seq)]:
             self.forget(seq)
 
     def configure(self, config: TopicConfig) -> None:
         """Go by another config: which jobs are exhausted may change."""
         self.deliveries_max = config.max_deliveries if config.dead_letter is not None else 0
         for seq in [*self.returned, *self.exhausted]:
-            self._leave(seq)
-            self._return(seq)
+            self._put_back(seq)
 
     # --- recovery
 
     def restore(
         self, deliveries: dict[int, int], leases: dict[int, Lease], delayed: dict[int, int], scheduled: dict[int, int]
     ) -> None:
-        """Take over what a snapshot has."""
+        """Take over what a snapshot has. `delayed` jobs were given back, `scheduled` ones never handed out."""
         self.deliveries = deliveries
-        for seq, lease in leases.items():
-            self.leases[seq] = lease
-            heappush(self._deadlines, (lease[2], lease[0], (seq,)))
-        self.delayed, self.scheduled = delayed, scheduled
-        self._ends = [(start, seq) for place in (delayed, scheduled) for seq, start in place.items()]
-        heapify(self._ends)
+        for seq, (number, node, deadline) in leases.items():
+            self.lease(node, [(seq, number, deadline, deliveries[seq])])
+        for seq, start in (*delayed.items(), *scheduled.items()):
+            self.delay(seq, start)
         for seq in deliveries:
             if seq not in leases and seq not in delayed:
                 self._return(seq)
@@ -342,79 +284,79 @@ class Queue:
 
     def drop_leases(self) -> None:
         """Leases and delays of jobs given back were not kept: those jobs are claimable (QU18)."""
-        for seq in [*self.leases, *self.delayed]:
-            if seq in self.leases:
-                self._end(seq)
-            self.delayed.pop(seq, None)
-            self._return(seq)
+        for seq in self.deliveries:
+            self._put_back(seq)
 
     def take_over(self, old: "Queue", log: LiveSeqs) -> None:
         """Keep what `old` knows and the log does not have, of jobs that are still there."""
         for seq, count in old.deliveries.items():
             if log.is_live(seq):
+                self.deliveries[seq] = count = max(count, self.deliveries.get(seq, 0))
                 self._leave(seq)
-                self.deliveries[seq] = max(count, self.deliveries.get(seq, 0))
                 if seq in old.leases:
                     number, node, deadline = old.leases[seq]
-                    self.lease(node, [(seq, number, deadline, self.deliveries[seq])])
+                    self.lease(node, [(seq, number, deadline, count)])
                 elif seq in old.delayed:
-                    self.delayed[seq] = old.delayed[seq]
-                    self._push_end(old.delayed[seq], seq)
+                    self.delay(seq, old.delayed[seq])
                 else:
                     self._return(seq)
 
     def undeliver(self, seq: int, number: int) -> None:
         """A delivery did not take place: its lease is void, and it does not count."""
-        lease = self.leases.get(seq)
-        if lease is None or lease[0] != number:
-            return
-        self._end(seq)
-        self.deliveries[seq] -= 1
-        if self.deliveries[seq]:
-            self._return(seq)
-        else:
-            del self.deliveries[seq]
-            if seq <= self.pointer:
-                self.late.add(seq)
+        if self.has_lease(seq, number):
+            self.deliveries[seq] -= 1
+            if not self.deliveries[seq]:
+                del self.deliveries[seq]
+            self._put_back(seq)
 
     def remember(self, seq: int, deliveries: int, log: LiveSeqs) -> None:
         """A job that was thought to be gone is there: it was handed out so often."""
-        if log.is_live(seq) and self.deliveries.get(seq, 0) < deliveries:
+        known = self.deliveries.get(seq, 0)
+        if log.is_live(seq) and known < deliveries:
             self.deliveries[seq] = deliveries
-            if seq not in self.leases and seq not in self.delayed:
-                self._leave(seq)
-                self._return(seq)
+            if seq not in self.leases and not (known and seq in self.delayed):
+                self._put_back(seq)
+
+    def check(self, log: LiveSeqs) -> None:
+        """Assert the invariants. Costs what is known of jobs here, not what the log holds."""
+        places = (self.leases, self.delayed, self.returned, self.overdue, self.exhausted)
+        known = [seq for place in places for seq in place]
+        assert len(known) == len(set(known)), "a job is in two places"
+        assert all(map(log.is_live, known)), "a job is known that is not live"
+        delivered = {*self.leases, *self.returned, *self.exhausted}
+        assert delivered <= self.deliveries.keys() <= set(known), "a job in no place, or without a delivery count"
+        assert all(count > 0 for count in self.deliveries.values()), "a delivery count of 0"
+        assert not any(seq in self.deliveries or seq > self.pointer for seq in self.overdue), "overdue, but not fresh"
+        passed = takewhile(lambda seq: seq <= self.pointer, log.live_after(0))
+        assert set(passed) <= set(known), "a job at or below the pointer is in no place"
+        ends = {(end, seq) for end, _, seqs in self._deadlines for seq in seqs}
+        assert all((lease[2], seq) in ends for seq, lease in self.leases.items()), "a lease never ends"
+        assert {(start, seq) for seq, start in self.delayed.items()} <= set(self._ends), "a delay never ends"
+        for place, is_exhausted in ((self.exhausted, True), (self.returned, False)):
+            assert all(self._is_exhausted(seq) is is_exhausted for seq in place), "handed out too often, or not"
 
     # --- places
 
-    def _end(self, seq: int) -> None:
-        number, _, _ = self.leases.pop(seq)
-        if self.ended is not None:
-            self.ended.append(number)
-
-    def _return(self, seq: int) -> None:
-        is_exhausted = self.deliveries_max and self.deliveries.get(seq, 0) >= self.deliveries_max
-        (self.exhausted if is_exhausted else self.returned).add(seq)
-
-    def _has_some_aside(self) -> bool:
-        """Whether some job is in a place other than leases."""
-        return bool(self.delayed or self.scheduled or self.returned or self.late or self.exhausted)
+    def _is_exhausted(self, seq: int) -> bool:
+        return 0 < self.deliveries_max <= self.deliveries[seq]
 
     def _leave(self, seq: int) -> None:
-        """Take a job that is not leased out of its place."""
-        if self.returned:
-            self.returned.discard(seq)
-        if self.delayed:
+        """Take a job out of its place."""
+        lease = self.leases.pop(seq, None)
+        if lease is None:
             self.delayed.pop(seq, None)
-        if self.scheduled:
-            self.scheduled.pop(seq, None)
-        if self.exhausted:
-            self.exhausted.discard(seq)
-        if self.late:
-            self.late.discard(seq)
+            for place in (self.returned, self.overdue, self.exhausted):
+                place.discard(seq)
+        elif self.ended is not None:
+            self.ended.append(lease[0])
 
-    def _push_end(self, start: int, seq: int) -> None:
-        heappush(self._ends, (start, seq))
-        if len(self._ends) > STALE_MAX + 2 * self.delayed_count:
-            self._ends = [(at, seq) for place in (self.delayed, self.scheduled) for seq, at in place.items()]
-            heapify(self._ends)
+    def _return(self, seq: int) -> None:
+        """Make a job that is in no place claimable; one that was never handed out is fresh again."""
+        if seq in self.deliveries:
+            (self.exhausted if self._is_exhausted(seq) else self.returned).add(seq)
+        elif seq <= self.pointer:
+            self.overdue.add(seq)
+
+    def _put_back(self, seq: int) -> None:
+        self._leave(seq)
+        self._return(seq)

@@ -1,26 +1,36 @@
-"""Dead letters: how a job looks in the dead-letter topic, and how it gets back (QU14).
+"""Dead letters: how a job looks in the dead-letter topic, how it gets there, and how it gets back (QU14).
 
 A letter is the job with three members more at the end of its `meta`; everything else is kept to the byte. Taking the
-three away again gives the job. Pure text; knows nothing of topics or queues.
+three away again gives the job. Going either way is one decision, which gives the entries of both topics. Pure.
 """
 
 import re
 from array import array
-from typing import Any
+from collections.abc import Sequence, Set
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from topics.core.decide import Append, Appending, Caps, append, deletion
+from topics.core.entries import AnyEntry, DeadLettered
+from topics.core.state import State, Topic
+from topics.core.topic.log import Log
+from topics.core.topic.pages import Cache, Projection
+from topics.core.topic.parts import PAGE_ROWS
 from topics.core.topic.records import NO_META, Batch, Body, RecordIn
+from topics.model import TagMatch
 
+REDRIVE_BYTES_MAX = 1024 * 1024  # in one frame
+_ALL = Projection(tags=True)
 FROM, DELIVERIES, SRC_SEQ = "$dead_letter_from", "$dead_letter_deliveries", "$dead_letter_src_seq"
 _MEMBERS = (FROM, DELIVERIES, SRC_SEQ)
-_STAMP = re.compile(
+_AT_END = re.compile(
     rb',?"\$dead_letter_from":"([^"\\]*)","\$dead_letter_deliveries":"\d+","\$dead_letter_src_seq":"\d+"\}$'
 )
 
 
-class Job(Struct, gc=False):
+class StoredJob(Struct, gc=False):
     """A record as a page has it, with all that is copied."""
 
     data: Raw
@@ -29,33 +39,91 @@ class Job(Struct, gc=False):
     meta: Raw = NO_META
 
 
+class Letters(NamedTuple):
+    """Dead letters of one queue: their seqs, the jobs that they were, and the cursor behind them."""
+
+    seqs: list[int]
+    jobs: list[RecordIn]
+    end: int
+
+
+class Move(NamedTuple):
+    """Records that leave one topic for another: the entries of both."""
+
+    source: Topic
+    seqs: Sequence[int]
+    taken: list[AnyEntry]
+    dest: str
+    added: list[AnyEntry]
+    appended: Appending
+
+
 class _Origin(Struct, gc=False):
     queue: Any = msgspec.field(name=FROM, default=UNSET)
 
 
-decode_job = msgspec.json.Decoder(Job).decode
+_decode_job = msgspec.json.Decoder(StoredJob).decode
 _decode_origin = msgspec.json.Decoder(_Origin).decode
 _decode_meta = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def letter(job: Job, queue: str, deliveries: int, seq: int) -> RecordIn:
+def stored(cache: Cache, log: Log, seq: int) -> StoredJob:
+    """A live record of a log. Cold: its page is not in memory."""
+    part = log.part_at(seq)
+    assert part is not None, "a job that is not in the log"
+    row = part.row_from(seq)
+    return _decode_job(cache.page(part, row, _ALL).slice(row, row + 1))
+
+
+def dead_letter(state: State, topic: Topic, seq: int, job: StoredJob, now: int, caps: Caps) -> Move:
+    """Move a job that was handed out too often to the dead-letter topic."""
+    dest = topic.config.dead_letter
+    assert dest is not None, "no dead-letter topic"
+    record = letter(job, topic.name, topic.queue.deliveries[seq], seq)
+    added, done = append(state, Append(dest, batch_of_copies([record]), create=True), now, caps)
+    return Move(topic, [seq], [deletion(topic, [seq]), DeadLettered(topic.id, 1)], dest, added, done)
+
+
+def redrive(state: State, source: Topic, letters: Letters, queue: str, now: int, caps: Caps) -> Move:
+    """Move dead letters back to the queue that they came from."""
+    added, done = append(state, Append(queue, batch_of_copies(letters.jobs), create=True), now, caps)
+    return Move(source, letters.seqs, [deletion(source, letters.seqs)], queue, added, done)
+
+
+def letters_of(
+    queue: str, log: Log, cache: Cache, match: TagMatch | None, after: int, last: int, count_max: int, moving: Set[int]
+) -> Letters:
+    """Some letters of a queue above a cursor and up to `last`, but for those that are `moving` already."""
+    letters = Letters([], [], last)
+    size = examined = 0
+    for seq in log.live_after(after):
+        if seq > last:
+            break
+        if len(letters.seqs) == count_max or size > REDRIVE_BYTES_MAX or examined == PAGE_ROWS:
+            return letters._replace(end=after)
+        job = stored(cache, log, seq)
+        after, examined = seq, examined + 1
+        if (match is None or match.matches(job.tag)) and origin(job) == queue and seq not in moving:
+            letters.seqs.append(seq)
+            letters.jobs.append(restored(job))
+            size += len(job.data) + len(job.meta)
+    return letters
+
+
+# --- text
+
+
+def letter(job: StoredJob, queue: str, deliveries: int, seq: int) -> RecordIn:
     """The dead letter that a job becomes."""
-    stamp = b'"%b":"%b","%b":"%d","%b":"%d"}' % (
-        FROM.encode(),
-        queue.encode(),
-        DELIVERIES.encode(),
-        deliveries,
-        SRC_SEQ.encode(),
-        seq,
-    )
-    meta = bytes(_without_stamp(job.meta))
-    open_part = meta[:-1].rstrip() if meta else b"{"
-    text = open_part + (b"" if open_part.endswith(b"{") else b",") + stamp
+    members = f'"{FROM}":"{queue}","{DELIVERIES}":"{deliveries}","{SRC_SEQ}":"{seq}"}}'
+    meta = bytes(_without_members(job.meta))
+    start = meta[:-1].rstrip() if meta else b"{"
+    text = start + (b"" if start.endswith(b"{") else b",") + members.encode()
     return RecordIn(job.data, job.tag, job.node, Raw(text))
 
 
-def origin(job: Job) -> str | None:
+def origin(job: StoredJob) -> str | None:
     """The queue that a letter came from; None if it is none."""
     if not len(job.meta):
         return None
@@ -63,9 +131,9 @@ def origin(job: Job) -> str | None:
     return queue if isinstance(queue, str) else None
 
 
-def restored(job: Job) -> RecordIn:
+def restored(job: StoredJob) -> RecordIn:
     """The job that a letter was."""
-    return RecordIn(job.data, job.tag, job.node, _without_stamp(job.meta))
+    return RecordIn(job.data, job.tag, job.node, _without_members(job.meta))
 
 
 def batch_of_copies(records: list[RecordIn]) -> Batch:
@@ -75,12 +143,12 @@ def batch_of_copies(records: list[RecordIn]) -> Batch:
     return Batch(body, sizes, any(record.tag is not None for record in records))
 
 
-def _without_stamp(meta: Raw) -> Raw:
+def _without_members(meta: Raw) -> Raw:
     """The meta without the members of a letter; none if nothing is left."""
     text = bytes(meta)
     if FROM.encode() not in text:
         return meta
-    found = _STAMP.search(text)
+    found = _AT_END.search(text)
     if found is not None:
         rest = text[: found.start()] + b"}"
     else:  # something was added behind them

@@ -8,8 +8,8 @@ claimable or give a worker room (an append, an ack, a nack, a delete) wakes the 
 itself is waited for, one wait per crew. Jobs are dealt one each in turn, and whoever was served goes to the end of
 the line, so that shares are even. Nothing polls.
 
-With `claim_jitter_ms` the first claim, or the first claimable job while workers are hungry, opens a window; one pass
-at its end serves all that wait by then.
+With `claim_jitter_ms` the first claim, or the first claimable job while workers are hungry, opens a window. All claims
+that come before its end form a cohort, which one pass serves.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from collections.abc import Callable, Sequence
 
 from topics.clock import Clock
 from topics.core.queue.jobs import Queue
+from topics.core.queue.leasing import Claimer
 from topics.core.state import Topic
 from topics.engine.answers import Claimed
 from topics.engine.gate import Gate
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
-from topics.engine.queues.claims import LOADS_MAX, Claimer, Queues
+from topics.engine.queues.claims import LOADS_MAX, Queues
 from topics.errors import CommitFailed, NotAQueue, Refusal, StorageError, TopicNotFound, TopicsError
 
 PASS_JOBS_MAX = 1000  # handed out to workers in one turn of the loop
 RETRY_MS = 1000  # after which jobs that could not be dead-lettered are tried again
-
 
 logger = logging.getLogger("topics.engine.queues.crews")
 
@@ -79,9 +79,13 @@ class _Waiting(Claimer):
     def is_gone(self) -> bool:
         return self.answer.done()
 
-    def leave(self, _: object = None) -> None:
-        if not self.answer.done():
+    def leave(self, _: object) -> None:
+        if not self.is_gone:
             self.answer.set_result(None)
+
+    def refuse(self, error: Exception) -> None:
+        if not self.is_gone:
+            self.answer.set_exception(error)
 
 
 class _Crew:
@@ -108,33 +112,26 @@ class _Crew:
 
     async def sleep(self, clock: Clock, ms: int | None) -> None:
         """Wait until woken, at most so long."""
-        self._sleep = asyncio.get_running_loop().create_future()
-        if self.is_woken:
-            return
-        if ms is None:
-            await self._sleep
-        else:
-            await clock.wait(self._sleep, ms)
+        if not self.is_woken:
+            self._sleep = asyncio.get_running_loop().create_future()
+            await (self._sleep if ms is None else clock.wait(self._sleep, ms))
 
     def adopt(self, queue: Queue) -> None:
         """Go on with another state of the queue: after a failure of the log, leases may be gone."""
         self.queue = queue
-        queue.ended = []
-        for number, worker in list(self.holders.items()):
-            lease = queue.leases.get(worker.held[number])
-            if lease is None or lease[0] != number:
-                queue.ended.append(number)
+        queue.ended = [
+            number for number, worker in self.holders.items() if not queue.has_lease(worker.held[number], number)
+        ]
 
     def note_ended(self) -> None:
         """Leases that have ended give their workers room."""
-        if not self.queue.ended:
-            return
-        ended, self.queue.ended = self.queue.ended, []
-        for number in ended:
-            worker = self.holders.pop(number, None)
-            if worker is not None:
-                worker.held.pop(number, None)
-                self.feed(worker)
+        if self.queue.ended:
+            ended, self.queue.ended = self.queue.ended, []
+            for number in ended:
+                worker = self.holders.pop(number, None)
+                if worker is not None:
+                    worker.held.pop(number, None)
+                    self.feed(worker)
 
     def feed(self, worker: Worker) -> None:
         """Let a worker stand in line if it can take something."""
@@ -145,6 +142,7 @@ class _Crew:
 
     def line(self, jobs: int) -> list[Worker]:
         """The workers to be served next when there are so many jobs, with what each may take."""
+        self.note_ended()
         line: list[Worker] = []
         for worker in list(self.hungry):
             if len(line) == jobs:
@@ -191,6 +189,14 @@ class Workers:
         for crew in self._crews.values():
             crew.wake()
 
+    async def stop(self) -> None:
+        """End all waiting, for the end of the engine."""
+        tasks = [task for crew in self._crews.values() for task in (crew.task, crew.window) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
     # --- claims
 
     async def claim(self, name: str, claimer: Claimer, stop: "asyncio.Future[None] | None" = None) -> Claimed:
@@ -198,8 +204,7 @@ class Workers:
         topic = self._ledger.state.topics.get(name)
         if topic is None or not topic.is_queue or not topic.config.claim_jitter_ms:
             return await self._queues.claim(name, claimer)
-        waiting = _Waiting(claimer)
-        crew = self._crew(topic)
+        waiting, crew = _Waiting(claimer), self._crew(topic)
         crew.claims.append(waiting)
         self._open_window(crew, topic)
         if stop is not None:
@@ -217,20 +222,20 @@ class Workers:
     async def _serve_cohort(self, crew: _Crew, window_ms: int) -> None:
         claims = crew.claims
 
-        def present(topic: Topic) -> list[Claimer]:
-            crew.note_ended()
-            return [*(claim for claim in claims if not claim.is_gone), *crew.line(len(crew.hungry))]
+        def cohort(topic: Topic) -> list[Claimer]:
+            line = crew.line(len(crew.workers))
+            return [*(claim for claim in claims if not claim.is_gone), *line]
 
+        error: Exception = CommitFailed("the engine is closed")
         try:
             await self._clock.wait(asyncio.get_running_loop().create_future(), window_ms)
             crew.window, crew.claims = None, []  # whoever comes from now on is of the next cohort
-            await self._serve(crew, present)
-        except (TopicsError, OSError) as error:
-            _refuse(claims, error)
-        except asyncio.CancelledError:
-            _refuse(claims, CommitFailed("the engine is closed"))
-            raise
+            await self._serve(crew, cohort)
+        except (TopicsError, OSError) as refusal:
+            error = refusal
         finally:
+            for claim in claims:
+                claim.refuse(error)
             crew.wake()
             self._disband(crew)
 
@@ -242,12 +247,11 @@ class Workers:
         crew = self._crew(topic)
         worker.topic_id = topic.id
         crew.workers.add(worker)
-        crew.feed(worker)
         if crew.task is None:
             crew.adopt(topic.queue)
             self._ledger.listen(crew.id, crew.wake)
             crew.task = asyncio.get_running_loop().create_task(self._run(crew))
-        crew.wake()
+        self.resume(worker)
 
     def leave(self, worker: Worker) -> None:
         """A worker is gone; what it holds is free at once (WK5)."""
@@ -264,7 +268,7 @@ class Workers:
         self._queues.release(worker.topic_id, leases)
 
     def resume(self, worker: Worker) -> None:
-        """A worker takes jobs again."""
+        """A worker takes jobs, or takes them again."""
         crew = self._crews.get(worker.topic_id)
         if crew is not None:
             crew.feed(worker)
@@ -278,8 +282,15 @@ class Workers:
                 topic = self._present(crew)
                 if topic is None:
                     return
-                is_failing = await self._fails_to_feed(crew, topic)
-                await crew.sleep(self._clock, RETRY_MS if is_failing else self._idle_ms(crew))
+                try:
+                    await self._feed(crew, topic)
+                    idle_ms = self._idle_ms(crew)
+                except Refusal:
+                    continue  # the queue is gone
+                except (StorageError, OSError) as error:
+                    logger.error('jobs of "%s" cannot be handed out: %s', crew.name, error)
+                    idle_ms = RETRY_MS
+                await crew.sleep(self._clock, idle_ms)
         finally:
             crew.task = None
             crew.queue.ended = None
@@ -298,50 +309,30 @@ class Workers:
             return None
         if topic.queue is not crew.queue:
             crew.adopt(topic.queue)
-        topic.queue.settle(self._clock.now_ms())
         crew.note_ended()
         return topic
 
-    async def _fails_to_feed(self, crew: _Crew, topic: Topic) -> bool:
-        try:
-            await self._feed(crew, topic)
-        except Refusal:
-            crew.wake()  # the queue is gone
-        except (StorageError, OSError) as error:
-            logger.error('jobs of "%s" cannot be handed out: %s', crew.name, error)
-            return True
-        return False
-
     async def _feed(self, crew: _Crew, topic: Topic) -> None:
         """Hand out what there is to those who are hungry."""
-        if crew.hungry and self._is_deferred(topic):
-            if not crew.is_paced:
-                crew.is_paced = True
-                for worker in list(crew.workers):
-                    worker.paced()
-            return
-        crew.is_paced = False
-        if topic.config.claim_jitter_ms:
-            if crew.hungry and topic.queue.ready(topic.log.count):
-                self._open_window(crew, topic)
-            return
-
-        def in_line(topic: Topic) -> list[Claimer]:
-            crew.note_ended()
-            return [*crew.line(topic.queue.ready(topic.log.count))]
-
-        is_served = True
-        while is_served:
-            is_served = await self._serve(crew, in_line) > 0
-            await asyncio.sleep(0)  # let others have their turn
+        was_paced, crew.is_paced = crew.is_paced, bool(crew.hungry) and self._is_deferred(topic)
+        if crew.is_paced:
+            for worker in () if was_paced else list(crew.workers):
+                worker.paced()
+        elif not topic.config.claim_jitter_ms:
+            is_served = True
+            while is_served:
+                is_served = await self._serve(crew, lambda topic: crew.line(topic.queue.ready(topic.log.count))) > 0
+                await asyncio.sleep(0)  # let others have their turn
+        elif crew.hungry and topic.queue.ready(topic.log.count):
+            self._open_window(crew, topic)
 
     def _idle_ms(self, crew: _Crew) -> int | None:
         """How long nothing changes by itself; None = for ever."""
-        now, end = self._clock.now_ms(), crew.queue.next_end()
-        idle_ms = None if end is None else max(0, end - now)
+        end = crew.queue.next_end()
+        idle_ms = [] if end is None else [max(0, end - self._clock.now_ms())]
         if crew.queue.exhausted and crew.hungry:
-            idle_ms = RETRY_MS if idle_ms is None else min(RETRY_MS, idle_ms)
-        return idle_ms
+            idle_ms.append(RETRY_MS)
+        return min(idle_ms, default=None)
 
     # --- both
 
@@ -357,8 +348,7 @@ class Workers:
             claimers = present(topic)
             if not claimers:
                 return (), [], None
-            hands, gate = self._queues.hand_out(topic, claimers, is_hasty=takes_what_is_warm)
-            return claimers, hands, gate
+            return claimers, *self._queues.hand_out(topic, claimers, takes_what_is_warm=takes_what_is_warm)
 
         claimers, hands, gate = await self._loader.until_warm(hand_out, LOADS_MAX)
         for claimer, claimed in zip(claimers, hands, strict=True):
@@ -367,6 +357,7 @@ class Workers:
         return sum(len(claimed.texts) for claimed in hands)
 
     def _give(self, crew: _Crew, claimer: Claimer, claimed: Claimed, gate: Gate) -> None:
+        """Hand a claimer what it got in a pass, when that may be shown."""
         if isinstance(claimer, _Waiting):
             claimer.answer.set_result((claimed, gate))
         elif isinstance(claimer, Worker) and claimed.texts:
@@ -376,25 +367,8 @@ class Workers:
             )
 
     def _crew(self, topic: Topic) -> _Crew:
-        crew = self._crews.get(topic.id)
-        if crew is None:
-            crew = self._crews[topic.id] = _Crew(topic)
-        return crew
+        return self._crews.get(topic.id) or self._crews.setdefault(topic.id, _Crew(topic))
 
     def _disband(self, crew: _Crew) -> None:
         if crew.task is None and crew.window is None and not crew.claims:
             self._crews.pop(crew.id, None)
-
-    async def stop(self) -> None:
-        """End all waiting, for the end of the engine."""
-        tasks = [task for crew in self._crews.values() for task in (crew.task, crew.window) if task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-
-def _refuse(claims: Sequence[_Waiting], error: Exception) -> None:
-    for claim in claims:
-        if not claim.is_gone:
-            claim.answer.set_exception(error)

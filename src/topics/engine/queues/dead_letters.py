@@ -1,7 +1,7 @@
-"""Records that leave one topic for another: dead letters, and their way back.
+"""Dead letters on their way: from a queue to its dead-letter topic, and back.
 
 Owns the order in which the two halves of a move are logged and applied, so that a record is in one of the two topics
-whatever fails. Must not know: which records move, and why.
+whatever fails. Which records move, and what they become, is decided in the core (core/queue/letters.py).
 
 - Both topics are logged: one frame. A crash leaves both halves or none.
 - Only the dest is logged: the record leaves the source when the dest's frame is as durable as its class asks. Until
@@ -12,96 +12,146 @@ whatever fails. Must not know: which records move, and why.
 A dest that does not exist is created with defaults, in the same frame.
 """
 
-from collections.abc import Sequence, Set
+import asyncio
+import logging
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
-from functools import partial
 
 from topics.clock import Clock
-from topics.core import decide
-from topics.core.decide import Append, Appending, Caps
-from topics.core.entries import AnyEntry, Deleted
-from topics.core.queue.letters import batch_of_copies
+from topics.core.decide import Caps, deletion
+from topics.core.queue import letters
+from topics.core.queue.letters import Move
 from topics.core.state import Topic
-from topics.core.topic.blocks import BLOCK
-from topics.core.topic.records import RecordIn
+from topics.core.topic.pages import Cache, Cold
+from topics.engine.answers import Redriven
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
-from topics.errors import CommitFailed
+from topics.engine.loading import Loader
+from topics.errors import CommitFailed, NoDeadLetter, Refusal, StorageError
+from topics.model import TagMatch
 
+REDRIVE_RECORDS_MAX = 100  # in one frame
 NOTHING: frozenset[int] = frozenset()
-Copies = tuple[str, int, Appending]  # dest, its epoch, and what was appended
+
+Deleting = tuple[int, int, int]  # seq, lease number (0: none), deliveries of a job that is about to go
+
+logger = logging.getLogger("topics.engine.queues.dead_letters")
 
 
-class Moves:
-    """Moves records within one instance."""
+class DeadLetters:
+    """Moves jobs between the queues of one instance and their dead-letter topics."""
 
-    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock, caps: Caps) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        gates: Gates,
+        clock: Clock,
+        caps: Caps,
+        cache: Cache,
+        loader: Loader,
+        note_deleting: Callable[[Topic, Gate, list[Deleting]], None],
+    ) -> None:
         self._ledger = ledger
         self._gates = gates
         self._clock = clock
         self._caps = caps
+        self._cache = cache
+        self._loader = loader
+        self._note_deleting = note_deleting  # jobs leave their queue once the gate is open
         self._moving: dict[int, set[int]] = {}  # topic id → seqs
 
     def moving(self, topic: Topic) -> Set[int]:
         """The seqs of a topic that are about to leave it."""
         return self._moving.get(topic.id, NOTHING)
 
-    def move(
-        self, source: Topic, seqs: Sequence[int], records: list[RecordIn], dest: str, also: Sequence[AnyEntry] = ()
-    ) -> Gate:
-        """Append `records` to `dest` and delete `seqs`, which they are made of, from `source`. `also` goes with that.
+    def send(self, topic: Topic, seqs: Sequence[int]) -> Gate | None:
+        """Move jobs that were handed out too often; one that cannot be moved now is tried again (QU14, QU15)."""
+        gate, dest = None, topic.config.dead_letter
+        assert dest is not None, "jobs are exhausted only where there is a dead-letter topic"
+        for seq in seqs:
+            if seq in self.moving(topic):
+                continue
+            job, deliveries = letters.stored(self._cache, topic.log, seq), topic.queue.deliveries[seq]
+            self._ledger.current(dest)
+            try:
+                now, caps = self._clock.now_ms(), self._caps
+                gate = self._commit(letters.dead_letter(self._ledger.state, topic, seq, job, now, caps))
+            except (Refusal, StorageError) as error:
+                logger.info('job %d of "%s" stays, "%s" does not take it: %s', seq, topic.name, dest, error)
+                break
+            self._note_deleting(topic, gate, [(seq, 0, deliveries)])
+        return gate
 
-        A Refusal of the dest or a CommitFailed: nothing has changed. The move may be shown once the gate is open.
-        """
-        ledger = self._ledger
-        target = ledger.current(dest)
-        command = Append(dest, batch_of_copies(records), create=True)
-        added, done = decide.append(ledger.state, command, self._clock.now_ms(), self._caps)
-        taken = [deletion(source, seqs), *also]
-        if source.is_logged or (target is not None and not target.is_logged):
-            ledger.commit([*added, *taken])
+    async def redrive(self, topic: Topic, match: TagMatch | None, count_max: int | None) -> Redriven:
+        """Dead letters of a queue become its jobs again, at most so many. All of it happens, or a first part."""
+        ledger, name, dead_letter = self._ledger, topic.name, topic.config.dead_letter
+        if dead_letter is None:
+            raise NoDeadLetter(name)
+        source = ledger.current(dead_letter)
+        head = 0 if source is None else source.log.head
+        moved = remaining = cursor = 0
+        room, refusal, gate = REDRIVE_RECORDS_MAX, None, self._gates.of(topic)
+        while source is not None and ledger.state.by_id.get(source.id) is source and cursor < head:
+            is_over = refusal is not None or moved == count_max
+            count = room if count_max is None or is_over else min(room, count_max - moved)
+            try:
+                moving = self.moving(source)
+                found = letters.letters_of(name, source.log, self._cache, match, cursor, head, count, moving)
+                if found.seqs and not is_over:
+                    ledger.current(name)
+                    now, caps = self._clock.now_ms(), self._caps
+                    gate = self._commit(letters.redrive(ledger.state, source, found, name, now, caps))
+            except Cold as cold:
+                await self._loader.load(cold.missing)
+            except Refusal as error:
+                if len(found.seqs) == 1:
+                    refusal = error
+                room = max(1, len(found.seqs) // 2)
+            else:
+                cursor = found.end
+                if is_over:
+                    remaining += len(found.seqs)
+                else:
+                    moved += len(found.seqs)
+                await asyncio.sleep(0)
+        await self._gates.wait_open(gate)
+        if refusal is not None and not moved:
+            raise refusal
+        return Redriven(name, dead_letter, moved, remaining)
+
+    # --- the two halves
+
+    def _commit(self, move: Move) -> Gate:
+        """Commit a move, which may be shown once the gate is open. CommitFailed: nothing has changed."""
+        ledger, gates, source = self._ledger, self._gates, move.source
+        before = ledger.state.topics.get(move.dest)
+        if source.is_logged or (before is not None and not before.is_logged):
+            ledger.commit([*move.added, *move.taken])
         else:
-            ledger.commit(added)
-            self._take_later(source, seqs, taken, ledger.state.topics[dest])
-        target = ledger.state.topics[dest]
-        own = self._gates.of(source)
-        if source.is_logged and not target.is_logged:
-            self._gates.when_open(own, partial(self._take_back_if, (dest, target.epoch, done)))
-        return own.join(self._gates.of(target))
+            ledger.commit(move.added)
+            self._take_later(move)
+        dest = ledger.state.topics[move.dest]
+        if source.is_logged and not dest.is_logged:
+            gates.when_open(gates.of(source), lambda failure: self._take_back_if(failure, move, dest.epoch))
+        return gates.of(source).join(gates.of(dest))
 
-    def _take_later(self, source: Topic, seqs: Sequence[int], taken: list[AnyEntry], dest: Topic) -> None:
+    def _take_later(self, move: Move) -> None:
         """Let the source lose its records when the dest has them for sure."""
-        moving = self._moving.setdefault(source.id, set())
-        moving.update(seqs)
+        source, moving = move.source, self._moving.setdefault(move.source.id, set())
+        moving.update(move.seqs)
 
-        def settled(failure: CommitFailed | None) -> None:
-            moving.difference_update(seqs)
+        def opened(failure: CommitFailed | None) -> None:
+            moving.difference_update(move.seqs)
             if not moving:
                 self._moving.pop(source.id, None)
             if failure is None and self._ledger.state.by_id.get(source.id) is source:
                 with suppress(CommitFailed):  # the record is in both topics then, and moves again
-                    self._ledger.commit(taken)
+                    self._ledger.commit(move.taken)
 
-        self._gates.when_open(self._gates.of(dest), settled)
+        self._gates.when_open(self._gates.of_name(move.dest), opened)
 
-    def _take_back_if(self, copies: Copies, failure: CommitFailed | None) -> None:
+    def _take_back_if(self, failure: CommitFailed | None, move: Move, epoch: int) -> None:
         """If the move failed, the source still has what was copied: delete the copies."""
-        dest, epoch, done = copies
-        topic = self._ledger.state.topics.get(dest)
-        if failure is not None and topic is not None and topic.epoch == epoch and not topic.is_logged:
-            self._ledger.commit([deletion(topic, range(done.first, done.last + 1))])
-
-
-def _bits(masks: dict[int, int]) -> int:
-    return sum([mask.bit_count() for mask in masks.values()])
-
-
-def deletion(topic: Topic, seqs: Sequence[int]) -> Deleted:
-    """The entry that deletes these. Damaged: what it would have to look at cannot be read."""
-    masks: dict[int, int] = {}
-    for seq in seqs:
-        number = seq // BLOCK
-        masks[number] = masks.get(number, 0) | 1 << seq % BLOCK
-    count = topic.log.measure(0, masks.items()) if topic.log.has_sealed else _bits(masks)
-    blocks = [(number, mask.to_bytes((mask.bit_length() + 7) // 8, "little")) for number, mask in masks.items()]
-    return Deleted(topic.id, 0, blocks, count)
+        dest = self._ledger.state.topics.get(move.dest)
+        if failure is not None and dest is not None and dest.epoch == epoch and not dest.is_logged:
+            self._ledger.commit([deletion(dest, range(move.appended.first, move.appended.last + 1))])

@@ -136,11 +136,11 @@ def _refuse(call: Call, error: Refusal) -> None:
 
 
 async def redrive(call: Call) -> None:
-    match, most = redrive_in(call.request.body)
+    match, count_max = redrive_in(call.request.body)
     config = call.app.engine.config_of(call.name)
     if config is not None and config.dead_letter is not None:
         call.key.check_names((config.dead_letter,))
-    done = await call.app.engine.redrive(call.name, match, most)
+    done = await call.app.engine.redrive(call.name, match, count_max)
     call.answer(200, LettersRedriven(done.topic, done.dead_letter, done.redriven, done.remaining, call.performance()))
 
 

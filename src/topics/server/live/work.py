@@ -66,10 +66,6 @@ class _Worker(Worker):
         self.stream = stream
 
     @property
-    def is_gone(self) -> bool:
-        return self.stream.is_over
-
-    @property
     def can_take(self) -> bool:
         return not self.stream.is_over and not self.stream.is_stuck()
 

@@ -220,8 +220,8 @@ def extend_in(body: bytes, settings: Settings) -> tuple[HeldJobs, int]:
 def redrive_in(body: bytes) -> tuple[TagMatch | None, int | None]:
     """A redrive: which dead letters, and how many at most."""
     given: RedriveIn = decode_json(_decode_redrive, body)
-    most = None if isinstance(given.max, UnsetType) else given.max
-    return None if given.match is None else TagMatch.parse(given.match), most
+    count_max = None if isinstance(given.max, UnsetType) else given.max
+    return None if given.match is None else TagMatch.parse(given.match), count_max
 
 
 def worker_node(node: str, settings: Settings) -> str:

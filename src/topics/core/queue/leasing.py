@@ -1,0 +1,131 @@
+"""Decisions about the jobs of a queue: who gets which, and what becomes of leases. Each gives the entries to commit.
+
+Pure: a decision rests on the queue as it is `now` (`Queue.advance`), and changes nothing. How jobs are rendered, which
+of their texts are at hand, and what an answer says is the caller's.
+
+An ack is a delete. A node acks, gives back or keeps longer only what it holds, under the lease that it names, if it
+names one; other jobs are skipped (QU9, QU20).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from typing import NamedTuple
+
+from topics.core.decide import deletion
+from topics.core.entries import AnyEntry, Leased, Released
+from topics.core.queue.jobs import Queue
+from topics.core.state import Topic
+
+HAND_BYTES_MAX = 8 * 1024 * 1024  # texts of the jobs that one claimer gets in a pass; the first job always fits
+LETTERS_MAX = 256  # exhausted jobs that one pass sees to; the next one goes on
+
+Numbers = Sequence[int | None] | None  # of leases: one for each seq, None where any lease will do
+
+
+class Claimer:
+    """Someone who wants jobs: a claim, or a stream of jobs."""
+
+    __slots__ = ("lease_ms", "node", "wanted")
+
+    def __init__(self, node: str, wanted: int, lease_ms: int | None = None) -> None:
+        self.node = node
+        self.wanted = wanted  # jobs it takes in the next pass
+        self.lease_ms = lease_ms  # None = as the topic says
+
+
+class Change(NamedTuple):
+    """What is decided about jobs that a node says it holds."""
+
+    entries: Sequence[AnyEntry]  # none: it holds none of them
+    done: list[int]
+    skipped: list[int]
+    deadline: int = 0  # of an extend
+
+
+def claim(topic: Topic, claimers: Sequence[Claimer], texts: Mapping[int, Sized], now: int, number: int) -> list[Leased]:
+    """A lease of jobs for each claimer, which may be of none; lease numbers count up from `number`.
+
+    `texts` are those of picked jobs, in the order of the pick. Each claimer in turn gets a job, while it wants more.
+    """
+    hands = [list(texts)] if len(claimers) == 1 else _dealt(list(texts), claimers)
+    counts = topic.queue.deliveries
+    leased = []
+    for claimer, hand in zip(claimers, hands, strict=True):
+        deadline = now + (topic.config.lease_ms if claimer.lease_ms is None else claimer.lease_ms)
+        seqs = _fitting(sorted(hand), texts)
+        leases = [(seq, at, deadline, counts.get(seq, 0) + 1) for at, seq in enumerate(seqs, number)]
+        number += len(seqs)
+        leased.append(Leased(topic.id, claimer.node, leases))
+    return leased
+
+
+def due_letters(queue: Queue, picked: Sequence[int], count: int) -> list[int]:
+    """The exhausted jobs that a pass for `count` jobs comes across when it has picked these; some of them."""
+    letters = queue.exhausted.first(LETTERS_MAX)
+    if len(picked) == count and picked[-1] in queue.returned:
+        letters = [seq for seq in letters if seq < picked[-1]]
+    return letters
+
+
+def ack(topic: Topic, node: str, seqs: Sequence[int], numbers: Numbers) -> Change:
+    """Complete jobs: they are deleted. Damaged: a page that the delete would have to look at cannot be read."""
+    held, skipped = _held(topic.queue, node, seqs, numbers)
+    return Change([deletion(topic, held)] if held else (), held, skipped)
+
+
+def nack(topic: Topic, node: str, seqs: Sequence[int], numbers: Numbers, start: int) -> Change:
+    """Give jobs back: they are claimable again from `start` on (0 = at once)."""
+    held, skipped = _held(topic.queue, node, seqs, numbers)
+    leases = topic.queue.leases
+    entry = Released(topic.id, [(seq, leases[seq][0], start) for seq in held])
+    return Change([entry] if held else (), held, skipped)
+
+
+def extend(topic: Topic, node: str, seqs: Sequence[int], numbers: Numbers, deadline: int) -> Change:
+    """Keep jobs until another deadline."""
+    held, skipped = _held(topic.queue, node, seqs, numbers)
+    leases, counts = topic.queue.leases, topic.queue.deliveries
+    entry = Leased(topic.id, node, [(seq, leases[seq][0], deadline, counts[seq]) for seq in held])
+    return Change([entry] if held else (), held, skipped, deadline)
+
+
+def release(topic: Topic, leases: Iterable[tuple[int, int]]) -> list[AnyEntry]:
+    """End leases (seq, number) whose holder is gone. No entries: all have ended before."""
+    own = [(seq, number, 0) for seq, number in leases if topic.queue.has_lease(seq, number)]
+    return [Released(topic.id, own)] if own else []
+
+
+def _held(queue: Queue, node: str, seqs: Sequence[int], numbers: Numbers) -> tuple[list[int], list[int]]:
+    """Those of `seqs` that the node holds, under the leases that it names; and the others."""
+    leases, held, others = queue.leases, dict[int, None](), list[int]()
+    for index, seq in enumerate(seqs):
+        lease, number = leases.get(seq), None if numbers is None else numbers[index]
+        if lease is None or lease[1] != node or seq in held or (number is not None and number != lease[0]):
+            others.append(seq)
+        else:
+            held[seq] = None
+    return list(held), others
+
+
+def _fitting(seqs: list[int], texts: Mapping[int, Sized]) -> list[int]:
+    """As many of the jobs as one claimer gets at a time."""
+    if sum(map(len, texts.values())) <= HAND_BYTES_MAX:
+        return seqs
+    size = 0
+    for index, seq in enumerate(seqs):
+        size += len(texts[seq])
+        if size > HAND_BYTES_MAX and index:
+            return seqs[:index]
+    return seqs
+
+
+def _dealt(seqs: list[int], claimers: Sequence[Claimer]) -> list[list[int]]:
+    """One job for each in turn, while they want more."""
+    hands: list[list[int]] = [[] for _ in claimers]
+    wanting = [index for index, claimer in enumerate(claimers) if claimer.wanted]
+    at = 0
+    while at < len(seqs) and wanting:
+        for index in wanting[: len(seqs) - at]:
+            hands[index].append(seqs[at])
+            at += 1
+        wanting = [index for index in wanting if len(hands[index]) < claimers[index].wanted]
+    return hands

@@ -1,0 +1,188 @@
+"""Decisions about jobs: the entries they give, and that deciding changes nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from tests.core.test_queue import Jobs, leased
+from topics.core import decide
+from topics.core.apply import apply
+from topics.core.decide import Append, Caps, PutTopic
+from topics.core.entries import AnyEntry, Appended, DeadLettered, Deleted, Leased, Released, TopicCreated
+from topics.core.queue import leasing, letters
+from topics.core.queue.jobs import Queue
+from topics.core.queue.leasing import Claimer
+from topics.core.state import State, Topic
+from topics.core.topic.blocks import seqs_in
+from topics.core.topic.config import ConfigIn
+from topics.core.topic.pages import Cache
+from topics.core.topic.records import RecordIn, batch_of
+from topics.model import TopicConfig
+from topics.settings import Settings
+
+NOW = 1000
+CAPS = Caps()
+
+
+def carry_out(state: State, entries: Any) -> None:
+    for entry in entries:
+        apply(state, entry)
+
+
+def queue_of(count: int, **config: Any) -> tuple[State, Topic]:
+    """A queue "q" with so many jobs."""
+    state = State()
+    entries, _ = decide.put_topic(state, PutTopic("q", ConfigIn(type="queue", **config)), NOW, CAPS)
+    carry_out(state, entries)
+    batch = batch_of([RecordIn(Raw(b"%d" % number)) for number in range(1, count + 1)], None, Settings(), None)
+    carry_out(state, decide.append(state, Append("q", batch), NOW, CAPS)[0])
+    return state, state.topics["q"]
+
+
+def claimed(state: State, topic: Topic, *claimers: Claimer, number: int = 1) -> list[Leased]:
+    """What a pass decides when all texts are at hand, carried out."""
+    picked = topic.queue.pick(topic.log, sum(claimer.wanted for claimer in claimers))
+    entries = leasing.claim(topic, claimers, dict.fromkeys(picked, b"x"), NOW, number)
+    carry_out(state, entries)
+    topic.queue.check(topic.log)
+    return entries
+
+
+def facts(topic: Topic) -> Any:
+    queue = topic.queue
+    return dict(queue.leases), dict(queue.delayed), set(queue.returned), dict(queue.deliveries), topic.log.count
+
+
+def test_claimers_are_dealt_one_job_each_in_turn() -> None:
+    """QU5, QU7: leases are numbered on, and each lasts as its claimer asks."""
+    state, topic = queue_of(5, lease_ms=500)
+    entries = claimed(state, topic, Claimer("a", 3), Claimer("b", 1, 70), Claimer("c", 9), number=10)
+    assert entries == [
+        Leased(topic.id, "a", [(1, 10, NOW + 500, 1), (4, 11, NOW + 500, 1)]),
+        Leased(topic.id, "b", [(2, 12, NOW + 70, 1)]),
+        Leased(topic.id, "c", [(3, 13, NOW + 500, 1), (5, 14, NOW + 500, 1)]),
+    ]
+
+
+def test_a_hand_is_bounded_in_bytes_but_never_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LM6"""
+    monkeypatch.setattr(leasing, "HAND_BYTES_MAX", 10)
+    _, topic = queue_of(3)
+    for texts, seqs in (({1: b"x" * 99, 2: b"x"}, [1]), ({1: b"x" * 5, 2: b"x" * 5, 3: b"x"}, [1, 2])):
+        (entry,) = leasing.claim(topic, [Claimer("a", 3)], texts, NOW, 1)
+        assert [lease[0] for lease in entry.leases] == seqs
+
+
+DECISIONS: dict[str, Callable[[Topic], Any]] = {
+    "claim": lambda topic: leasing.claim(topic, [Claimer("b", 1)], {3: b"x"}, NOW, 50),
+    "ack": lambda topic: leasing.ack(topic, "a", [1, 2], None),
+    "nack": lambda topic: leasing.nack(topic, "a", [1, 2], None, NOW + 5),
+    "extend": lambda topic: leasing.extend(topic, "a", [1, 2], None, NOW + 5),
+    "release": lambda topic: leasing.release(topic, [(1, 1), (2, 2)]),
+}
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_deciding_changes_nothing(decision: str) -> None:
+    state, topic = queue_of(3)
+    claimed(state, topic, Claimer("a", 2))
+    before = facts(topic)
+    assert DECISIONS[decision](topic) == DECISIONS[decision](topic)
+    assert facts(topic) == before
+
+
+def test_an_ack_deletes_what_the_node_holds_and_skips_the_rest() -> None:
+    """QU9, QU10, QU20: jobs of others, under other leases, named twice, or not there."""
+    state, topic = queue_of(4)
+    claimed(state, topic, Claimer("a", 3))
+    claimed(state, topic, Claimer("b", 1), number=9)
+    change = leasing.ack(topic, "a", [1, 1, 2, 3, 4, 99], [1, 1, 77, None, None, None])
+    assert (change.done, change.skipped) == ([1, 3], [1, 2, 4, 99])
+    (entry,) = change.entries
+    assert isinstance(entry, Deleted) and entry.count == 2
+    assert [seq for run in seqs_in(entry.blocks) for seq in run] == [1, 3]
+    carry_out(state, change.entries)
+    topic.queue.check(topic.log)
+    assert not leasing.ack(topic, "a", [1, 3], None).entries
+
+
+def test_jobs_are_given_back_and_kept_longer_under_the_lease_they_have() -> None:
+    """QU12, QU13"""
+    state, topic = queue_of(2)
+    claimed(state, topic, Claimer("a", 2))
+    assert leasing.nack(topic, "a", [1], None, NOW + 5).entries == [Released(topic.id, [(1, 1, NOW + 5)])]
+    change = leasing.extend(topic, "a", [2], [2], NOW + 99)
+    assert (change.entries, change.deadline) == ([Leased(topic.id, "a", [(2, 2, NOW + 99, 1)])], NOW + 99)
+    assert leasing.release(topic, [(1, 1), (2, 77)]) == [Released(topic.id, [(1, 1, 0)])]
+    assert leasing.release(topic, [(2, 77)]) == []
+
+
+def kinds(entries: list[AnyEntry]) -> list[type]:
+    return [type(entry) for entry in entries]
+
+
+def test_a_dead_letter_and_its_way_back_are_decided_for_both_topics() -> None:
+    """QU14, QU15"""
+    state, topic = queue_of(2, max_deliveries=1, dead_letter="dead")
+    cache = Cache(100_000)
+    claimed(state, topic, Claimer("a", 1))
+    carry_out(state, leasing.release(topic, [(1, 1)]))
+    assert leasing.due_letters(topic.queue, [2], 1) == [1]
+    job = letters.stored(cache, topic.log, 1)
+    move = letters.dead_letter(state, topic, 1, job, NOW, CAPS)
+    assert kinds(move.added)[:2] == [TopicCreated, Appended] and kinds(move.taken) == [Deleted, DeadLettered]
+    assert "dead" not in state.topics and topic.log.count == 2
+    carry_out(state, [*move.added, *move.taken])
+    dead = state.topics["dead"]
+    assert (dead.log.count, topic.log.count, topic.queue.dead_lettered) == (1, 1, 1)
+    assert letters.letters_of("q", dead.log, cache, None, 0, 1, 9, {1}).seqs == []
+    found = letters.letters_of("q", dead.log, cache, None, 0, 1, 9, set())
+    move = letters.redrive(state, dead, found, "q", NOW, CAPS)
+    assert (found.seqs, found.end, kinds(move.taken)) == ([1], 1, [Deleted])
+    carry_out(state, [*move.added, *move.taken])
+    topic.queue.check(topic.log)
+    assert bytes(letters.stored(cache, topic.log, 3).data) == b"1" and not dead.log.count
+
+
+def in_two_places(queue: Queue) -> None:
+    queue.returned.add(1)
+
+
+def not_live(queue: Queue) -> None:
+    queue.delay(77, 5)
+
+
+def not_counted(queue: Queue) -> None:
+    del queue.deliveries[1]
+
+
+def in_no_place(queue: Queue) -> None:
+    queue.pointer = 4
+
+
+def never_ending(queue: Queue) -> None:
+    queue._deadlines.clear()
+
+
+def never_claimable(queue: Queue) -> None:
+    queue._ends.clear()
+
+
+def wrongly_exhausted(queue: Queue) -> None:
+    queue.returned.discard(3)
+    queue.exhausted.add(3)
+
+
+@pytest.mark.parametrize(
+    "damage", [in_two_places, not_live, not_counted, in_no_place, never_ending, never_claimable, wrongly_exhausted]
+)
+def test_a_check_finds_what_breaks_an_invariant(damage: Callable[[Queue], None]) -> None:
+    queue, jobs = Queue(TopicConfig(max_deliveries=2, dead_letter="d")), Jobs(1, 2, 3, 4)
+    leased(queue, *queue.pick(jobs, 3))
+    queue.release([(2, 1002, 50), (3, 1003, 0)])
+    queue.check(jobs)
+    damage(queue)
+    with pytest.raises(AssertionError):
+        queue.check(jobs)
