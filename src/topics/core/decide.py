@@ -16,7 +16,7 @@ from topics.core.entries import (
     Deleted,
     Evicted,
     Expired,
-    HeadKept,
+    HeadInherited,
     Leased,
     Released,
     RouterRemoved,
@@ -177,10 +177,10 @@ def delete(state: State, command: Delete) -> list[AnyEntry]:
     return [Deleted(topic.id, 0, blocks, count)] if blocks else []
 
 
-def head_kept(topic: Topic) -> HeadKept:
+def head_inherited(topic: Topic) -> HeadInherited:
     """What the log has to know of a topic whose records it does not have, from here on."""
     log = topic.log
-    return HeadKept(topic.id, log.head, max(log.highest_live(log.head), log.floor - 1), log.deleted)
+    return HeadInherited(topic.id, log.head, max(log.highest_live(log.head), log.floor - 1), log.deleted)
 
 
 def require(state: State, name: str) -> Topic:
@@ -236,7 +236,7 @@ def _reconfiguration(state: State, topic: Topic, config: TopicConfig, now: int) 
     entries: list[AnyEntry] = [TopicConfigured(topic.id, config)]
     log = topic.log
     if not topic.is_logged and config.durability != "ephemeral":
-        entries.append(head_kept(topic))
+        entries.append(head_inherited(topic))
     entries += topic.reservation.renewal_for_class(topic.id, config, log.head)
     if config.leases_durable and not topic.config.leases_durable and topic.is_logged:
         entries += _leases_to_keep(topic)
