@@ -589,3 +589,33 @@ async def test_a_router_shares_what_another_has_found_though_the_source_has_grow
             *(b"%d" % n for n in range(SHARED_MIN)),
             b"4",
         ]
+
+
+async def test_a_blocked_router_does_not_overtake_an_older_one_into_its_dest() -> None:
+    """RT9, RT15: the room that a loss at the source leaves goes to the router that was created first."""
+    async with running() as engine:
+        await engine.put_topic("a", {"cap_records": 3})
+        await engine.put_topic("b", {"cap_bytes": 60, "discard": "reject"})
+        for name in ("first", "second"):
+            await engine.put_router(name, "a", "b")
+        await engine.append("a", data("x" * 30, 1, "y" * 8))
+        await turns()
+        assert [router.cursor for router in engine.state.routers.by_name.values()] == [3, 0]
+        await engine.append("a", data("y" * 8, "x" * 30, "y" * 8))
+        await turns()
+        assert [router.cursor for router in engine.state.routers.by_name.values()] == [4, 3]
+
+
+async def test_a_router_forwards_what_was_there_before_the_next_one_into_its_dest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RT9: in several steps, between which other dests have their turn."""
+    monkeypatch.setattr(steps, "STEP_RECORDS", 2)
+    async with running() as engine:
+        for name, dest in (("first", "b"), ("second", "b"), ("other", "c")):
+            await engine.put_router(name, "a", dest)
+        await engine.append("a", data(1, 2, 3, 4, 5))
+        await turns()
+        engine.forwarder.check()
+        assert await texts(engine, "b") == [b"%d" % number for number in (1, 2, 3, 4, 5, 1, 2, 3, 4, 5)]
+        assert await texts(engine, "c") == [b"1", b"2", b"3", b"4", b"5"]

@@ -200,12 +200,10 @@ class Forwarder:
             step = self.step(router)
             if step is not None and step.losers and steps:  # it changes further topics: it comes alone
                 break
-            self.ready.remove(router)
+            self.ready.served(router, self._ledger.state.by_id[router.source].log.head)
             if step is not None:
                 steps.append(step)
-                if step.losers:
-                    break
-            if self._clock.monotonic() >= until:
+            if (step is not None and step.losers) or self._clock.monotonic() >= until:
                 break
         return steps
 
@@ -242,6 +240,7 @@ class Forwarder:
         """Bring in a page of a segment that a router needs, off the loop."""
         self.blocked.remove(router)
         if router.id not in self.loading:
+            self.ready.pause(router.dest)
             self.loading[router.id] = asyncio.create_task(self._load_page(router, missing))
 
     async def _load_page(self, router: Router, missing: PageAddress | int) -> None:
@@ -250,9 +249,12 @@ class Forwarder:
         except (TopicsError, OSError) as error:
             self.blocked.add(router, error if isinstance(error, TopicsError) else TopicsError(str(error)))
         finally:
-            self.loading.pop(router.id, None)
+            if self.loading.get(router.id) is asyncio.current_task():
+                del self.loading[router.id]
+                self.ready.go_on(router.dest)
         if router.id not in self.blocked:
-            self._add(router)
+            self.ready.add(router)
+        self._schedule()
 
     # --- commits
 
