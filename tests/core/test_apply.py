@@ -13,7 +13,7 @@ from topics.core.entries import (
     Deleted,
     Evicted,
     GapOpened,
-    HeadKept,
+    HeadInherited,
     Reincarnated,
     TopicConfigured,
     TopicCreated,
@@ -164,7 +164,7 @@ def test_records_of_an_ephemeral_topic_that_the_log_lacks_are_announced_on_repla
     """DU5, DU7, DU9"""
     state = state_of(created(durability="ephemeral"))
     replay(state, TopicConfigured(1, TopicConfig()), 1)
-    replay(state, HeadKept(1, 6, 5), 1)
+    replay(state, HeadInherited(1, 6, 5), 1)
     log = state.by_id[1].log
     assert (log.head, log.floor, log.earliest, log.count) == (6, 6, 7, 0)
     replay(state, Appended(1, 7, 0, BATCH), 1)
@@ -176,7 +176,7 @@ def test_what_an_ephemeral_topic_lost_before_it_was_logged_stays_announced() -> 
     state = state_of(created(durability="ephemeral"), Appended(1, 1, 0, BATCH), Appended(1, 3, 0, BATCH))
     apply(state, Evicted(1, 2))
     apply(state, Deleted(1, 5, [], 2))
-    kept = decide.head_kept(state.by_id[1])
+    kept = decide.head_inherited(state.by_id[1])
     after = state_of(created(durability="ephemeral"))
     replay(after, TopicConfigured(1, TopicConfig()), 1)
     replay(after, kept, 1)

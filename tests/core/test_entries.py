@@ -16,7 +16,7 @@ from topics.core.entries import (
     Forwarded,
     Forwarding,
     GapOpened,
-    HeadKept,
+    HeadInherited,
     Leased,
     Reincarnated,
     Released,
@@ -46,7 +46,7 @@ ENTRIES: list[AnyEntry] = [
     Deleted(1, 0, [(0, b"\x01"), (12, b"\x00\xff")]),
     GapOpened(1, 9, "source_trim"),
     Reserved(1, 65_536),
-    HeadKept(1, 9, 8),
+    HeadInherited(1, 9, 8),
     Reincarnated(1, 2),
     RouterSet(9, "a->b", 1, 2, RouterDefinition(True, False, TagMatch("Glob", "x"), True, "exactly_once"), 3, 4),
     RouterSet(9, "a->b", 1, 2, RouterDefinition(), 3, 4),
@@ -91,7 +91,7 @@ def test_the_entries_of_a_frame_come_back_in_order() -> None:
 def test_tags_of_entries_are_never_changed() -> None:
     """A log written today is read by tomorrow's version."""
     tags = {kind.__struct_config__.tag: kind.__name__ for kind in {type(e) for e in ENTRIES} if kind is not Appended}
-    names = "Created Configured Deleted Evicted Expired Deleted GapOpened Reserved HeadKept Reincarnated"
+    names = "Created Configured Deleted Evicted Expired Deleted GapOpened Reserved HeadInherited Reincarnated"
     assert [tags[number].removeprefix("Topic") for number in range(1, 11)] == names.split()
     assert [tags[number] for number in range(11, 15)] == ["RouterSet", "RouterRemoved", "Leased", "Released"]
     assert tags[15] == "Forwarded"

@@ -307,14 +307,14 @@ def test_every_seq_is_live_deleted_or_lost_and_counted_once() -> None:
     assert (log.count, log.unaccounted) == (510, 0)
 
 
-def test_a_head_kept_over_a_crash_counts_as_lost_what_was_not_deleted() -> None:
+def test_a_head_inherited_after_a_crash_counts_as_lost_what_was_not_deleted() -> None:
     """DU5, DU9"""
     log = Log()
-    log.keep_head(10, 8, 3)
+    log.inherit_head(10, 8, 3)
     assert (log.head, log.deleted, log.lost, log.floor) == (10, 3, 7, 9)
     log.append(batch(5), 0)
     log.delete_before(13)
-    log.keep_head(20, 20)
+    log.inherit_head(20, 20)
     assert (log.count, log.deleted, log.lost) == (0, 5, 15)
     assert live(log) == []
 

@@ -26,7 +26,10 @@ from tests.core.test_model import (
     batches,
     profile,
 )
-from topics.core.routing import steps
+from topics.core import decide
+from topics.core.routing import steps, table
+from topics.core.topic import blocks, live, log, pages, parts, walk
+from topics.engine import loading
 from topics.model import RouterDefinition, TopicConfig
 from topics.settings import Settings
 from topics.testing.oracle import Oracle
@@ -177,24 +180,35 @@ class RouterMachine(Machine):
         for name, route in routes.items():
             router = self.engine.state.routers.by_name[name]
             assert (router.cursor, router.total) == (route.cursor, route.total), name
+        table.check(self.engine.state)
+        self.engine.forwarder.check()
 
 
 async def forwarded(engine: Any) -> None:
     """Let the forwarder come as far as it can; blocked routers are tried once more."""
     forwarder = engine.forwarder
-    for router in list(forwarder._blocked.by_id):
-        forwarder._enqueue(router)
+    for router in list(forwarder.blocked.by_id):
+        if router in engine.state.routers.by_id:
+            forwarder._add(engine.state.routers.by_id[router])
     for _ in range(TURNS_MAX):
         await asyncio.sleep(0)
-        if not (forwarder.is_busy or forwarder._held):
+        if not (forwarder.is_busy or forwarder.lasting):
             return
     raise AssertionError("forwarding does not come to rest")
 
 
 class TinyRouterMachine(RouterMachine):
-    """The same with blocks of 8 seqs."""
+    """The same with blocks of 8 seqs and chunks of 4 rows."""
 
-    is_tiny = True
+    page_rows = parts.PAGE_ROWS
+
+    def __init__(self) -> None:
+        super().__init__()
+        for module in (blocks, live, log, decide):
+            self.patch.setattr(module, "BLOCK", 8)
+        self.patch.setattr(parts, "PAGE_ROWS", 4)
+        for module in (pages, walk, steps, loading):  # these have to agree
+            self.patch.setattr(module, "PAGE_ROWS", self.page_rows)
 
 
 class PagedRouterMachine(TinyRouterMachine):
@@ -204,9 +218,7 @@ class PagedRouterMachine(TinyRouterMachine):
     which record depends on the size of steps, and the oracle takes all in one.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.patch.setattr(steps, "PAGE_ROWS", 4)
+    page_rows = 4
 
     async def play(self, command: Any) -> None:
         if isinstance(command, PutRouter):

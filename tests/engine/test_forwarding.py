@@ -11,7 +11,7 @@ from topics.core.routing import steps
 from topics.core.topic import reservation
 from topics.core.topic.parts import Chunk
 from topics.engine import Engine
-from topics.engine.routers.forwarder import SHARED_MIN
+from topics.engine.routers.walks import SHARED_MIN
 from topics.errors import CommitFailed
 from topics.model import TagMatch
 from topics.settings import Settings
@@ -496,7 +496,7 @@ async def test_patience_with_a_blocked_router_doubles() -> None:
         await route(engine, "ab")
         await engine.append("a", data(1, 2))
         await turns()
-        blocked = engine.forwarder._blocked.by_id
+        blocked = engine.forwarder.blocked.by_id
         (router_id,) = blocked
         delays = []
         for _ in range(9):
@@ -559,14 +559,14 @@ async def test_what_is_deleted_after_another_router_has_looked_is_not_copied() -
         forwarder._is_running = False
         await engine.append("a", data(1, 2, 3))
         first, second = engine.state.routers.by_name.values()
-        step = forwarder._step(first)
+        step = forwarder.step(first)
         assert step is not None
-        forwarder._commit([step])
+        forwarder.commit([step])
         await engine.append("a", data(4))
         await engine.delete("a", before_seq=3)
-        step = forwarder._step(second)
+        step = forwarder.step(second)
         assert step is not None
-        forwarder._commit([step])
+        forwarder.commit([step])
         assert list(engine.state.topics["b"].log.live_after(0)) == [1, 2, 3]
         assert [bytes(record.data) for record in (await engine.read("c", 0)).records] == [b"3", b"4"]
 
@@ -579,13 +579,43 @@ async def test_a_router_shares_what_another_has_found_though_the_source_has_grow
         forwarder._is_running = False
         await engine.append("a", data(*range(SHARED_MIN)))
         first, second = engine.state.routers.by_name.values()
-        one = forwarder._step(first)
+        one = forwarder.step(first)
         await engine.append("a", data(4))
-        other = forwarder._step(second)
+        other = forwarder.step(second)
         assert one is not None and other is not None
         assert one.entries[0].batches is other.entries[0].batches  # type: ignore[union-attr]
-        forwarder._commit([one, other])
+        forwarder.commit([one, other])
         assert [bytes(record.data) for record in (await engine.read("c", 0)).records] == [
             *(b"%d" % n for n in range(SHARED_MIN)),
             b"4",
         ]
+
+
+async def test_a_blocked_router_does_not_overtake_an_older_one_into_its_dest() -> None:
+    """RT9, RT15: the room that a loss at the source leaves goes to the router that was created first."""
+    async with running() as engine:
+        await engine.put_topic("a", {"cap_records": 3})
+        await engine.put_topic("b", {"cap_bytes": 60, "discard": "reject"})
+        for name in ("first", "second"):
+            await engine.put_router(name, "a", "b")
+        await engine.append("a", data("x" * 30, 1, "y" * 8))
+        await turns()
+        assert [router.cursor for router in engine.state.routers.by_name.values()] == [3, 0]
+        await engine.append("a", data("y" * 8, "x" * 30, "y" * 8))
+        await turns()
+        assert [router.cursor for router in engine.state.routers.by_name.values()] == [4, 3]
+
+
+async def test_a_router_forwards_what_was_there_before_the_next_one_into_its_dest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RT9: in several steps, between which other dests have their turn."""
+    monkeypatch.setattr(steps, "STEP_RECORDS", 2)
+    async with running() as engine:
+        for name, dest in (("first", "b"), ("second", "b"), ("other", "c")):
+            await engine.put_router(name, "a", dest)
+        await engine.append("a", data(1, 2, 3, 4, 5))
+        await turns()
+        engine.forwarder.check()
+        assert await texts(engine, "b") == [b"%d" % number for number in (1, 2, 3, 4, 5, 1, 2, 3, 4, 5)]
+        assert await texts(engine, "c") == [b"1", b"2", b"3", b"4", b"5"]

@@ -17,7 +17,7 @@ from topics.core.entries import (
     Forwarded,
     Forwarding,
     GapOpened,
-    HeadKept,
+    HeadInherited,
     Leased,
     Reincarnated,
     Released,
@@ -30,7 +30,6 @@ from topics.core.entries import (
 )
 from topics.core.queue.jobs import Queue
 from topics.core.routing import table
-from topics.core.routing.copies import keep_ghost
 from topics.core.state import Keys, State, Topic, Written
 from topics.core.topic.blocks import seqs_in
 from topics.core.topic.log import Log
@@ -62,12 +61,12 @@ def replay(state: State, entry: AnyEntry, position: int) -> None:
             if kind is TopicConfigured and not topic.keeps_leases:
                 topic.queue.drop_leases()  # what became of them was not logged any more
         elif kind is Appended:
-            keep_ghost(state.ghosts, entry.topic, entry.first, entry.batch)  # type: ignore[union-attr]
+            state.skipped_appends.setdefault(entry.topic, []).append((entry.first, entry.batch))  # type: ignore[union-attr]
 
 
 def end_replay(state: State) -> None:
     """All of the log has been replayed."""
-    state.ghosts = {}
+    state.skipped_appends = {}
     keep_references_short(state)
 
 
@@ -83,7 +82,7 @@ def _appended(state: State, entry: Appended) -> None:
     topic = state.by_id[entry.topic]
     log = topic.log
     if entry.first > log.head + 1:  # what lay between is lost
-        log.keep_head(entry.first - 1, entry.first - 1)
+        log.inherit_head(entry.first - 1, entry.first - 1)
     before = log.bytes
     log.append(entry.batch, entry.ts)
     state.records += len(entry.batch.sizes)
@@ -159,7 +158,7 @@ def _forget_jobs(queue: Queue, entry: Any, earliest: int) -> None:
             queue.forget_runs([range(earliest, entry.before)])
         queue.forget_runs(seqs_in(entry.blocks))
     else:
-        last = entry.lost if type(entry) is HeadKept else entry.last
+        last = entry.lost if type(entry) is HeadInherited else entry.last
         queue.forget_runs([range(earliest, last + 1)])
 
 
@@ -185,8 +184,8 @@ def _open_gap(log: Log, entry: GapOpened) -> None:
     log.open_gap(entry.last, entry.reason)
 
 
-def _keep_head(log: Log, entry: HeadKept) -> None:
-    log.keep_head(entry.head, entry.lost, entry.deleted)
+def _inherit_head(log: Log, entry: HeadInherited) -> None:
+    log.inherit_head(entry.head, entry.lost, entry.deleted)
 
 
 def _reserved(state: State, entry: Reserved) -> None:
@@ -235,7 +234,7 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     Expired: _shrinking(_expire),
     Deleted: _shrinking(_delete),
     GapOpened: _shrinking(_open_gap),
-    HeadKept: _shrinking(_keep_head),
+    HeadInherited: _shrinking(_inherit_head),
     Reserved: _reserved,
     Reincarnated: _reincarnated,
     RouterSet: table.apply_set,

@@ -17,7 +17,7 @@ from topics.core.entries import (
     Deleted,
     Evicted,
     Expired,
-    HeadKept,
+    HeadInherited,
     Leased,
     Released,
     RouterRemoved,
@@ -190,10 +190,10 @@ def _deleted(topic: Topic, masks: Iterable[tuple[int, int]], count: int) -> Dele
     return Deleted(topic.id, 0, blocks, count)
 
 
-def head_kept(topic: Topic) -> HeadKept:
+def head_inherited(topic: Topic) -> HeadInherited:
     """What the log has to know of a topic whose records it does not have, from here on."""
     log = topic.log
-    return HeadKept(topic.id, log.head, max(log.highest_live(log.head), log.floor - 1), log.deleted)
+    return HeadInherited(topic.id, log.head, max(log.highest_live(log.head), log.floor - 1), log.deleted)
 
 
 def require(state: State, name: str) -> Topic:
@@ -249,7 +249,7 @@ def _reconfiguration(state: State, topic: Topic, config: TopicConfig, now: int) 
     entries: list[AnyEntry] = [TopicConfigured(topic.id, config)]
     log = topic.log
     if not topic.is_logged and config.durability != "ephemeral":
-        entries.append(head_kept(topic))
+        entries.append(head_inherited(topic))
     entries += topic.reservation.renewal_for_class(topic.id, config, log.head)
     if config.leases_durable and not topic.config.leases_durable and topic.is_logged:
         entries += _leases_to_keep(topic)

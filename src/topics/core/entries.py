@@ -115,7 +115,7 @@ class Reserved(Entry, tag=8):
     last: int
 
 
-class HeadKept(Entry, tag=9):
+class HeadInherited(Entry, tag=9):
     """The head of a topic whose records the log does not have.
 
     Those up to `lost` are lost by a crash, or were before; `deleted` ones were deleted on purpose.
@@ -177,8 +177,8 @@ class Stamp(Struct, gc=False, frozen=True, array_like=True):
 class Forwarded(Entry, tag=15):
     """A router has come to `cursor` of its source: records `runs` of it are copied to the head of the dest.
 
-    It does not hold the records: they lie in the log before it, or, if `is_beside`, in the Appended behind it in its
-    frame. Before them, `lost` seqs of the dest are handed out to nobody, for records that the source lost (RT12).
+    The records are in the log before it or, if it `carries_records`, in the Appended behind it in its frame. The copies
+    come after `lost` seqs of the dest that are handed out to nobody, for records that the source lost (RT12).
     """
 
     router: int
@@ -191,7 +191,7 @@ class Forwarded(Entry, tag=15):
     runs: list[tuple[int, int, int]]  # first and last seq in the source, routers that their copies have passed
     cursor: int
     total: int
-    is_beside: bool = False
+    carries_records: bool = False
     drops_node: bool = False
     drops_tag: bool = False
     stamp: Stamp | None = None
@@ -237,7 +237,7 @@ OtherEntry = (
     | Deleted
     | GapOpened
     | Reserved
-    | HeadKept
+    | HeadInherited
     | Reincarnated
     | RouterSet
     | RouterRemoved

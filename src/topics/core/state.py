@@ -8,7 +8,7 @@ The state is that of the end of the log. What of it may be shown to anyone is th
 from typing import NamedTuple
 
 from topics.core.queue.jobs import Queue
-from topics.core.routing.copies import Ghosts, HopRun, Stamps
+from topics.core.routing.copies import HopRun, SkippedAppends, Stamps
 from topics.core.routing.table import Routers
 from topics.core.topic.log import Log
 from topics.core.topic.reservation import Reservation, is_reserving
@@ -150,7 +150,7 @@ class State:
         self.changing: set[int] = set()  # topics with a change in the log that is not applied yet; ephemeral ones
         self.expiring: dict[int, Topic] = {}  # topics whose records have a lifetime
         self.shrunk: dict[int, Topic] = {}  # topics that may have dropped parts whose memory can be given back
-        self.ghosts: Ghosts = {}  # during replay: records in the log that the state does not need, but copies may
+        self.skipped_appends: SkippedAppends = {}  # during replay: what the state does not need, but copies may
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)

@@ -34,6 +34,7 @@ from topics.engine.queues.crews import Worker, Workers
 from topics.engine.reads import Reading
 from topics.engine.routers.calls import Routing
 from topics.engine.routers.forwarder import Forwarder
+from topics.engine.routers.owed import OwedCopies
 from topics.engine.upkeep import Upkeep
 from topics.errors import UnusableDirectory
 from topics.model import TopicConfig
@@ -66,9 +67,10 @@ class Instance:
         self._upkeep = Upkeep(ledger, self._cache, clock, settings)
         self._changes = Changes(ledger, gates, clock, self._caps)
         self.forwarder = Forwarder(ledger, gates, clock, self._caps, loader, self._is_deferred)
-        self._routing = Routing(ledger, gates, self.forwarder, self._caps)
-        self._reading = Reading(ledger, gates, self.forwarder.make_copies, clock, disk, self._cache)
-        self.queues = Queues(ledger, gates, clock, self._caps, self._cache, loader, self.forwarder.make_copies)
+        self._owed = owed = OwedCopies(ledger, gates, clock, self.forwarder)
+        self._routing = Routing(ledger, gates, self.forwarder, owed, self._caps)
+        self._reading = Reading(ledger, gates, owed.make, clock, disk, self._cache)
+        self.queues = Queues(ledger, gates, clock, self._caps, self._cache, loader, owed.make)
         self.workers = Workers(ledger, clock, self.queues, loader, self._is_deferred)
         # Calls that a part answers as they are: bound here, so that hot paths pay for one call, and described there.
         self.read_now = self._reading.read_now
@@ -130,7 +132,7 @@ class Instance:
         self._is_started = False
         try:
             await self.workers.stop()
-            await self.forwarder.drain()
+            await self._owed.make_everywhere()
             await self.forwarder.stop()
             await self._upkeep.stop()
         finally:
@@ -153,7 +155,7 @@ class Instance:
         self.forwarder.changed(topic)
 
     async def _make_copies(self, topic_id: int) -> None:
-        await self.forwarder.make_all_copies(topic_id)
+        await self._owed.make_all(topic_id)
 
     def _rebuilt(self) -> None:
         """The log failed, and the state was rebuilt: its parts are others."""

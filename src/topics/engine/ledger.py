@@ -16,7 +16,7 @@ from contextlib import suppress
 from topics.clock import Clock
 from topics.core import decide, dump, entries
 from topics.core.apply import apply
-from topics.core.entries import AnyEntry, HeadKept, Reserved, TopicConfigured, TopicDeleted
+from topics.core.entries import AnyEntry, HeadInherited, Reserved, TopicConfigured, TopicDeleted
 from topics.core.framing import Frame, concerned, frames_of, sync_needed
 from topics.core.state import State, Topic
 from topics.engine.durability.store import Store
@@ -26,7 +26,7 @@ from topics.storage.wal import Wal, settle
 logger = logging.getLogger("topics.engine.ledger")
 
 Listener = Callable[[], None]
-LASTING = (TopicConfigured, TopicDeleted, HeadKept, Reserved)  # what the log has of a change of an ephemeral topic
+LASTING = (TopicConfigured, TopicDeleted, HeadInherited, Reserved)  # what the log has of a change of an ephemeral topic
 
 
 class Ledger:
@@ -200,7 +200,7 @@ class Ledger:
             lost = decide.retention(self.state, topic, topic.config, self._clock.now_ms())
             if topic.is_logged:
                 holes = [entry for entry in lost if entry.topic != topic.id]  # type: ignore[union-attr]
-                lost = [*holes, decide.head_kept(topic), *lost[len(holes) :]]
+                lost = [*holes, decide.head_inherited(topic), *lost[len(holes) :]]
             if lost:
                 self.commit(lost)
 

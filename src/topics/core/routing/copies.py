@@ -1,16 +1,18 @@
 """Copies: records of a source as a router puts them into its dest.
 
-Owns how rows become batches of the dest, what copies carry beyond their records (the routers they have passed, the
-stamp of exactly_once), and where replay finds the rows that a Forwarded refers to. Pure. Knows nothing of cursors,
+Owns how rows become batches of the dest, what is known of copies beyond their records (the routers they have passed,
+the stamp of exactly_once), and where replay finds the rows that a Forwarded refers to. Pure. Knows nothing of cursors,
 caps or durability.
 
-A body that is copied as a whole and unchanged is the same object in the source and in every dest; only where rows
-are left out or changed is a new body made.
+A body that is copied whole and unchanged is one object in the source and in every dest. A new body is made only where
+rows are left out or changed.
 """
 
+import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -26,9 +28,10 @@ MERGED_MIN = 8  # bodies with fewer records are merged if there are as many of t
 
 HopRun = tuple[int, int, int]  # first and last seq, routers passed
 StampRun = tuple[int, int, int]  # first and last seq in the source, first seq in the dest
-Ghosts = dict[int, list[tuple[int, Batch]]]  # topic id → first seq and records, ascending
+SkippedAppends = dict[int, list[tuple[int, Batch]]]  # topic id → first seq and records, ascending
 
 _encode = msgspec.json.Encoder().encode
+_JSON_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{},]')
 
 
 class MissingRecord(Exception):
@@ -38,13 +41,15 @@ class MissingRecord(Exception):
 class Copier:
     """Makes batches of rows that are taken one after the other."""
 
-    def __init__(self, source: int, drops_node: bool, drops_tag: bool, stamp: Stamp | None) -> None:
+    def __init__(
+        self, source: int = 0, drops_node: bool = False, drops_tag: bool = False, stamp: Stamp | None = None
+    ) -> None:
         self._source = source
         self._drops_node = drops_node
         self._drops_tag = drops_tag
         self._stamp = stamp
         self._batches: list[Batch] = []
-        self._records: list[RecordIn] = []  # changed, not in a batch yet
+        self._records: list[RecordIn] = []  # not in a batch yet
         self._sizes = array("I")
 
     def take_part(self, part: Part, start: int, stop: int, columns: Columns | None = None) -> None:
@@ -55,8 +60,12 @@ class Copier:
                 own = sizes[done : done + end - first]
                 self.take_body(body, first, end, count, own, part.has_tags, part.first + start + done)
                 done += end - first
-        else:
-            self._take_columns(columns or part.columns(start, stop))
+            return
+        columns = columns or part.columns(start, stop)
+        nothing = [None] * len(columns.datas)
+        tags, nodes, metas = columns.tags or nothing, columns.nodes or nothing, columns.metas or nothing
+        for seq, data, tag, node, meta in zip(columns.seqs, columns.datas, tags, nodes, metas, strict=True):
+            self._take(seq, data, tag, node, meta)
 
     def take_body(
         self, body: bytes, start: int, stop: int, count: int, sizes: "array[int]", has_tags: bool, first: int
@@ -65,24 +74,14 @@ class Copier:
         if stop - start == count and not self._changes(body, has_tags):
             self._flush()
             self._batches.append(Batch(body, sizes, has_tags))
-            return
+        else:
+            self._take_rows(body, start, stop, first)
+
+    def _take_rows(self, body: bytes, start: int, stop: int, first: int) -> None:
         decoded: Body = decode_body(body)
         for seq, record in enumerate(decoded.records[start:stop], first):
             node = decoded.node if record.node is None else record.node
             self._take(seq, record.data, record.tag, node, meta_of(record))
-
-    def _take_columns(self, columns: Columns) -> None:
-        count = len(columns.datas)
-        none = [None] * count
-        for seq, data, tag, node, meta in zip(
-            columns.seqs,
-            columns.datas,
-            columns.tags or none,
-            columns.nodes or none,
-            columns.metas or none,
-            strict=True,
-        ):
-            self._take(seq, data, tag, node, meta)
 
     def _take(self, seq: int, data: Raw, tag: str | None, node: str | None, meta: Raw | None) -> None:
         if self._stamp is not None:
@@ -105,37 +104,18 @@ class Copier:
             self._records, self._sizes = [], array("I")
 
     def batches(self) -> list[Batch]:
+        """What was taken. Many small bodies are merged: all dests share the result, and each has less to add."""
         self._flush()
-        return self._batches if len(self._batches) < MERGED_MIN else _merged(self._batches)
-
-
-def _merged(batches: Sequence[Batch]) -> list[Batch]:
-    """The same records in fewer bodies: what many dests share is made once, and each has less to add."""
-    merged: list[Batch] = []
-    records: list[RecordIn] = []
-    sizes = array("I")
-    has_tags = False
-
-    def flush() -> None:
-        if records:
-            body = bytes(memoryview(_encode(Body(records))))  # an encoder's bytes may hold on to a larger block
-            merged.append(Batch(body, array("I", sizes), has_tags))
-            records.clear()
-            del sizes[:]
-
-    for batch in batches:
-        if len(batch.sizes) >= MERGED_MIN:
-            flush()
-            merged.append(batch)
-            continue
-        decoded: Body = decode_body(batch.body)
-        for record in decoded.records:
-            node = decoded.node if record.node is None else record.node
-            records.append(RecordIn(record.data, record.tag, node, meta_of(record) or NO_META))
-        sizes.extend(batch.sizes)
-        has_tags = has_tags or batch.has_tags
-    flush()
-    return merged
+        if len(self._batches) < MERGED_MIN:
+            return self._batches
+        merged = Copier()
+        for body, sizes, has_tags in [(batch.body, batch.sizes, batch.has_tags) for batch in self._batches]:
+            if len(sizes) < MERGED_MIN:
+                merged._take_rows(body, 0, len(sizes), 0)
+            else:
+                merged.take_body(body, 0, len(sizes), len(sizes), sizes, has_tags, 0)
+        merged._flush()
+        return merged._batches
 
 
 # --- stamps
@@ -156,45 +136,33 @@ def stamp_text(stamp: Stamp, source: int, seq: int) -> bytes:
 
 
 def stamped(meta: bytes | None, stamp: bytes) -> bytes:
-    """`meta` with the stamp as its last member; one that was there is replaced, the rest stays byte for byte."""
+    """`meta` with the stamp as its last member; a stamp that was there is replaced, the rest stays byte for byte."""
     inner = b"" if meta is None else meta.strip()[1:-1]
     if STAMP_KEY.encode() in inner or b"\\" in inner:
-        inner = b",".join([text for key, text in _members(inner) if key != STAMP_KEY])
+        inner = b",".join([member for member in _members(inner) if _key(member) != STAMP_KEY])
     separator = b"," if inner.strip() else b""
     return b"{" + inner + separator + b'"' + STAMP_KEY.encode() + b'":' + stamp + b"}"
 
 
-def _members(text: bytes) -> Iterator[tuple[str, bytes]]:
-    """The members in the text between the braces of a JSON object: key, and `"key": value` as it is written."""
-    depth = start = position = 0
-    while position < len(text):
-        character = text[position]
-        if character == ord('"'):
-            position = _string_end(text, position)
-            continue
-        if character in b"[{":
+def _members(text: bytes) -> Iterator[bytes]:
+    """The members `"key": value` in the text between the braces of a JSON object, as they are written."""
+    depth = start = 0
+    for token in _JSON_TOKEN.finditer(text):
+        if token[0] in (b"[", b"{"):
             depth += 1
-        elif character in b"]}":
+        elif token[0] in (b"]", b"}"):
             depth -= 1
-        elif character == ord(",") and not depth:
-            yield _member(text[start:position])
-            start = position + 1
-        position += 1
+        elif token[0] == b"," and not depth:
+            yield text[start : token.start()]
+            start = token.end()
     if text[start:].strip():
-        yield _member(text[start:])
+        yield text[start:]
 
 
-def _member(text: bytes) -> tuple[str, bytes]:
-    first = text.index(b'"')
-    return msgspec.json.decode(text[first : _string_end(text, first)], type=str), text
-
-
-def _string_end(text: bytes, start: int) -> int:
-    """The position behind the string that starts at `start`."""
-    position = start + 1
-    while text[position] != ord('"'):
-        position += 2 if text[position] == ord("\\") else 1
-    return position + 1
+def _key(member: bytes) -> str:
+    found = _JSON_TOKEN.search(member)
+    assert found is not None
+    return msgspec.json.decode(found[0], type=str)
 
 
 class Stamps:
@@ -220,32 +188,30 @@ class Stamps:
         """Records first..last are copied to `dest` and on. Copies below `earliest` are gone and need not be known."""
         key = (stamp.router, source, stamp.epoch)
         runs = self._runs.setdefault(key, [])
-        while runs and runs[0][2] + runs[0][1] - runs[0][0] < earliest:
+        while runs and _dest_last(runs[0]) < earliest:
             del runs[0]
-        if not runs or runs[-1][1] < first:
-            newest = runs[-1] if runs else None
-            if newest is not None and newest[1] + 1 == first and newest[2] + first - newest[0] == dest:
-                runs[-1] = (newest[0], last, newest[2])
-            else:
-                runs.append((first, last, dest))
-            return
-        kept = [part for run in runs for part in _without(run, first, last)]
-        self._runs[key] = sorted([*kept, (first, last, dest)])
+        if runs and runs[-1][1] >= first:
+            kept = [part for run in runs for part in _without(run, first, last)]
+            self._runs[key] = sorted([*kept, (first, last, dest)])
+        elif runs and runs[-1][1] + 1 == first and _dest_last(runs[-1]) + 1 == dest:
+            runs[-1] = (runs[-1][0], last, runs[-1][2])
+        else:
+            runs.append((first, last, dest))
 
     def dump(self, earliest: int) -> list[tuple[str, int, int, list[StampRun]]]:
-        found = []
-        for (router, source, epoch), runs in self._runs.items():
-            living = [run for run in runs if run[2] + run[1] - run[0] >= earliest]
-            if living:
-                found.append((router, source, epoch, living))
-        return found
+        living = {key: [run for run in runs if _dest_last(run) >= earliest] for key, runs in self._runs.items()}
+        return [(*key, runs) for key, runs in living.items() if runs]
 
     def load(self, dumped: Sequence[tuple[str, int, int, list[StampRun]]]) -> None:
         self._runs = {(router, source, epoch): list(runs) for router, source, epoch, runs in dumped}
 
 
-def _first(run: StampRun) -> int:
+def _first(run: tuple[int, Any] | HopRun | StampRun) -> int:
     return run[0]
+
+
+def _dest_last(run: StampRun) -> int:
+    return run[2] + run[1] - run[0]
 
 
 def _without(run: StampRun, first: int, last: int) -> Iterator[StampRun]:
@@ -287,25 +253,19 @@ def hops_between(runs: Sequence[HopRun], first: int, last: int) -> Iterator[HopR
 # --- replay
 
 
-def keep_ghost(ghosts: Ghosts, topic: int, first: int, batch: Batch) -> None:
-    """Note records that the log holds and the state does not need, for the Forwarded that refer to them."""
-    ghosts.setdefault(topic, []).append((first, batch))
-
-
-def find_copies(entry: Forwarded, source: Log | None, ghosts: Mapping[int, Sequence[tuple[int, Batch]]]) -> list[Batch]:
-    """The batches that a Forwarded of the log copies. MissingRecord: the log does not hold one."""
+def find_copies(entry: Forwarded, source: Log | None, skipped: SkippedAppends) -> list[Batch]:
+    """The batches that a Forwarded of the log copies. MissingRecord: the log does not hold one of the records."""
     copier = Copier(entry.source, entry.drops_node, entry.drops_tag, entry.stamp)
-    known = ghosts.get(entry.source, ())
-    for first, last, _ in entry.runs:
-        seq = first
+    known = skipped.get(entry.source, ())
+    for seq, last, _ in entry.runs:
         while seq <= last:
-            seq = _copy_ghost(copier, known, seq, last) or _copy_live(copier, source, seq, last)
+            seq = _copy_skipped(copier, known, seq, last) or _copy_live(copier, source, seq, last)
     return copier.batches()
 
 
-def _copy_ghost(copier: Copier, known: Sequence[tuple[int, Batch]], seq: int, last: int) -> int:
-    """Copy from `seq` on what one ghost has. Gives the next seq, 0 if no ghost has it."""
-    index = bisect_right(known, seq, key=lambda ghost: ghost[0]) - 1
+def _copy_skipped(copier: Copier, known: Sequence[tuple[int, Batch]], seq: int, last: int) -> int:
+    """Copy what one skipped append has from `seq` on. Gives the next seq; 0: none has it."""
+    index = bisect_right(known, seq, key=_first) - 1
     if index < 0:
         return 0
     first, batch = known[index]
@@ -317,6 +277,7 @@ def _copy_ghost(copier: Copier, known: Sequence[tuple[int, Batch]], seq: int, la
 
 
 def _copy_live(copier: Copier, source: Log | None, seq: int, last: int) -> int:
+    """Copy what one part of the source has from `seq` on. Gives the next seq."""
     part = None if source is None else source.part_at(seq)
     row = 0 if part is None else part.row_from(seq)
     if part is None or row >= part.count or part.seq_at(row) != seq:

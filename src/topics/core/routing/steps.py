@@ -1,12 +1,12 @@
 """One step of a router: what lies behind its cursor, and what of it goes into the dest.
 
-`walk` looks at the source only, so that the routers of one source share what it finds; `place` holds it against the
-dest. Pure: the entries that a step gives are logged and then applied. Rows of sealed parts come from the caller, who
-owns the files; ones that are not at hand raise Cold.
+A step is three plain calls: `walk` looks at the source only, so that the routers of one source share what it finds;
+`fit` keeps what the dest takes now; `place` makes entries of it, which the caller logs and applies. Pure. Rows of
+sealed parts come from the caller, who owns the files; rows that are not at hand raise Cold.
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from topics.core.decide import Caps, admit, check_total
@@ -18,19 +18,16 @@ from topics.core.topic.pages import Cold
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
 from topics.core.topic.records import Batch
 from topics.errors import Refusal
-from topics.model import Columns, TagMatch
+from topics.model import Columns
 
-STEP_RECORDS: Final = 1024  # copied in one step
-STEP_BYTES: Final = 1024 * 1024  # the same; a single record may be larger
-STEP_ROWS: Final = 8192  # looked at in one step
+STEP_RECORDS: Final = 1024  # the most records that one step copies
+STEP_BYTES: Final = 1024 * 1024  # the most bytes that one step copies, unless a single record is larger
+STEP_ROWS: Final = 8192  # the most rows that one step looks at
 
-NONE: Final = array("I")
-
-Rows = Callable[[Part, int, int], Columns]  # some rows of a part, decoded
-IsKnown = Callable[[int], bool]  # whether a seq of the source has a live copy in the dest
+GetRows = Callable[[Part, int, int], Columns]  # decoded rows of a part, all of one page
 
 
-class Run(NamedTuple):
+class Pick(NamedTuple):
     """Rows of a part with consecutive seqs, to be copied."""
 
     part: Part
@@ -38,25 +35,38 @@ class Run(NamedTuple):
     stop: int
     hops: int  # routers that the copies have passed
 
-    @property
-    def seqs(self) -> HopRun:
-        return self.part.seq_at(self.start), self.part.seq_at(self.stop - 1), self.hops
 
-
-class Walked(NamedTuple):
+class Found(NamedTuple):
     """What lies behind a cursor: first what is lost, then what is copied."""
 
     lost: int
     lost_hops: int
-    runs: list[HopRun]
+    runs: list[HopRun]  # of the records to be copied
     batches: list[Batch]
-    sizes: "array[int]"  # of the records to be copied
+    sizes: "array[int]"
     reached: int  # the cursor behind all this
-    skipped: int  # records that have a live copy already
+    skipped: list[int]  # seqs of records that have a live copy already
 
-    @property
-    def copied(self) -> int:
-        return len(self.sizes)
+    def first(self, count: int) -> "Found":
+        """What comes before the copy that follows the first `count` ones. A hole needs no room (RT12)."""
+        runs: list[HopRun] = []
+        left, reached = count, self.reached
+        for first, last, hops in self.runs:
+            stop = min(last + 1, first + left)
+            left -= stop - first
+            if stop > first:
+                runs.append((first, stop - 1, hops))
+            if stop <= last:
+                reached = stop - 1
+                break
+        copier, left = Copier(), count
+        for batch in self.batches:
+            stop = min(left, len(batch.sizes))
+            left -= stop
+            if stop:
+                copier.take_body(batch.body, 0, stop, len(batch.sizes), batch.sizes[:stop], batch.has_tags, 0)
+        skipped = [seq for seq in self.skipped if seq <= reached]
+        return Found(self.lost, self.lost_hops, runs, copier.batches(), self.sizes[:count], reached, skipped)
 
 
 class Step(NamedTuple):
@@ -69,6 +79,15 @@ class Step(NamedTuple):
     losers: list[Topic]  # dests of routers behind the dest that get a hole, because the dest evicts
 
 
+# --- walking
+
+
+def reach(source: Topic, router: Router, last: int) -> int:
+    """How far a step may go that could go to `last`: copies are made by reference or with records, never both."""
+    is_below = source.is_logged and router.cursor < source.referable_after
+    return min(last, source.referable_after) if is_below else last
+
+
 def stamp_of(state: State, router: Router) -> Stamp | None:
     if router.definition.guarantee == "at_least_once":
         return None
@@ -76,231 +95,163 @@ def stamp_of(state: State, router: Router) -> Stamp | None:
     return Stamp(router.name, source.name, source.epoch)
 
 
-def walk(
-    source: Topic, router: Router, last: int, stamp: Stamp | None, is_known: IsKnown, rows: Rows, records_max: int
-) -> Walked:
+def walk(state: State, router: Router, last: int, rows: GetRows) -> Found:
     """What a router meets behind its cursor, up to seq `last` of the source, in one step."""
+    source, stamp = state.by_id[router.source], stamp_of(state, router)
     log, after, lost, lost_hops = source.log, router.cursor, 0, 0
     if after + 1 < log.floor:  # nobody knows how many of these were live
         lost, lost_hops, after = log.floor - 1 - after, 1, log.floor - 1
-    definition = router.definition
     while True:
         gap = next((gap for gap in log.gaps if gap.last > after), None)
         stop = last if gap is None else min(last, gap.first - 1)
-        picker = Picker(source, definition.match, is_known if stamp is not None else None, rows, records_max)
+        picker = Picker(source, router, None if stamp is None else state.by_id[router.dest], rows)
         picker.pick(after, stop)
-        if picker.runs or picker.skipped or picker.reached < stop or gap is None or gap.first > last:
-            batches = copies_of(picker.runs, source.id, router, stamp, rows)
-            runs = [run.seqs for run in picker.runs]
-            return Walked(lost, lost_hops, runs, batches, _sizes(batches), picker.reached, picker.skipped)
-        _, gap_last, hops = next(hops_between(source.hops, picker.reached + 1, gap.last))
+        reached = picker.reached
+        if picker.picks or picker.skipped or reached < stop or gap is None or gap.first > last:
+            break
+        _, gap_last, hops = next(hops_between(source.hops, reached + 1, gap.last))
         if hops < HOPS_MAX:
             if lost and lost_hops != hops + 1:
-                return Walked(lost, lost_hops, [], [], NONE, picker.reached, 0)
-            lost, lost_hops = lost + gap_last - picker.reached, hops + 1
+                break
+            lost, lost_hops = lost + gap_last - reached, hops + 1
         after = gap_last
-
-
-def _sizes(batches: Sequence[Batch]) -> "array[int]":
-    sizes = array("I")
+    definition = router.definition
+    copier = Copier(source.id, not definition.preserve_node, not definition.preserve_tag, stamp)
+    for part, start, end, _ in picker.picks:
+        copier.take_part(part, start, end, None if isinstance(part, Chunk) else rows(part, start, end))
+    batches, sizes = copier.batches(), array("I")
     for batch in batches:
         sizes.extend(batch.sizes)
-    return sizes
-
-
-def copies_of(runs: Sequence[Run], source: int, router: Router, stamp: Stamp | None, rows: Rows) -> list[Batch]:
-    definition = router.definition
-    copier = Copier(source, not definition.preserve_node, not definition.preserve_tag, stamp)
-    for part, start, stop, _ in runs:
-        copier.take_part(part, start, stop, None if isinstance(part, Chunk) else rows(part, start, stop))
-    return copier.batches()
+    runs = [(part.seq_at(start), part.seq_at(end - 1), hops) for part, start, end, hops in picker.picks]
+    skipped = [seq for seq in picker.skipped if seq <= reached]
+    return Found(lost, lost_hops, runs, batches, sizes, reached, skipped)
 
 
 class Picker:
     """Picks the rows of a source that one step copies."""
 
-    def __init__(
-        self, source: Topic, match: TagMatch | None, is_known: IsKnown | None, rows: Rows, records_max: int
-    ) -> None:
-        self.runs: list[Run] = []
+    def __init__(self, source: Topic, router: Router, stamped: Topic | None, rows: GetRows) -> None:
+        self.picks: list[Pick] = []
         self.reached = 0
-        self.skipped = 0
+        self.skipped: list[int] = []  # seqs of records that have a live copy in the dest
         self._source = source
-        self._match = match
-        self._is_known = is_known
+        self._router = router
+        self._stamped = stamped  # the dest, if records that have a live copy there are skipped
         self._rows = rows
-        self._records_left = records_max
+        self._records_left = STEP_RECORDS
         self._bytes_left = STEP_BYTES
-        self._rows_left = STEP_ROWS
 
     def pick(self, after: int, stop: int) -> None:
         """Pick from the live records above `after`, up to seq `stop`; `reached` says how far that came.
 
-        One step needs one page of a sealed part at hand, not more: it ends where it would need another.
+        A step needs one page of a sealed part at hand, and ends where it would need another.
         """
-        self.reached = after
+        self.reached, rows_left = after, STEP_ROWS
         for part, first, end in self._source.log.runs_between(after, stop):
             while first < end:
                 upto = min(end, (first // PAGE_ROWS + 1) * PAGE_ROWS)
                 try:
-                    for run in self._wanted(part, first, upto):
-                        if not self._take(run):
-                            return
+                    if not all(self._take(*pick) for pick in self._wanted(part, first, upto)):
+                        return
                 except Cold:
                     if self.reached == after:
                         raise
                     return
                 self.reached = part.seq_at(upto - 1)
-                self._rows_left -= upto - first
-                if self._rows_left <= 0 or (self.runs and not isinstance(part, Chunk)):
+                rows_left -= upto - first
+                if rows_left <= 0 or (self.picks and not isinstance(part, Chunk)):
                     return
                 first = upto
         self.reached = max(after, stop)
 
-    def _take(self, run: Run) -> bool:
-        """Take as much of a run as fits. False: that is the end of the step."""
-        part, start, stop, hops = run
+    def _take(self, part: Part, start: int, stop: int, hops: int) -> bool:
+        """Take as much of a pick as a step may copy. False: that is the end of the step."""
         until = min(stop, start + self._records_left)
         while until > start and part.bytes_before(until) - part.bytes_before(start) > self._bytes_left:
             until = start + (until - start) // 2
-        if until == start and not self.runs and self._records_left:
+        if until == start and not self.picks:
             until = start + 1
         if until > start:
-            self.runs.append(Run(part, start, until, hops))
+            self.picks.append(Pick(part, start, until, hops))
             self._records_left -= until - start
             self._bytes_left = max(0, self._bytes_left - part.bytes_before(until) + part.bytes_before(start))
         if until < stop:
             self.reached = part.seq_at(until) - 1
         return until == stop
 
-    def _wanted(self, part: Part, start: int, stop: int) -> Iterator[Run]:
-        """Runs of live rows between start and stop that the router copies, consecutive in their seqs."""
+    def _wanted(self, part: Part, start: int, stop: int) -> Iterator[Pick]:
+        """What the router copies of the live rows between start and stop."""
         for first, last, hops in hops_between(self._source.hops, part.seq_at(start), part.seq_at(stop - 1)):
             if hops < HOPS_MAX:
                 row, end = max(start, part.row_from(first)), min(stop, part.row_from(last + 1))
                 for run_start, run_stop in self._chosen(part, row, end):
-                    yield from _consecutive(Run(part, run_start, run_stop, hops + 1))
+                    yield from _consecutive(part, run_start, run_stop, hops + 1)
 
     def _chosen(self, part: Part, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        if self._match is None and self._is_known is None:
-            if start < stop:
-                yield start, stop
+        """Runs of rows that match, and have no live copy if that is asked."""
+        match = self._router.definition.match
+        if start >= stop or (match is not None and not part.has_tags):
             return
-        tags: Sequence[str | None] | None = None
-        if self._match is not None:
-            tags = self._rows(part, start, stop).tags if start < stop and part.has_tags else None
-            if tags is None:
-                return
+        if match is None and self._stamped is None:
+            yield start, stop
+            return
+        tags = None if match is None else self._rows(part, start, stop).tags
+        if match is not None and tags is None:
+            return
         run = start
         for row in range(start, stop):
-            is_chosen = tags is None or (self._match is not None and self._match.matches(tags[row - start]))
-            if is_chosen and self._is_known is not None and self._is_known(part.seq_at(row)):
-                is_chosen = False
-                self.skipped += 1
-            if not is_chosen:
+            is_match = match is None or tags is None or match.matches(tags[row - start])
+            if not is_match or self._is_copied(part.seq_at(row)):
                 if run < row:
                     yield run, row
                 run = row + 1
         if run < stop:
             yield run, stop
 
+    def _is_copied(self, seq: int) -> bool:
+        """Whether a record of the source has a live copy in the dest (RT14)."""
+        dest, source = self._stamped, self._source
+        copy = 0 if dest is None else dest.stamps.find(self._router.name, source.id, source.epoch, seq)
+        if not copy or dest is None or not dest.log.is_live(copy):
+            return False
+        self.skipped.append(seq)
+        return True
 
-def _consecutive(run: Run) -> Iterator[Run]:
+
+def _consecutive(part: Part, start: int, stop: int, hops: int) -> Iterator[Pick]:
     """A run of rows, cut where seqs are missing between them."""
-    part, start, stop, hops = run
     while start < stop:
         end = stop
         if part.seq_at(stop - 1) - part.seq_at(start) != stop - 1 - start:
             end = start + 1
             while part.seq_at(end) == part.seq_at(end - 1) + 1:
                 end += 1
-        yield Run(part, start, end, hops)
+        yield Pick(part, start, end, hops)
         start = end
 
 
-def place(
-    state: State, router: Router, found: Callable[[int], Walked], now: int, caps: Caps, is_referable: bool
-) -> Step | None:
-    """The step that puts what a walk has `found`, with at most so many records, into the dest.
-
-    None: there is nothing to do. A Refusal: the dest takes none of it now.
-    """
-    source, dest = state.by_id[router.source], state.by_id[router.dest]
-    walked = found(STEP_RECORDS)
-    refusal: Refusal | None = None
-    evicted, config = 0, dest.config
-    if walked.batches and (config.cap_records or config.cap_bytes or caps.max_total_bytes):
-        room, refusal = _room(state, dest, walked.sizes, caps)
-        if room < walked.copied:
-            walked = found(room) if room else _before_copies(walked)
-        if walked.batches:
-            evicted = _evicted(dest, walked)
-    if walked.reached == router.cursor and not walked.lost:
-        if refusal is not None:
-            raise refusal
-        return None
-    ts = max(now, dest.log.last_ts)
-    entries = _entries(router, stamp_of(state, router), dest, walked, ts, is_referable)
-    own = entries[0].entry  # type: ignore[union-attr]
-    losers: list[Topic] = []
-    if evicted:
-        lost = holes(state, dest, evicted, own.first + own.lost, ts)
-        losers = [state.by_id[entry.topic] for entry in lost if isinstance(entry, Forwarding)]
-        entries = [*lost, *entries, Evicted(dest.id, evicted)]
-    return Step(router, entries + dest.reservation.renewal(dest.id, config, own.last), source, dest, losers)
+# --- placing
 
 
-def _entries(
-    router: Router, stamp: Stamp | None, dest: Topic, walked: Walked, ts: int, is_referable: bool
-) -> list[AnyEntry]:
-    definition, first = router.definition, dest.log.head + 1
-    is_beside = dest.is_logged and not is_referable and bool(walked.batches)
-    entry = Forwarded(
-        router.id,
-        router.source,
-        router.dest,
-        first,
-        ts,
-        walked.lost,
-        walked.lost_hops,
-        walked.runs,
-        walked.reached,
-        router.total + walked.lost + walked.copied + walked.skipped,
-        is_beside,
-        not definition.preserve_node,
-        not definition.preserve_tag,
-        stamp,
-    )
-    if not is_beside:
-        return [Forwarding(entry, walked.batches)]
-    entries: list[AnyEntry] = [Forwarding(entry, ())]
-    at = first + walked.lost
-    for batch in walked.batches:
-        entries.append(Appended(dest.id, at, ts, batch))
-        at += len(batch.sizes)
-    return entries
-
-
-def _before_copies(walked: Walked) -> Walked:
-    """Only what comes before the first copy: a hole needs no room (RT12)."""
-    return Walked(walked.lost, walked.lost_hops, [], [], NONE, walked.runs[0][0] - 1, 0)
-
-
-def _room(state: State, dest: Topic, sizes: "array[int]", caps: Caps) -> tuple[int, Refusal | None]:
-    """How many of the copies the dest takes now; and if not all, why."""
+def fit(state: State, router: Router, found: Found, caps: Caps) -> Found:
+    """What the dest takes now of what was found. A Refusal: none of it."""
+    dest = state.by_id[router.dest]
     config = dest.config
-    if config.discard == "old" and not config.cap_bytes and not caps.max_total_bytes:
-        return len(sizes), None
-    if _refusal(state, dest, sizes, caps) is None:
-        return len(sizes), None
-    low, high = 0, len(sizes)  # the first `low` fit, the first `high` do not
+    is_bounded = config.cap_bytes or caps.max_total_bytes or (config.cap_records and config.discard != "old")
+    refusal = _refusal(state, dest, found.sizes, caps) if is_bounded and found.batches else None
+    if refusal is None:
+        return found
+    low, high = 0, len(found.sizes)  # the first `low` fit, the first `high` do not
     while high - low > 1:
         middle = (low + high) // 2
-        if _refusal(state, dest, sizes[:middle], caps) is None:
+        if _refusal(state, dest, found.sizes[:middle], caps) is None:
             low = middle
         else:
             high = middle
-    return low, _refusal(state, dest, sizes[: low + 1], caps)
+    fitting = found.first(low)
+    if fitting.reached == router.cursor and not fitting.lost:
+        raise _refusal(state, dest, found.sizes[:high], caps) or refusal
+    return fitting
 
 
 def _refusal(state: State, dest: Topic, sizes: "array[int]", caps: Caps) -> Refusal | None:
@@ -315,10 +266,46 @@ def _refusal(state: State, dest: Topic, sizes: "array[int]", caps: Caps) -> Refu
     return None
 
 
-def _evicted(dest: Topic, walked: Walked) -> int:
-    """The last seq that the dest's caps take for the copies; 0 if none."""
+def place(state: State, router: Router, found: Found, now: int) -> Step:
+    """The step that puts what was found into the dest, which takes all of it."""
+    source, dest = state.by_id[router.source], state.by_id[router.dest]
+    definition, ts, first = router.definition, max(now, dest.log.last_ts), dest.log.head + 1
+    is_referable = source.is_logged and router.cursor >= source.referable_after
+    carries_records = dest.is_logged and not is_referable and bool(found.batches)
+    own = Forwarded(
+        router.id,
+        router.source,
+        router.dest,
+        first,
+        ts,
+        found.lost,
+        found.lost_hops,
+        found.runs,
+        found.reached,
+        router.total + found.lost + len(found.sizes) + len(found.skipped),
+        carries_records,
+        not definition.preserve_node,
+        not definition.preserve_tag,
+        stamp_of(state, router),
+    )
+    entries: list[AnyEntry] = [Forwarding(own, () if carries_records else found.batches)]
+    at = first + found.lost
+    for batch in found.batches if carries_records else ():
+        entries.append(Appended(dest.id, at, ts, batch))
+        at += len(batch.sizes)
+    losers: list[Topic] = []
+    evicted = _evicted(dest, found)
+    if evicted:
+        lost = holes(state, dest, evicted, first + found.lost, ts)
+        losers = [state.by_id[entry.topic] for entry in lost if isinstance(entry, Forwarding)]
+        entries = [*lost, *entries, Evicted(dest.id, evicted)]
+    return Step(router, entries + dest.reservation.renewal(dest.id, dest.config, own.last), source, dest, losers)
+
+
+def _evicted(dest: Topic, found: Found) -> int:
+    """The last seq that the dest evicts for the copies; 0: none."""
     config = dest.config
-    if config.discard != "old" or not (config.cap_records or config.cap_bytes):
+    if not found.batches or config.discard != "old" or not (config.cap_records or config.cap_bytes):
         return 0
-    last = dest.log.overflow(config.cap_records, config.cap_bytes, walked.sizes)
-    return last + walked.lost if last > dest.log.head else last
+    last = dest.log.overflow(config.cap_records, config.cap_bytes, found.sizes)
+    return last + found.lost if last > dest.log.head else last

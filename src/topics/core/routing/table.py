@@ -1,14 +1,14 @@
 """Routers: which there are, and how far each has come.
 
-Owns the routing table, the decisions about routers (what a PUT is refused for, which holes a loss
-leaves in dests) and what their entries change. Pure. A router's next step is in forward.py, how rows become copies
-in copies.py.
+Owns the routing table, the decisions about routers (why a PUT is refused, which holes a loss leaves in dests) and what
+their entries change. Pure. A router's next step is in steps.py, how rows become copies in copies.py.
 
-Invariants
-- A router's cursor is at or below its source's head, and at or above what its source has lost: a loss takes the
-  cursors behind it along, by a hole in their dests (`holes`).
-- Copies, holes and the cursor behind them are one entry.
-- All routers into a topic come from one source (RT6).
+Invariants, which `check` asserts where they can be seen
+1. A router's cursor is at or below its source's head.
+2. A loss takes along the cursors that are behind it, and leaves a hole in their dests (`holes`).
+3. Copies, holes and the cursor behind them are one entry.
+4. All routers into a topic come from one source (RT6).
+5. The routers of a topic are listed in the order of their ids, in which they were created and are served.
 """
 
 from bisect import bisect_right
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from topics.core.entries import AnyEntry, Forwarded, Forwarding, RouterRemoved, RouterSet, TopicCreated
-from topics.core.routing.copies import MissingRecord, add_hops, find_copies, keep_ghost
+from topics.core.routing.copies import MissingRecord, add_hops, find_copies
 from topics.core.topic.records import Batch
 from topics.errors import InvalidRequest, RouterCycle, Throttled, TopicIncompatible, TopicNotFound
 from topics.model import RouterDefinition, is_router_name, is_topic_name
@@ -113,7 +113,7 @@ def _grow(state: "State", dest: "Topic", entry: Forwarded, batches: Sequence[Bat
     """The dest's part: the hole, then the copies."""
     log = dest.log
     if entry.first > log.head + 1:  # what lay between is lost
-        log.keep_head(entry.first - 1, entry.first - 1)
+        log.inherit_head(entry.first - 1, entry.first - 1)
     if entry.lost:
         log.open_gap(log.head + entry.lost, "source_trim")
     count, size = log.count, log.bytes
@@ -122,20 +122,17 @@ def _grow(state: "State", dest: "Topic", entry: Forwarded, batches: Sequence[Bat
     state.records += log.count - count
     state.bytes += log.bytes - size
     state.dirty[dest.id] = dest
-    if dest.id in state.routers.outgoing:
-        if entry.lost:
-            add_hops(dest.hops, entry.first, entry.first + entry.lost - 1, entry.lost_hops)
-        at = entry.first + entry.lost
-        for first, last, hops in entry.runs:
+    is_source, at = dest.id in state.routers.outgoing, entry.first + entry.lost
+    if is_source and entry.lost:
+        add_hops(dest.hops, entry.first, at - 1, entry.lost_hops)
+    for first, last, hops in entry.runs:
+        if is_source:
             add_hops(dest.hops, at, at + last - first, hops)
-            at += last - first + 1
-        if len(dest.hops) > HOP_RUNS:
-            _forget_hops(state, dest)
-    if entry.stamp is not None:
-        at = entry.first + entry.lost
-        for first, last, _ in entry.runs:
+        if entry.stamp is not None:
             dest.stamps.add(entry.stamp, entry.source, first, last, at, log.earliest)
-            at += last - first + 1
+        at += last - first + 1
+    if len(dest.hops) > HOP_RUNS and is_source:
+        _forget_hops(state, dest)
 
 
 def _advance(state: "State", router: Router, entry: Forwarded) -> None:
@@ -145,10 +142,9 @@ def _advance(state: "State", router: Router, entry: Forwarded) -> None:
 
 
 def _forget_hops(state: "State", source: "Topic") -> None:
-    """Nobody asks any more what records have passed that all routers have forwarded."""
-    passed = min(one.cursor for one in state.routers.outgoing[source.id].values())
-    kept = bisect_right(source.hops, passed, key=lambda run: run[1])
-    del source.hops[:kept]
+    """Forget the hops of records that all routers have forwarded."""
+    passed = min(router.cursor for router in state.routers.outgoing[source.id].values())
+    del source.hops[: bisect_right(source.hops, passed, key=lambda run: run[1])]
 
 
 def is_to_be_replayed(state: "State", entry: RouterSet | RouterRemoved, position: int) -> bool:
@@ -160,23 +156,23 @@ def is_to_be_replayed(state: "State", entry: RouterSet | RouterRemoved, position
 
 
 def replay_forwarded(state: "State", entry: Forwarded, position: int) -> None:
-    """Carry out a Forwarded of the log: each of its parts unless the snapshot has it, or what it changes is gone."""
+    """Apply a Forwarded of the log: each of its parts unless the snapshot has it, or what it changes is gone."""
     dest, source = state.by_id.get(entry.dest), state.by_id.get(entry.source)
-    is_new = dest is not None and position >= dest.notes.snapshot_position
+    if dest is not None and position < dest.notes.snapshot_position:
+        dest = None
     batches: list[Batch] = []
-    if not entry.is_beside:
+    if not entry.carries_records:
         try:
-            batches = find_copies(entry, None if source is None else source.log, state.ghosts)
+            batches = find_copies(entry, None if source is None else source.log, state.skipped_appends)
         except MissingRecord:
-            if is_new:
+            if dest is not None:
                 raise
-    if is_new:
-        assert dest is not None
+    if dest is not None:
         _grow(state, dest, entry, batches)
     else:
         at = entry.first + entry.lost
         for batch in batches:
-            keep_ghost(state.ghosts, entry.dest, at, batch)
+            state.skipped_appends.setdefault(entry.dest, []).append((at, batch))
             at += len(batch.sizes)
     router = state.routers.by_id.get(entry.router)
     if router is not None and position >= router.position:
@@ -195,7 +191,7 @@ class PutRouter(Struct, frozen=True):
 
 
 def check_router(state: "State", command: PutRouter, routers_max: int) -> bool:
-    """Refuse what may not be (RT7). Whether there is anything to change."""
+    """Refuse what may not be (RT7). Gives whether there is anything to change."""
     old = state.routers.by_name.get(command.router)
     source, dest = state.topics.get(command.source), state.topics.get(command.dest)
     if not is_router_name(command.router):
@@ -258,51 +254,48 @@ def _check_cycle(
     state: "State", command: PutRouter, source: "Topic | None", dest: "Topic | None", old: Router | None
 ) -> None:
     """RT5"""
-    if source is None or dest is None:
-        return
-    path = _path(state, dest.id, source.id, old)
+    path = None if source is None or dest is None else _path(state, dest.id, source.id, old)
     if path is not None:
-        names = [source.name, *(state.by_id[topic].name for topic in path)]
+        names = [command.source, *(state.by_id[topic].name for topic in path)]
         raise RouterCycle(f'router "{command.router}" would close a cycle', cycle=names)
 
 
 def _path(state: "State", start: int, goal: int, left_out: Router | None) -> list[int] | None:
     """Topics from `start` to `goal` along routers, both included."""
-    came_from: dict[int, int] = {start: 0}
+    came_from = {start: 0}
     waiting = [start]
     for topic in waiting:
-        if topic == goal:
-            path = [topic]
-            while came_from[path[-1]]:
-                path.append(came_from[path[-1]])
-            return path[::-1]
         for router in state.routers.outgoing.get(topic, {}).values():
             if router is not left_out and router.dest not in came_from:
                 came_from[router.dest] = topic
                 waiting.append(router.dest)
-    return None
+    if goal not in came_from:
+        return None
+    path = [goal]
+    while came_from[path[-1]]:
+        path.append(came_from[path[-1]])
+    return path[::-1]
 
 
 # --- losses
 
 
 def holes(state: "State", topic: "Topic", last: int, first_new: int, ts: int) -> list[AnyEntry]:
-    """Where live records up to `last` are lost that routers have not forwarded: the holes in their dests (RT12).
+    """The holes in dests where live records up to `last` are lost that routers have not forwarded (RT12).
 
-    Records that are about to be appended count, too: those from `first_new` on.
+    Records that are about to be appended, from `first_new` on, count as well.
     """
     entries: list[AnyEntry] = []
     heads: dict[int, int] = {}
     for router in state.routers.outgoing.get(topic.id, {}).values():
-        if router.cursor >= last:
-            continue
-        dest = state.by_id[router.dest]
-        count = topic.log.count_between(router.cursor, last) + max(0, last - max(router.cursor, first_new - 1))
-        first = heads.get(dest.id, dest.log.head) + 1
-        heads[dest.id] = first + count - 1
-        hole = Forwarded(router.id, topic.id, dest.id, first, ts, count, 1, [], last, router.total + count)
-        entries.append(Forwarding(hole, ()))
-        entries += dest.reservation.renewal(dest.id, dest.config, heads[dest.id])
+        if router.cursor < last:
+            dest = state.by_id[router.dest]
+            count = topic.log.count_between(router.cursor, last) + max(0, last - max(router.cursor, first_new - 1))
+            first = heads.get(dest.id, dest.log.head) + 1
+            heads[dest.id] = first + count - 1
+            hole = Forwarded(router.id, topic.id, dest.id, first, ts, count, 1, [], last, router.total + count)
+            entries.append(Forwarding(hole, ()))
+            entries += dest.reservation.renewal(dest.id, dest.config, heads[dest.id])
     return entries
 
 
@@ -313,3 +306,19 @@ def lowered_cursors(state: "State") -> Iterator[Forwarding]:
         if router.cursor > head:
             entry = Forwarded(router.id, router.source, router.dest, 0, 0, 0, 0, [], head, router.total)
             yield Forwarding(entry, ())
+
+
+def check(state: "State") -> None:
+    """Assert the invariants."""
+    routers = state.routers
+    assert {one.name: one for one in routers.by_id.values()} == routers.by_name, "names and ids do not agree"
+    for index, end in ((routers.outgoing, "source"), (routers.incoming, "dest")):
+        listed = [one for group in index.values() for one in group.values()]
+        assert sorted(one.id for one in listed) == sorted(routers.by_id), f"not every router has a {end}"
+        for topic, group in index.items():
+            assert topic in state.by_id and all(getattr(one, end) == topic for one in group.values())
+            assert list(group) == sorted(group), f"routers of topic {topic} are not in the order of their ids"
+    for dest, group in routers.incoming.items():
+        assert len({one.source for one in group.values()}) == 1, f"topic {dest} is fed from several sources"
+    for one in routers.by_id.values():
+        assert one.cursor <= state.by_id[one.source].log.head, f"router {one.name} is ahead of its source"

@@ -82,7 +82,7 @@ class Log(LiveRecords):
         if not self.count:
             self.earliest = self.head + 1
 
-    def keep_head(self, head: int, lost: int, deleted: int = 0) -> None:
+    def inherit_head(self, head: int, lost: int, deleted: int = 0) -> None:
         """Take over a head whose records are not here: those up to `lost` are lost, `deleted` ones were deleted."""
         if head > self.head:
             self.head = head

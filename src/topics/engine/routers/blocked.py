@@ -1,10 +1,10 @@
 """Routers that cannot go on: which, why, and when each is tried again.
 
-Owns the blocked routers of an instance and the one timer for all of them. Which routers have something to do is the
-forwarder's; a router whose time has come is handed back to it.
+Owns the blocked routers of an instance and the one timer for all of them. Must not know what routers do: a router whose
+time has come is handed back to the forwarder.
 
 Invariants: a blocked router is tried again when its dest changes (`Ledger.watched`), or after a time that doubles with
-each failure; one that is held back under pressure has no error, and is tried again soon.
+each failure. A router that is deferred under pressure is blocked without an error, and tried again soon.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ DEFERRED_MS: Final = 100
 
 
 class Blocked(Struct):
-    """Why a router cannot go on, and when it is tried again. No error: it is held back under pressure."""
+    """Why a router cannot go on, and when it is tried again. No error: it is deferred."""
 
     error: TopicsError | None
     delay_ms: float
@@ -32,9 +32,9 @@ class Blocked(Struct):
 
 
 class BlockedRouters:
-    """Those of an instance, by id."""
+    """The blocked routers of an instance, by id."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, try_again: Callable[[int], None]) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, try_again: Callable[[Router], None]) -> None:
         self._ledger = ledger
         self._clock = clock
         self._try_again = try_again
@@ -60,10 +60,6 @@ class BlockedRouters:
             self._retrying.cancel()
             await asyncio.wait([self._retrying])
 
-    def error_of(self, router: int) -> TopicsError | None:
-        blocked = self.by_id.get(router)
-        return None if blocked is None else blocked.error
-
     def add(self, router: Router, error: TopicsError | None) -> None:
         """Try a router again later, with twice the patience each time."""
         before = self.by_id.get(router.id)
@@ -78,33 +74,35 @@ class BlockedRouters:
             self._retry_soon.set_result(None)
 
     def remove(self, router: Router) -> None:
-        """It can go on."""
-        if self.by_id.pop(router.id, None) is None:
-            return
-        others = self._ledger.state.routers.incoming.get(router.dest, ())
-        if not any(other in self.by_id for other in others):
-            self._ledger.watched.discard(router.dest)
+        """The router can go on."""
+        if self.by_id.pop(router.id, None) is not None:
+            others = self._ledger.state.routers.incoming.get(router.dest, ())
+            if not any(other in self.by_id for other in others):
+                self._ledger.watched.discard(router.dest)
 
     def resume(self) -> None:
-        """Those that were held back under pressure go on."""
-        routers = self._ledger.state.routers.by_id
-        for router in [one for one, blocked in self.by_id.items() if blocked.error is None]:
-            if router in routers:
-                self.remove(routers[router])
+        """Deferred routers go on."""
+        for router, blocked in self._present():
+            if blocked.error is None:
+                self.remove(router)
                 self._try_again(router)
+
+    def _present(self) -> list[tuple[Router, Blocked]]:
+        """Those that are blocked; routers that were deleted are forgotten."""
+        routers = self._ledger.state.routers.by_id
+        for gone in self.by_id.keys() - routers.keys():
+            del self.by_id[gone]
+        return [(routers[router], blocked) for router, blocked in self.by_id.items()]
 
     async def _retry(self) -> None:
         """Try each again when it is due."""
         try:
             while self.by_id:
                 now = self._clock.monotonic()
-                routers = self._ledger.state.routers.by_id
-                for router, blocked in list(self.by_id.items()):
-                    if router not in routers:
-                        del self.by_id[router]
-                    elif blocked.retry_at <= now:
+                for router, blocked in self._present():
+                    if blocked.retry_at <= now:
                         if blocked.error is None:
-                            self.remove(routers[router])
+                            self.remove(router)
                         self._try_again(router)
                 waits = [one.retry_at for one in self.by_id.values() if one.retry_at > now]
                 if self.by_id:

@@ -1,7 +1,7 @@
-"""Routers as callers see them: create, change, look at, list, delete. What they do is forwarding.py's.
+"""Routers as callers see them: create, change, look at, list, delete. What routers do is forwarder.py's.
 
-Answers are held at the ledger's gate like all others: what is shown of a router is as durable as its dest, that there
-is one at all is synced.
+Answers wait at the gate like all others: what is shown of a router is as durable as its dest, and that there is one at
+all is synced.
 """
 
 from bisect import bisect_right
@@ -14,16 +14,18 @@ from topics.engine.answers import RouterState
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
 from topics.engine.routers.forwarder import Forwarder
+from topics.engine.routers.owed import OwedCopies
 from topics.errors import RouterNotFound
 
 
 class Routing:
     """The routers of an instance."""
 
-    def __init__(self, ledger: Ledger, gates: Gates, forwarder: Forwarder, caps: Caps) -> None:
+    def __init__(self, ledger: Ledger, gates: Gates, forwarder: Forwarder, owed: OwedCopies, caps: Caps) -> None:
         self._ledger = ledger
         self._gates = gates
         self._forwarder = forwarder
+        self._owed = owed
         self._caps = caps
         self._names: list[str] = []  # sorted, as of `_names_version`
         self._names_version: tuple[object, int] | None = None
@@ -51,7 +53,7 @@ class Routing:
             router = state.routers.by_name.get(name)
             if router is None:
                 raise RouterNotFound(name)
-            self._forwarder.make_copies(state.by_id[router.dest])
+            self._owed.make(state.by_id[router.dest])
             return self._state(router), self._gate([router])
 
         return await self._gates.shown(None, look)
