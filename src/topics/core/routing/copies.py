@@ -74,10 +74,7 @@ class Copier:
         if stop - start == count and not self._changes(body, has_tags):
             self._flush()
             self._batches.append(Batch(body, sizes, has_tags))
-        else:
-            self._take_rows(body, start, stop, first)
-
-    def _take_rows(self, body: bytes, start: int, stop: int, first: int) -> None:
+            return
         decoded: Body = decode_body(body)
         for seq, record in enumerate(decoded.records[start:stop], first):
             node = decoded.node if record.node is None else record.node
@@ -109,11 +106,16 @@ class Copier:
         if len(self._batches) < MERGED_MIN:
             return self._batches
         merged = Copier()
-        for body, sizes, has_tags in [(batch.body, batch.sizes, batch.has_tags) for batch in self._batches]:
-            if len(sizes) < MERGED_MIN:
-                merged._take_rows(body, 0, len(sizes), 0)
-            else:
-                merged.take_body(body, 0, len(sizes), len(sizes), sizes, has_tags, 0)
+        for batch in self._batches:
+            if len(batch.sizes) >= MERGED_MIN:
+                merged._flush()
+                merged._batches.append(batch)
+                continue
+            decoded: Body = decode_body(batch.body)
+            for record in decoded.records:
+                node = decoded.node if record.node is None else record.node
+                merged._records.append(RecordIn(record.data, record.tag, node, meta_of(record) or NO_META))
+            merged._sizes.extend(batch.sizes)
         merged._flush()
         return merged._batches
 

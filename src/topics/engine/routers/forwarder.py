@@ -200,7 +200,7 @@ class Forwarder:
             step = self.step(router)
             if step is not None and step.losers and steps:  # it changes further topics: it comes alone
                 break
-            self.ready.served(router, self._ledger.state.by_id[router.source].log.head)
+            self.ready.served(router, self._ledger.state)
             if step is not None:
                 steps.append(step)
             if (step is not None and step.losers) or self._clock.monotonic() >= until:
@@ -209,8 +209,8 @@ class Forwarder:
 
     def expire(self, router: Router) -> bool:
         """Drop what has expired: it is not forwarded and fills no dest (TM7, WR13). Gives whether there was any."""
-        state, has_expired = self._ledger.state, False
-        for topic in (state.by_id[router.source], state.by_id[router.dest]):
+        by_id, has_expired = self._ledger.state.by_id, False
+        for topic in (by_id[router.source], by_id[router.dest]):
             if topic.config.ttl_ms:
                 count = topic.log.count
                 self._ledger.current(topic.name)

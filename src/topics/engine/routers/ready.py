@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final
 
 from topics.core.routing.table import Router, Routers
+from topics.core.state import State
 
 TOGETHER_MAX: Final = 1024  # routers whose steps may share a frame
 
@@ -53,21 +54,23 @@ class ReadyRouters:
         else:
             ids.add(router.id)
 
-    def served(self, router: Router, head: int) -> None:
-        """The router takes a step, its source having come to `head`: others are next, unless it becomes ready again."""
+    def served(self, router: Router, state: State) -> None:
+        """The router takes a step: others are next, unless it becomes ready again in its turn."""
         dest = router.dest
-        if dest in self._paused:
+        if self._paused and dest in self._paused:
             self._paused[dest].discard(router.id)
             return
-        ids = self._dests.get(dest, set())
+        ids = self._dests[dest]
         ids.discard(router.id)
-        if not ids:
-            self._dests.pop(dest, None)
-            self._turns.pop(dest, None)
-            return
-        if self._turns.get(dest, (0, 0))[0] != router.id or router.cursor >= self._turns[dest][1]:
-            self._turns[dest] = (router.id, head)
-        self._dests.move_to_end(dest)
+        if ids:
+            holder, head = self._turns.get(dest, (0, 0))
+            if holder != router.id or router.cursor >= head:
+                self._turns[dest] = (router.id, state.by_id[router.source].log.head)
+            self._dests.move_to_end(dest)
+        else:
+            del self._dests[dest]
+            if self._turns:
+                self._turns.pop(dest, None)
 
     def pause(self, dest: int) -> None:
         """A router into this dest loads a page."""
@@ -93,11 +96,11 @@ class ReadyRouters:
         together: list[Router] = []
         changed: set[int] = set()
         read: set[int] = set()
-        for dest in list(islice(self._dests, TOGETHER_MAX)):
-            next_router = routers.by_id.get(self._next(dest, routers.by_id))
+        for dest, ids in list(islice(self._dests.items(), TOGETHER_MAX)):
+            next_router = routers.by_id.get(next(iter(ids)) if len(ids) == 1 else self._next(dest, routers.by_id))
             if next_router is None:  # it was deleted
-                self._dests[dest].intersection_update(routers.by_id)
-                if not self._dests[dest]:
+                ids.intersection_update(routers.by_id)
+                if not ids:
                     del self._dests[dest]
             elif next_router.source not in changed and dest not in read:
                 together.append(next_router)
