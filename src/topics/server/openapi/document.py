@@ -313,7 +313,10 @@ def _finish(schemas: Schemas, settings: Settings) -> None:
         config[name] |= SEQ
     for name in ("lease_ms", "claim_jitter_ms"):
         config[name] |= {"minimum": 0}
-    config["dead_letter"] = {"anyOf": [{"type": "string", "pattern": f"^{TOPIC_NAME.pattern}$"}, {"type": "null"}]}
+    config["dead_letter"] = {
+        "anyOf": [{"type": "string", "pattern": f"^{TOPIC_NAME.pattern}$"}, {"type": "null"}],
+        "description": '"*" in an answer is a name outside the key\'s prefixes; in a PUT by that key it stays',
+    }
     record = schemas.components["RecordIn"]["properties"]
     record["meta"] |= {"type": ["object", "null"], "maxProperties": META_KEYS_MAX}
     record["tag"] |= {"maxLength": settings.max_tag_bytes}
