@@ -42,6 +42,9 @@ class Settings:
     )
     probe_auth: bool = _setting(False, "TOPICS_PROBE_AUTH", "health and ready need a key, too")
     cors_origins: str = _setting("", "TOPICS_CORS_ORIGINS", "origins allowed by CORS, comma-separated; none = off")
+    allowed_hosts: str = _setting(
+        "", "TOPICS_ALLOWED_HOSTS", "without keys, on loopback: further names that Host may have, comma-separated"
+    )
     data_dir: str = _setting("./topics-data", "TOPICS_DATA_DIR", "data directory, created if absent")
     cache_bytes: int = _setting(
         256 * MIB, "TOPICS_CACHE_BYTES", "memory for records of logged topics and their rendered form", minimum=MIB

@@ -1,8 +1,8 @@
 """The application behind the transports: routing, the checks that all routes share, errors turned into answers.
 
-Owns the order of checks (AU13): 401 → 404 or 405 → 503 → 429 in-flight → 403 scope → 403 name in the path → 415, and
-then the handler. Everything up to 415 is decided from the headers, before the body is read. Must not know: what a
-route does beyond its row, HTTP framing.
+Owns the order of checks (AU13): 401, or without keys 403 for where a request comes from (AU19) → 404 or 405 → 503 →
+429 in-flight → 403 scope → 403 name in the path → 415, and then the handler. Everything up to 415 is decided from the
+headers, before the body is read. Must not know: what a route does beyond its row, HTTP framing.
 
 Invariants: a call that has begun is answered exactly once; a task is kept until it is done; an error of the contract
 becomes its answer, and any other error becomes a 500 and a log line.
@@ -24,6 +24,7 @@ from topics.errors import (
     Unauthorized,
     UnsupportedMedia,
 )
+from topics.server.access.origins import Visitors
 from topics.server.auth import ANYONE, Key, Keyring, bearer_token, query_token
 from topics.server.call import PACKED, Call, wants_gzip
 from topics.server.cors import Cors
@@ -62,6 +63,8 @@ class App:
         self.watch = Sessions(self.delivery, self.slots)
         self.work = WorkStreams(engine, self.slots, self.delivery.wheel)
         self.cors = Cors.parse(engine.settings.cors_origins)
+        settings = engine.settings
+        self._visitors = None if keyring else Visitors(settings.host, settings.allowed_hosts, self.cors)
         self.state = REPLAYING
         self._started_at = engine.clock.monotonic()
         self.waiting: set[Callable[[], None]] = set()  # functions that end the waits of calls, for the drain
@@ -118,6 +121,8 @@ class App:
 
     def headers_received(self, request: Request) -> Answer | None:
         try:
+            if self._visitors is not None:
+                self._check_visitor(self._visitors, request)
             if request.method == "OPTIONS" and self.cors is not None and self.cors.is_preflight(request):
                 return self.cors.preflight(request, self.routes)
             call = self._admitted(request)
@@ -213,6 +218,14 @@ class App:
         if route.media:
             call.media = self._media(route, request)
         return call
+
+    def _check_visitor(self, visitors: Visitors, request: Request) -> None:
+        """Probes come from anywhere; all others only from where they may (AU19)."""
+        try:
+            visitors.check(request)
+        except Refusal:
+            if not self.routes.is_probe(request.path):
+                raise
 
     def _key(self, request: Request) -> Key:
         """The caller's key. 401 comes before 404; only the paths of probes may need no key (AU11)."""

@@ -6,10 +6,8 @@ replayed (HM2). Whatever prevents a start is raised before anything is served.
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import signal
-import socket
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final
@@ -20,6 +18,7 @@ from topics import __version__
 from topics.clock import Clock
 from topics.engine.engine import Engine
 from topics.errors import ConfigurationError
+from topics.server.access.origins import is_loopback
 from topics.server.api import ROUTES
 from topics.server.app import App
 from topics.server.auth import Keyring
@@ -119,25 +118,12 @@ class Server:
 
 def check_bind(settings: Settings, keyring: Keyring) -> None:
     """Without keys the server binds loopback addresses only, unless told otherwise (SC1)."""
-    if keyring or settings.allow_insecure_no_auth or _is_loopback(settings.host):
+    if keyring or settings.allow_insecure_no_auth or is_loopback(settings.host):
         return
     raise ConfigurationError(
         f"TOPICS_HOST is {settings.host}, which is not a loopback address, and there are no keys: anyone could read "
         "and write everything. Set TOPICS_API_KEYS, or TOPICS_ALLOW_INSECURE_NO_AUTH=1 if that is meant"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether a host stands for loopback addresses only; False if it cannot be resolved."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        pass
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return False
-    return bool(found) and all(ipaddress.ip_address(str(one[4][0]).partition("%")[0]).is_loopback for one in found)
 
 
 def _reason(error: Exception) -> str:
