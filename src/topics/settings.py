@@ -37,6 +37,7 @@ class Settings:
     api_keys: str = _setting(
         "", "TOPICS_API_KEYS", "keys, comma-separated: key[:scopes[:prefixes]]; none = auth is off", secret=True
     )
+    key_file: str = _setting("", "TOPICS_KEY_FILE", "file of keys, one per line: name scopes prefixes sha256:HEX")
     allow_insecure_no_auth: bool = _setting(
         False, "TOPICS_ALLOW_INSECURE_NO_AUTH", "allow a bind beyond loopback without keys"
     )

@@ -77,10 +77,7 @@ class Changes:
     async def put_topic(
         self, name: str, config: ConfigIn, amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn]
     ) -> tuple[bool, TopicConfig]:
-        """Create a topic or replace its config. Gives whether it was created, and its config.
-
-        `amend` gets what is given and the config that is about to be replaced, if any, and gives what is to count.
-        """
+        """Create a topic or replace its config. Gives whether it was created, and its config. `amend`: the engine's."""
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
         is_new = topic is None

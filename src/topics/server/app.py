@@ -21,11 +21,11 @@ from topics.errors import (
     Refusal,
     ShuttingDown,
     TopicsError,
-    Unauthorized,
     UnsupportedMedia,
 )
-from topics.server.access.origins import Visitors
-from topics.server.auth import ANYONE, Key, Keyring, bearer_token, query_token
+from topics.server.access.entrance import Entrance
+from topics.server.access.tickets import Tickets
+from topics.server.auth import ANYONE, Keyring
 from topics.server.call import PACKED, Call, wants_gzip
 from topics.server.cors import Cors
 from topics.server.live.delivery import Delivery
@@ -42,8 +42,6 @@ access_log = logging.getLogger("topics.access")
 
 REPLAYING, SERVING, DRAINING = "replaying", "serving", "draining"
 INFLATED_INLINE_BYTES_MAX: Final = 4096  # gzip packs a thousandfold at most; larger bodies are inflated off the loop
-NO_KEY: Final = "a key is needed: Authorization: Bearer <key>"
-UNKNOWN_KEY: Final = "the key is not known"
 
 
 class App:
@@ -63,8 +61,8 @@ class App:
         self.watch = Sessions(self.delivery, self.slots)
         self.work = WorkStreams(engine, self.slots, self.delivery.wheel)
         self.cors = Cors.parse(engine.settings.cors_origins)
-        settings = engine.settings
-        self._visitors = None if keyring else Visitors(settings.host, settings.allowed_hosts, self.cors)
+        self.tickets = Tickets(engine.clock)
+        self._entrance = Entrance(engine.settings, self.routes, keyring, self.tickets, self.cors)
         self.state = REPLAYING
         self._started_at = engine.clock.monotonic()
         self.waiting: set[Callable[[], None]] = set()  # functions that end the waits of calls, for the drain
@@ -99,6 +97,11 @@ class App:
         self.delivery.drain()
         self.work.drain()
 
+    def keys_changed(self) -> None:
+        """Keys went, or allow less: end the streams and sockets that need what is gone (AU17)."""
+        self.delivery.check_keys()
+        self.work.check_keys()
+
     async def wait_until_idle(self) -> None:
         """Wait until no request is running."""
         self.watches_ends = True
@@ -121,8 +124,8 @@ class App:
 
     def headers_received(self, request: Request) -> Answer | None:
         try:
-            if self._visitors is not None:
-                self._check_visitor(self._visitors, request)
+            if not self._has_keys:
+                self._entrance.check_visitor(request)
             if request.method == "OPTIONS" and self.cors is not None and self.cors.is_preflight(request):
                 return self.cors.preflight(request, self.routes)
             call = self._admitted(request)
@@ -203,7 +206,7 @@ class App:
     # --- the checks, in order
 
     def _admitted(self, request: Request) -> Call:
-        key = self._key(request) if self._has_keys else ANYONE
+        key = self._entrance.key_of(request) if self._has_keys else ANYONE
         route, name = self.routes.find(request.method, request.path)
         call = Call(self, request, route, name, key)
         if route.checks_itself:
@@ -218,37 +221,6 @@ class App:
         if route.media:
             call.media = self._media(route, request)
         return call
-
-    def _check_visitor(self, visitors: Visitors, request: Request) -> None:
-        """Probes come from anywhere; all others only from where they may (AU19)."""
-        try:
-            visitors.check(request)
-        except Refusal:
-            if not self.routes.is_probe(request.path):
-                raise
-
-    def _key(self, request: Request) -> Key:
-        """The caller's key. 401 comes before 404; only the paths of probes may need no key (AU11)."""
-        header = request.headers.get(b"authorization")
-        if header is not None:
-            token = bearer_token(header)
-        else:
-            token = query_token(request.query) if request.query and self._takes_token(request) else None
-        if token is not None:
-            key = self.keyring.find(token)
-            if key is not None:
-                return key
-        if self.routes.checks_itself(request.method, request.path):
-            return ANYONE
-        if self.settings.probe_auth or not self.routes.is_probe(request.path):
-            raise Unauthorized(NO_KEY if token is None else UNKNOWN_KEY)
-        return ANYONE
-
-    def _takes_token(self, request: Request) -> bool:
-        try:
-            return self.routes.find(request.method, request.path)[0].takes_token
-        except Refusal:
-            return False
 
     def unavailable(self) -> Refusal:
         """The refusal of a server that is not serving: it recovers, or it drains."""

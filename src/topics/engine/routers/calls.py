@@ -29,10 +29,7 @@ class Routing:
         self._names_version: tuple[object, int] | None = None
 
     async def put(self, command: PutRouter, may_replace: Callable[[str, str], None]) -> tuple[bool, RouterState]:
-        """Create or change a router. Gives whether it was created, and what it is.
-
-        `may_replace` gets the source and dest of a router that is there already, and raises if it is to be left alone.
-        """
+        """Create or change a router. Gives whether it was created, and what it is. `may_replace`: see the engine's."""
         ledger = self._ledger
         for name in (command.source, command.dest, command.source):
             await ledger.when_unchanging(name)

@@ -185,6 +185,7 @@ async def _work_parked(call: Call, worker: tuple[str, int, int | None]) -> None:
 
 def _open(call: Call, worker: tuple[str, int, int | None]) -> None:
     app = call.app
+    call.key.check_still(call.route.scopes, (call.name,))
     app.engine.check_queue(call.name)
     app.work.open(call.name, call.key, worker, lambda: call.start_stream(EVENT_STREAM, STREAM_HEADERS))
     call.stream_opened()

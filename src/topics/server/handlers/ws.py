@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from topics.errors import CommitFailed, InvalidRequest
-from topics.server.access.origins import check_origin
+from topics.server.access.visitors import check_origin
 from topics.server.auth import READ, WRITE
 from topics.server.call import Call
 from topics.server.handlers.records import Write
@@ -88,6 +88,7 @@ def _follow(talk: Conversation, feeds: Sequence[Feed]) -> None:
         if feed.name in talk.feeds:
             talk.app.delivery.remove(talk.feeds[feed.name])
     talk.app.delivery.add(talk, *feeds)
+    talk.check_key()  # it may have changed since the command came
 
 
 def _unsubscribe(talk: Conversation, text: bytes, request_id: Raw) -> None:

@@ -248,6 +248,23 @@ class RouterGone(Struct):
     performance: Performance
 
 
+class TicketGiven(Struct):
+    """`expires_ts` in milliseconds of the epoch."""
+
+    ticket: str
+    expires_ts: int
+    performance: Performance
+
+
+class Me(Struct):
+    """A key, to its holder. No prefixes: any name. `name` is null for a key of the environment, and without auth."""
+
+    name: str | None
+    scopes: list[str]
+    prefixes: list[str]
+    performance: Performance
+
+
 class Health(Struct):
     status: Literal["ok"]
     version: str

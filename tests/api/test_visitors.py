@@ -10,7 +10,7 @@ from h2.events import ResponseReceived
 from tests.api.clients.transcript import Client, Reply, ok, refused
 from tests.api.conftest import Start
 from topics.errors import ConfigurationError, Forbidden
-from topics.server.access.origins import Visitors, host_of, parse_hosts
+from topics.server.access.visitors import Visitors, host_of, parse_hosts
 from topics.server.cors import Cors
 from topics.server.transport.exchange import Request
 from topics.testing.server import ServerThread
