@@ -132,7 +132,7 @@ def test_hosts_that_were_good_are_remembered_in_bounds() -> None:
     visitors = Visitors("127.0.0.1", "", None)
     for port in range(1, 1000):
         assert not is_refused(visitors, asked(f"localhost:{port}"))
-    assert len(visitors._good) < 300
+    assert len(visitors.good) < 300
 
 
 def test_a_host_is_split_from_its_port() -> None:

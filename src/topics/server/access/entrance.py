@@ -31,6 +31,13 @@ class Entrance:
 
     def check_visitor(self, request: Request) -> None:
         """While auth is off: probes come from anywhere, all others only from where they may."""
+        headers = request.headers
+        if (
+            headers.get(b"host") in self._visitors.good
+            and b"origin" not in headers
+            and b"sec-fetch-site" not in headers
+        ):
+            return  # a program, as it was checked before
         try:
             self._visitors.check(request)
         except Refusal:

@@ -28,17 +28,17 @@ class Visitors:
         self._checks_host = is_loopback(bind)
         self._names = {bind.lower(), *parse_hosts(allowed_hosts)}
         self._cors = cors
-        self._good: set[bytes | None] = set()  # Hosts that passed
+        self.good: set[bytes | None] = set()  # Hosts that passed
 
     def check(self, request: Request) -> None:
         """Forbidden: it asks for another host, or a page of another site sent it."""
         headers = request.headers
         host = headers.get(b"host")
-        if self._checks_host and host not in self._good:
+        if self._checks_host and host not in self.good:
             self._check_host(host)
         if b"origin" in headers:
             check_origin(request, self._cors)
-        elif headers.get(b"sec-fetch-site", b"").strip().lower() == b"cross-site":
+        elif b"sec-fetch-site" in headers and headers[b"sec-fetch-site"].strip().lower() == b"cross-site":
             raise Forbidden("a page of another site sent this request; set keys to let pages of other sites ask")
 
     def _check_host(self, host: bytes | None) -> None:
@@ -49,9 +49,9 @@ class Visitors:
                 f"the Host is {shown}; without keys this server answers to loopback names and addresses, its own "
                 f"address, and the names in {VARIABLE}"
             )
-        if len(self._good) >= HOSTS_KEPT_MAX:
-            self._good.clear()
-        self._good.add(host)
+        if len(self.good) >= HOSTS_KEPT_MAX:
+            self.good.clear()
+        self.good.add(host)
 
 
 def check_origin(request: Request, cors: Cors | None) -> None:
