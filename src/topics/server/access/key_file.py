@@ -74,7 +74,10 @@ class KeyFile:
             logger.error("%s; the keys stay as they were", error.message)
             return
         logger.info("%s was read again and holds %d keys", VARIABLE, len(keys))
-        self._on_change()
+        try:
+            self._on_change()
+        except Exception:  # later changes count all the same
+            logger.exception("connections could not be checked against the changed keys")
 
 
 def signature(path: str) -> Signature | None:
