@@ -15,7 +15,7 @@ LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length: *(\d+)\r\n")
 
 def request(method: str, path: str, body: bytes = b"", headers: str = "") -> bytes:
     kind = "Content-Type: application/json\r\n" if body else ""
-    head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\n{kind}{headers}Content-Length: {len(body)}\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{kind}{headers}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

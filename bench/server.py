@@ -66,7 +66,7 @@ class Bench:
         return sorted(times[count // 10 :])[int(count * 0.9 * 0.99)]
 
     def _request(self, method: str, path: str, body: str) -> bytes:
-        head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
     @staticmethod

@@ -37,11 +37,15 @@ class Settings:
     api_keys: str = _setting(
         "", "TOPICS_API_KEYS", "keys, comma-separated: key[:scopes[:prefixes]]; none = auth is off", secret=True
     )
+    key_file: str = _setting("", "TOPICS_KEY_FILE", "file of keys, one per line: name scopes prefixes sha256:HEX")
     allow_insecure_no_auth: bool = _setting(
         False, "TOPICS_ALLOW_INSECURE_NO_AUTH", "allow a bind beyond loopback without keys"
     )
     probe_auth: bool = _setting(False, "TOPICS_PROBE_AUTH", "health and ready need a key, too")
     cors_origins: str = _setting("", "TOPICS_CORS_ORIGINS", "origins allowed by CORS, comma-separated; none = off")
+    allowed_hosts: str = _setting(
+        "", "TOPICS_ALLOWED_HOSTS", "without keys, on loopback: further names that Host may have, comma-separated"
+    )
     data_dir: str = _setting("./topics-data", "TOPICS_DATA_DIR", "data directory, created if absent")
     cache_bytes: int = _setting(
         256 * MIB, "TOPICS_CACHE_BYTES", "memory for records of logged topics and their rendered form", minimum=MIB

@@ -15,8 +15,9 @@ def cors_headers(headers: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.startswith("access-control")}
 
 
-def test_cors_is_off_by_default(api: Client) -> None:
+def test_cors_is_off_by_default(start: Start) -> None:
     """CV23: OPTIONS is 405, and no answer invites another origin."""
+    api = Client(start(api_keys="root").address, "root")
     refused(api.ask("OPTIONS", "/v0/topics", None, *PREFLIGHT), 405, "method_not_allowed")
     assert cors_headers(api.get("/v0/topics", f"Origin: {PAGE}").headers) == {}
 
@@ -39,7 +40,7 @@ def test_named_origins_may_call(start: Start, topic: str, origins: str) -> None:
 
 
 def test_another_origin_is_not_invited(start: Start) -> None:
-    api = Client(start(cors_origins=PAGE).address)
+    api = Client(start(cors_origins=PAGE, api_keys="root").address, "root")
     for other in (
         "https://evil.example",
         "https://app.example.evil",

@@ -61,7 +61,7 @@ async def test_a_request_is_answered_without_connection_headers() -> None:
             "content-length": str(len(reply.body)),
         }
         seen = app.requests[0]
-        assert (seen.http2, seen.content_length, seen.headers) == (True, -1, {b"host": b"test", b"x-odd": b"1"})
+        assert (seen.http2, seen.content_length, seen.headers) == (True, -1, {b"host": b"localhost", b"x-odd": b"1"})
         assert seen.peer == client.raw.socket.getsockname()
         assert (await client.ask("/b")).status == 200
         assert (listener.connections.http2_total, listener.connections.accepted_total) == (1, 1)

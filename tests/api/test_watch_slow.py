@@ -268,7 +268,7 @@ class Http2Consumer:
 
     def open(self, url: str) -> int:
         stream_id = self.h2.get_next_available_stream_id()
-        lines = [(":method", "GET"), (":path", url), (":scheme", "http"), (":authority", "test")]
+        lines = [(":method", "GET"), (":path", url), (":scheme", "http"), (":authority", "localhost")]
         self.h2.send_headers(stream_id, [*lines, ("accept", "text/event-stream")], end_stream=True)
         self.received[stream_id] = b""
         self.flush()

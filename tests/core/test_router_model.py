@@ -85,7 +85,6 @@ class RouterMachine(Machine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch.setattr(loading, "LOADS_MAX", 1000)  # a read of many pages takes all of them, as the oracle does
 
     @initialize(
         events_max=st.sampled_from([3, 100]),

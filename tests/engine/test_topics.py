@@ -7,6 +7,7 @@ import pytest
 from msgspec import Raw
 
 from tests.engine.running import begun, data, open_engine, running, seqs, texts, tick, turns
+from topics.core.topic.config import ConfigIn
 from topics.core.topic.records import RecordIn
 from topics.engine import Engine
 from topics.errors import (
@@ -20,7 +21,7 @@ from topics.errors import (
     TopicNotEmpty,
     TopicNotFound,
 )
-from topics.model import Durability, TagMatch
+from topics.model import Durability, TagMatch, TopicConfig
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
 from topics.testing.disk import MemoryDisk
@@ -44,6 +45,25 @@ async def test_putting_the_same_config_again_writes_nothing() -> None:
         before = len(disk.operations)
         assert (await engine.put_topic("t", {"ttl_ms": 5}))[0] is False
         assert len(disk.operations) == before
+
+
+async def test_a_put_may_build_on_the_config_that_it_replaces() -> None:
+    """AU16: also if that was still on its way to the disk when the PUT came."""
+    disk = MemoryDisk()
+    seen: list[TopicConfig | None] = []
+
+    def amend(given: ConfigIn, present: TopicConfig | None) -> ConfigIn:
+        seen.append(present)
+        return ConfigIn(ttl_ms=9)
+
+    async with running(disk) as engine:
+        assert (await engine.put_topic("t", {"ttl_ms": 5}, amend=amend))[1].ttl_ms == 9
+        disk.hold_syncs()
+        changing = await begun(engine.put_topic("t", {"ttl_ms": 7, "cap_records": 3}))
+        amending = await begun(engine.put_topic("t", {}, amend=amend))
+        disk.release_syncs()
+        await asyncio.gather(*changing, *amending)
+        assert [None if config is None else config.ttl_ms for config in seen] == [None, 7]
 
 
 async def test_a_put_replaces_the_whole_config_but_keeps_the_type() -> None:

@@ -78,7 +78,7 @@ def record(topic: str, seq: int) -> dict[str, Any]:
 
 def request_bytes(method: str, target: str, body: Any = None, *headers: str) -> bytes:
     payload = b"" if body is None else msgspec.json.encode(body)
-    lines = [f"{method} {target} HTTP/1.1", "Host: load", *headers]
+    lines = [f"{method} {target} HTTP/1.1", "Host: localhost", *headers]
     if body is not None:
         lines += ["Content-Type: application/json", f"Content-Length: {len(payload)}"]
     return "\r\n".join([*lines, "", ""]).encode() + payload

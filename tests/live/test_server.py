@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 
 from tests.api.clients.transcript import Client, Reply, ok, refused
 from topics import __version__
-from topics.testing.patience import PATIENCE_S
+from topics.testing.patience import PATIENCE_S, wait_until
 from topics.testing.server import COMMAND, ServerFailed, ServerProcess
 
 CONTRACT = Path(__file__).parent.parent.parent / "docs" / "contract.md"
@@ -87,6 +88,8 @@ REFUSALS: dict[str, tuple[dict[str, str], str]] = {
     "SC5 log level": ({"TOPICS_LOG_LEVEL": "loud"}, "TOPICS_LOG_LEVEL"),
     "SC5 host without address": ({"TOPICS_HOST": ":4000"}, "TOPICS_HOST"),
     "SC5 origin": ({"TOPICS_CORS_ORIGINS": "example"}, "TOPICS_CORS_ORIGINS"),
+    "SC5 allowed host": ({"TOPICS_ALLOWED_HOSTS": "http://box"}, "TOPICS_ALLOWED_HOSTS"),
+    "AU17 no key file": ({"TOPICS_KEY_FILE": "/nowhere/keys"}, "TOPICS_KEY_FILE"),
     "unusable directory": ({"TOPICS_DATA_DIR": "/dev/null/data"}, "/dev/null/data"),
 }
 
@@ -224,6 +227,34 @@ def test_keys_are_in_no_log_no_child_and_no_command_line(tmp_path: Path) -> None
         assert server.wait() == 0
         assert SECRET not in server.output
         assert all(SECRET.encode() not in path.read_bytes() for path in server.data.rglob("*") if path.is_file())
+
+
+def test_a_key_file_keeps_secrets_out_of_the_process_and_is_read_again_on_sighup(tmp_path: Path) -> None:
+    """AU17, AU3"""
+    keys = tmp_path / "keys"
+
+    def write(*names: str) -> None:
+        fresh = tmp_path / "keys.new"
+        fresh.write_text("".join(f"{name} - - sha256:{sha256(name.encode()).hexdigest()}\n" for name in names))
+        fresh.chmod(0o600)
+        fresh.replace(keys)
+
+    write("first", "second")
+    with ServerProcess(tmp_path, {"TOPICS_KEY_FILE": str(keys)}) as server:
+        api = Client(server.address, "first")
+        assert ok(api.get("/v0/me"))["name"] == "first"
+        assert b"first" not in Path(f"/proc/{server.pid}/environ").read_bytes()
+        write("second")
+        server.signal(signal.SIGHUP)
+        wait_until("the key is gone", lambda: api.get("/v0/me").status == 401)
+        assert ok(api.with_key("second").get("/v0/me"))["name"] == "second"
+        keys.write_text("nonsense")
+        server.signal(signal.SIGHUP)
+        wait_until("it is logged", lambda: "the keys stay as they were" in server.output)
+        ok(api.with_key("second").get("/v0/me"))
+        write("third")
+        wait_until("the new key counts", lambda: api.with_key("third").get("/v0/me").status == 200)
+        assert server.stop() == 0
 
 
 def children(pid: int) -> list[int]:

@@ -157,7 +157,12 @@ class Http2(Client):
         self._asked[number] = request
         self._bodies[number] = bytearray()
         body = b"" if request.body is None else json.dumps(request.body).encode()
-        head = [(":method", request.method), (":path", request.target), (":scheme", "http"), (":authority", "test")]
+        head = [
+            (":method", request.method),
+            (":path", request.target),
+            (":scheme", "http"),
+            (":authority", "localhost"),
+        ]
         if body:
             head += [("content-type", "application/json"), ("content-length", str(len(body)))]
         self._h2.send_headers(number, head, end_stream=not body)

@@ -5,6 +5,7 @@ of routers only which ones a topic takes with it when it goes.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from topics.clock import Clock
 from topics.core import decide
@@ -73,13 +74,16 @@ class Changes:
 
     # --- topics
 
-    async def put_topic(self, name: str, config: ConfigIn) -> tuple[bool, TopicConfig]:
-        """Create a topic or replace its config. Gives whether it was created, and its config."""
+    async def put_topic(
+        self, name: str, config: ConfigIn, amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn]
+    ) -> tuple[bool, TopicConfig]:
+        """Create a topic or replace its config. Gives whether it was created, and its config. `amend`: the engine's."""
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
         is_new = topic is None
         async with self._gates.refusing(name):
-            decided, resolved = decide.put_topic(ledger.state, PutTopic(name, config), self._clock.now_ms(), self._caps)
+            command = PutTopic(name, amend(config, None if topic is None else topic.config))
+            decided, resolved = decide.put_topic(ledger.state, command, self._clock.now_ms(), self._caps)
         if decided:
             await ledger.change(topic, decided)
         await self._gates.wait_open(self._gates.of_name(name))

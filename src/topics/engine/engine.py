@@ -65,10 +65,17 @@ class Engine(Instance):
     # --- writing
 
     async def put_topic(
-        self, name: str, config: ConfigIn | Mapping[str, Any] | None = None
+        self,
+        name: str,
+        config: ConfigIn | Mapping[str, Any] | None = None,
+        *,
+        amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn] = lambda given, present: given,
     ) -> tuple[bool, TopicConfig]:
-        """Create a topic or replace its config. Gives whether it was created, and its config."""
-        return await self._changes.put_topic(name, _config_in(config))
+        """Create a topic or replace its config. Gives whether it was created, and its config.
+
+        `amend` gets what is given and the config that is about to be replaced, if any, and gives what is to count.
+        """
+        return await self._changes.put_topic(name, _config_in(config), amend)
 
     async def delete_topic(self, name: str, *, if_empty: bool = False) -> bool:
         """Delete a topic with all it owns. False: there was none."""
@@ -122,10 +129,14 @@ class Engine(Instance):
         match: TagMatch | None = None,
         allow_cycle: bool = False,
         guarantee: Guarantee = "at_least_once",
+        may_replace: Callable[[str, str], None] = lambda source, dest: None,
     ) -> tuple[bool, RouterState]:
-        """Copy what is written to `source` into `dest` from now on. Gives whether the router is new, and what it is."""
+        """Copy what is written to `source` into `dest` from now on. Gives whether the router is new, and what it is.
+
+        `may_replace` gets the source and dest of a router that is there already, and raises if it is to be left alone.
+        """
         definition = RouterDefinition(preserve_node, preserve_tag, match, allow_cycle, guarantee)
-        return await self._routing.put(PutRouter(name, source, dest, definition, create_dest))
+        return await self._routing.put(PutRouter(name, source, dest, definition, create_dest), may_replace)
 
     async def router(self, name: str) -> RouterState:
         """A router as it is now; what its source has was forwarded before, unless it is blocked."""

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from topics.server.auth import ADMIN, DELETE, READ, WRITE
-from topics.server.handlers import diff, export, health, queues, records, routers, topics, watch, ws
+from topics.server.handlers import diff, export, health, identity, queues, records, routers, topics, watch, ws
 from topics.server.openapi.document import show_openapi
 from topics.server.routes import NO_SCOPES, Route, json_body
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
@@ -18,7 +18,7 @@ REDRIVES: Final = frozenset((WRITE, DELETE))
 TOPIC: Final = "/v0/topics/:topic"
 ROUTER: Final = "/v0/routers/:router"
 WRITE_TYPES: Final = (JSON_TYPE, NDJSON_TYPE, ARROW_TYPE)
-STREAM: Final[dict[str, Any]] = {"is_stream": True, "takes_token": True}
+STREAM: Final[dict[str, Any]] = {"is_stream": True, "takes_token": True, "takes_ticket": True}
 PROBE: Final[dict[str, Any]] = {"is_probe": True, "is_always_on": True}
 
 ROUTES: Final = [
@@ -37,7 +37,7 @@ ROUTES: Final = [
     Route("DELETE", ROUTER, routers.delete_router, DELETES, "Delete a router"),
     Route("POST", "/v0/watch", watch.create_session, READS, "Create a watch session", **json_body()),
     Route("GET", "/v0/watch/:wid", watch.open_stream, NO_SCOPES, "Stream of a session", **STREAM, checks_itself=True),
-    Route("GET", "/v0/ws", ws.open_socket, NO_SCOPES, "Open a WebSocket", is_stream=True),
+    Route("GET", "/v0/ws", ws.open_socket, NO_SCOPES, "Open a WebSocket", is_stream=True, takes_ticket=True),
     Route("POST", f"{TOPIC}/claim", queues.claim, CLAIMS, "Lease jobs", **json_body()),
     Route("POST", f"{TOPIC}/ack", queues.ack, WRITES, "Complete jobs", **json_body()),
     Route("POST", f"{TOPIC}/nack", queues.nack, WRITES, "Give jobs back", **json_body()),
@@ -45,6 +45,8 @@ ROUTES: Final = [
     Route("GET", f"{TOPIC}/work", queues.work, CLAIMS, "Stream of jobs", **STREAM),
     Route("POST", f"{TOPIC}/redrive", queues.redrive, REDRIVES, "Bring dead letters back", **json_body()),
     Route("GET", f"{TOPIC}/leases", queues.list_leases, READS, "List who holds which jobs, in pages"),
+    Route("POST", "/v0/ticket", identity.give_ticket, NO_SCOPES, "Get a ticket", **json_body(may_be_empty=True)),
+    Route("GET", "/v0/me", identity.show_me, NO_SCOPES, "What the key allows"),
     Route("GET", "/v0/health", health.health, NO_SCOPES, "Is the process alive", **PROBE),
     Route("GET", "/healthz", health.health, NO_SCOPES, "Is the process alive", **PROBE),
     Route("GET", "/v0/ready", health.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),

@@ -1,8 +1,8 @@
 """The application behind the transports: routing, the checks that all routes share, errors turned into answers.
 
-Owns the order of checks (AU13): 401 → 404 or 405 → 503 → 429 in-flight → 403 scope → 403 name in the path → 415, and
-then the handler. Everything up to 415 is decided from the headers, before the body is read. Must not know: what a
-route does beyond its row, HTTP framing.
+Owns the order of checks (AU13): 401, or without keys 403 for where a request comes from (AU19) → 404 or 405 → 503 →
+429 in-flight → 403 scope → 403 name in the path → 415, and then the handler. Everything up to 415 is decided from the
+headers, before the body is read. Must not know: what a route does beyond its row, HTTP framing.
 
 Invariants: a call that has begun is answered exactly once; a task is kept until it is done; an error of the contract
 becomes its answer, and any other error becomes a 500 and a log line.
@@ -21,10 +21,11 @@ from topics.errors import (
     Refusal,
     ShuttingDown,
     TopicsError,
-    Unauthorized,
     UnsupportedMedia,
 )
-from topics.server.auth import ANYONE, Key, Keyring, bearer_token, query_token
+from topics.server.access.entrance import Entrance
+from topics.server.access.tickets import Tickets
+from topics.server.auth import ANYONE, Keyring
 from topics.server.call import PACKED, Call, wants_gzip
 from topics.server.cors import Cors
 from topics.server.live.delivery import Delivery
@@ -41,8 +42,6 @@ access_log = logging.getLogger("topics.access")
 
 REPLAYING, SERVING, DRAINING = "replaying", "serving", "draining"
 INFLATED_INLINE_BYTES_MAX: Final = 4096  # gzip packs a thousandfold at most; larger bodies are inflated off the loop
-NO_KEY: Final = "a key is needed: Authorization: Bearer <key>"
-UNKNOWN_KEY: Final = "the key is not known"
 
 
 class App:
@@ -62,6 +61,8 @@ class App:
         self.watch = Sessions(self.delivery, self.slots)
         self.work = WorkStreams(engine, self.slots, self.delivery.wheel)
         self.cors = Cors.parse(engine.settings.cors_origins)
+        self.tickets = Tickets(engine.clock)
+        self._entrance = Entrance(engine.settings, self.routes, keyring, self.tickets, self.cors)
         self.state = REPLAYING
         self._started_at = engine.clock.monotonic()
         self.waiting: set[Callable[[], None]] = set()  # functions that end the waits of calls, for the drain
@@ -96,6 +97,11 @@ class App:
         self.delivery.drain()
         self.work.drain()
 
+    def keys_changed(self) -> None:
+        """Keys went, or allow less: end the streams and sockets that need what is gone (AU17)."""
+        self.delivery.check_keys()
+        self.work.check_keys()
+
     async def wait_until_idle(self) -> None:
         """Wait until no request is running."""
         self.watches_ends = True
@@ -118,6 +124,8 @@ class App:
 
     def headers_received(self, request: Request) -> Answer | None:
         try:
+            if not self._has_keys:
+                self._entrance.check_visitor(request)
             if request.method == "OPTIONS" and self.cors is not None and self.cors.is_preflight(request):
                 return self.cors.preflight(request, self.routes)
             call = self._admitted(request)
@@ -198,7 +206,7 @@ class App:
     # --- the checks, in order
 
     def _admitted(self, request: Request) -> Call:
-        key = self._key(request) if self._has_keys else ANYONE
+        key = self._entrance.key_of(request) if self._has_keys else ANYONE
         route, name = self.routes.find(request.method, request.path)
         call = Call(self, request, route, name, key)
         if route.checks_itself:
@@ -213,29 +221,6 @@ class App:
         if route.media:
             call.media = self._media(route, request)
         return call
-
-    def _key(self, request: Request) -> Key:
-        """The caller's key. 401 comes before 404; only the paths of probes may need no key (AU11)."""
-        header = request.headers.get(b"authorization")
-        if header is not None:
-            token = bearer_token(header)
-        else:
-            token = query_token(request.query) if request.query and self._takes_token(request) else None
-        if token is not None:
-            key = self.keyring.find(token)
-            if key is not None:
-                return key
-        if self.routes.checks_itself(request.method, request.path):
-            return ANYONE
-        if self.settings.probe_auth or not self.routes.is_probe(request.path):
-            raise Unauthorized(NO_KEY if token is None else UNKNOWN_KEY)
-        return ANYONE
-
-    def _takes_token(self, request: Request) -> bool:
-        try:
-            return self.routes.find(request.method, request.path)[0].takes_token
-        except Refusal:
-            return False
 
     def unavailable(self) -> Refusal:
         """The refusal of a server that is not serving: it recovers, or it drains."""

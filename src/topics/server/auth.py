@@ -1,7 +1,11 @@
 """Who is calling, and what their key allows.
 
-Owns the grammar of TOPICS_API_KEYS and the keys made from it: digests, scopes, prefixes. Must not know: routes,
-requests. After `Keyring.parse` no plaintext is kept, and no message here holds a secret. Rules: AU1-AU10.
+Owns the grammar of TOPICS_API_KEYS, and the keys made from it and from the key file: digests, scopes, prefixes. Must
+not know: routes, requests, files. After `Keyring.parse` no plaintext is kept, and no message here holds a secret.
+Rules: AU1-AU10, AU17.
+
+Invariants: there is one `Key` per secret for as long as that is known, also if what it allows changes; names and
+digests are unique; whether auth is on never changes.
 """
 
 from collections.abc import Iterable
@@ -10,7 +14,7 @@ from hmac import compare_digest
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from topics.errors import ConfigurationError, Forbidden
+from topics.errors import ConfigurationError, Forbidden, Unauthorized
 
 READ, WRITE, DELETE, ADMIN = "read", "write", "delete", "admin"
 SCOPES: Final = frozenset((READ, WRITE, DELETE, ADMIN))
@@ -29,10 +33,15 @@ VARIABLE: Final = "TOPICS_API_KEYS"
 class Key:
     """A key as the server knows it. Compared by identity: there is one object per key."""
 
-    __slots__ = ("digest", "inflight", "prefixes", "scopes", "streams")
+    __slots__ = ("digest", "inflight", "is_gone", "name", "prefixes", "scopes", "streams", "tickets")
 
-    def __init__(self, digest: bytes, scopes: frozenset[str], prefixes: tuple[str, ...]) -> None:
+    def __init__(
+        self, digest: bytes, scopes: frozenset[str], prefixes: tuple[str, ...], name: str | None = None
+    ) -> None:
         self.digest = digest
+        self.name = name  # None: it comes from the environment
+        self.is_gone = False  # it was taken out of the key file
+        self.tickets = 0  # unused ones
         self.scopes = scopes
         self.prefixes = prefixes  # none = any name
         self.inflight = 0  # running requests
@@ -51,18 +60,51 @@ class Key:
             missing = " and ".join(sorted(scopes - self.scopes))
             raise Forbidden(f"this key does not have the scope {missing}")
 
+    def permits(self, scopes: frozenset[str], names: Iterable[str]) -> bool:
+        """Whether it still allows what was begun with it."""
+        return not self.is_gone and scopes <= self.scopes and all(map(self.may_name, names))
+
+    def check_still(self, scopes: frozenset[str], names: Iterable[str]) -> None:
+        """Check what was checked some time ago; keys change (AU17)."""
+        if self.is_gone:
+            raise Unauthorized("the key is no longer known")
+        self.check_scopes(scopes)
+        self.check_names(names)
+
 
 ANYONE: Final = Key(b"", SCOPES, ())  # while auth is off
 
 
 class Keyring:
-    """All keys. An empty one means that auth is off."""
+    """All keys: those of the environment, and those of a key file, which may change. True if auth is on."""
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
-        self._keys = tuple(keys)
+        self._fixed = self._keys = tuple(keys)
+        self._is_on = bool(self._keys)
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return self._is_on
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def take(self, filed: Iterable[Key]) -> None:
+        """Put these in place of the keys of the key file; auth is on from the first time on, even if there are none.
+
+        A key that is there already goes on as the same object, with what it allows now. ConfigurationError: a name or
+        a secret is there twice; nothing has changed.
+        """
+        filed = tuple(filed)
+        _check_unique((*self._fixed, *filed))
+        fresh = {key.digest: key for key in filed}
+        known = {key.digest: key for key in self._keys[len(self._fixed) :]}
+        for digest, key in known.items():
+            if digest in fresh:
+                key.name, key.scopes, key.prefixes = fresh[digest].name, fresh[digest].scopes, fresh[digest].prefixes
+            else:
+                key.is_gone = True
+        self._keys = (*self._fixed, *(known.get(digest, key) for digest, key in fresh.items()))
+        self._is_on = True
 
     def find(self, token: bytes) -> Key | None:
         """The key that a token stands for; takes the same time for every key."""
@@ -85,6 +127,20 @@ class Keyring:
         return cls(keys)
 
 
+def _check_unique(keys: Iterable[Key]) -> None:
+    digests: dict[bytes, str | None] = {}
+    names: set[str] = set()
+    for key in keys:
+        if key.digest in digests:
+            first = digests[key.digest]
+            where = f'keys "{first}" and "{key.name}"' if first else f'key "{key.name}" and one of {VARIABLE}'
+            raise ConfigurationError(f"{where} have the same secret")
+        if key.name is not None and key.name in names:
+            raise ConfigurationError(f'two keys are named "{key.name}"')
+        digests[key.digest] = key.name
+        names.update(() if key.name is None else (key.name,))
+
+
 def bearer_token(header: bytes) -> bytes | None:
     """The token of an Authorization header; None if it is not a bearer token."""
     scheme, _, token = header.strip().partition(b" ")
@@ -93,9 +149,14 @@ def bearer_token(header: bytes) -> bytes | None:
 
 def query_token(query: bytes) -> bytes | None:
     """The token in a query string; the first one counts."""
+    return query_value(query, b"token")
+
+
+def query_value(query: bytes, wanted: bytes) -> bytes | None:
+    """The first value of a field in a query string, form-decoded."""
     for pair in query.split(b"&"):
         name, _, value = pair.partition(b"=")
-        if unquote_to_bytes(name.replace(b"+", b" ")) == b"token":
+        if unquote_to_bytes(name.replace(b"+", b" ")) == wanted:
             return unquote_to_bytes(value.replace(b"+", b" ")).strip()
     return None
 
@@ -106,10 +167,10 @@ def _key(entry: str, place: str) -> Key:
     if not secret.strip():
         raise ConfigurationError(f"{place}: the secret before the colon is empty")
     digest = sha256(secret.strip().encode("utf-8", "surrogateescape")).digest()
-    return Key(digest, _scopes(scopes, place) if has_scopes and scopes else SCOPES, _prefixes(prefixes, place))
+    return Key(digest, scopes_in(scopes, place) if has_scopes and scopes else SCOPES, prefixes_in(prefixes, place))
 
 
-def _scopes(text: str, place: str) -> frozenset[str]:
+def scopes_in(text: str, place: str) -> frozenset[str]:
     words = [word.strip().lower() for word in text.split("+")]
     for word in words:
         if not word:
@@ -119,7 +180,7 @@ def _scopes(text: str, place: str) -> frozenset[str]:
     return frozenset().union(*(SCOPE_WORDS[word] for word in words))
 
 
-def _prefixes(text: str, place: str) -> tuple[str, ...]:
+def prefixes_in(text: str, place: str) -> tuple[str, ...]:
     if not text:
         return ()
     prefixes = tuple(text.split("|"))

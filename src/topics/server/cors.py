@@ -30,13 +30,17 @@ class Cors:
         origin = request.headers.get(b"origin")
         if self._is_any:
             return ((b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", b"retry-after"))
-        if origin is None or origin not in self._origins:
+        if origin is None or not self.admits(origin):
             return ((b"vary", b"origin"),)
         return (
             (b"access-control-allow-origin", origin),
             (b"access-control-expose-headers", b"retry-after"),
             (b"vary", b"origin"),
         )
+
+    def admits(self, origin: bytes) -> bool:
+        """Whether pages of this origin may call."""
+        return self._is_any or origin in self._origins
 
     def is_preflight(self, request: Request) -> bool:
         """A preflight carries no key, so it is answered before the key is looked at."""

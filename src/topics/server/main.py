@@ -6,10 +6,8 @@ replayed (HM2). Whatever prevents a start is raised before anything is served.
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import signal
-import socket
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final
@@ -20,6 +18,8 @@ from topics import __version__
 from topics.clock import Clock
 from topics.engine.engine import Engine
 from topics.errors import ConfigurationError
+from topics.server.access.key_file import KeyFile, read_keys
+from topics.server.access.visitors import is_loopback
 from topics.server.api import ROUTES
 from topics.server.app import App
 from topics.server.auth import Keyring
@@ -50,6 +50,10 @@ class Server:
         self._settings = settings
         self.pressure = Pressure(engine.clock, lambda: engine.fill, source)
         self.app = App(engine, ROUTES, keyring, self.pressure)
+        self.key_file: KeyFile | None = None
+        if settings.key_file:
+            self.key_file = KeyFile(settings.key_file, keyring, engine.clock, self.app.keys_changed)
+        self._following: asyncio.Task[None] | None = None
         self.listener = Listener(self.app, Limits(body_bytes_max=settings.max_body_bytes))
 
     @classmethod
@@ -63,6 +67,8 @@ class Server:
     ) -> "Server":
         """A server for these settings. It keeps only the digests of the keys in them."""
         keyring = Keyring.parse(settings.api_keys)
+        if settings.key_file:
+            keyring.take(read_keys(settings.key_file))
         check_bind(settings, keyring)
         settings = settings.without_secrets()
         engine = engine or Engine.open(settings.data_dir, settings, clock=clock)
@@ -93,12 +99,15 @@ class Server:
                 f"cannot bind {self._settings.host}:{self._settings.port}: {_reason(error)}"
             ) from None
         self.pressure.start()
+        if self.key_file is not None:
+            self._following = asyncio.create_task(self.key_file.follow())
 
     async def recover(self) -> None:
         try:
             await self.engine.start()
         except BaseException:
             await self.listener.close()
+            self._stop_following()
             self.pressure.stop()
             raise
         self.app.ready()
@@ -113,31 +122,24 @@ class Server:
             logger.warning("%d requests were still running after %d s", self.app.slots.running, DRAIN_S)
         await self.listener.drain(CLOSE_S)
         await self.app.cancel_tasks()
+        self._stop_following()
         self.pressure.stop()
         await self.engine.close()
+
+    def _stop_following(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
 
 
 def check_bind(settings: Settings, keyring: Keyring) -> None:
     """Without keys the server binds loopback addresses only, unless told otherwise (SC1)."""
-    if keyring or settings.allow_insecure_no_auth or _is_loopback(settings.host):
+    if keyring or settings.allow_insecure_no_auth or is_loopback(settings.host):
         return
     raise ConfigurationError(
-        f"TOPICS_HOST is {settings.host}, which is not a loopback address, and there are no keys: anyone could read "
-        "and write everything. Set TOPICS_API_KEYS, or TOPICS_ALLOW_INSECURE_NO_AUTH=1 if that is meant"
+        f"TOPICS_HOST is {settings.host}, which is not a loopback address, and there are no keys: anyone could "
+        "read and write everything. Set TOPICS_KEY_FILE or TOPICS_API_KEYS, or TOPICS_ALLOW_INSECURE_NO_AUTH=1 if "
+        "that is meant"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether a host stands for loopback addresses only; False if it cannot be resolved."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        pass
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return False
-    return bool(found) and all(ipaddress.ip_address(str(one[4][0]).partition("%")[0]).is_loopback for one in found)
 
 
 def _reason(error: Exception) -> str:
@@ -166,6 +168,8 @@ async def _serve(server: Server, on_bound: Bound) -> None:
     on_bound(server.engine.settings.port_file, server.address)
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
+    if server.key_file is not None:
+        loop.add_signal_handler(signal.SIGHUP, server.key_file.reread)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((recovery, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not recovery.done():

@@ -33,6 +33,7 @@ class Route:
     is_probe: bool = False  # needs no key unless TOPICS_PROBE_AUTH is on
     is_always_on: bool = False  # answers during replay and shutdown as well
     takes_token: bool = False  # the key may come as ?token=
+    takes_ticket: bool = False  # a ticket may stand for the key, as ?ticket=
     checks_itself: bool = False  # has its own order of checks, from the key on
     openapi: Any = field(default=None)  # what the OpenAPI document says beyond this
 

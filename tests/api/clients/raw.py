@@ -362,7 +362,7 @@ def chunked(path: str, *chunks: bytes, trailers: bytes = b"") -> bytes:
 
 
 def request(method: str, path: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: test", *headers]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers]
     return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body
 
 
@@ -396,7 +396,7 @@ class Http2Client:
         """Send a request, as far as the window goes; the stream's id."""
         stream_id = self.h2.get_next_available_stream_id()
         method = method or ("GET" if body is None else "POST")
-        lines = [(":method", method), (":path", path), (":scheme", "http"), (":authority", "test"), *headers]
+        lines = [(":method", method), (":path", path), (":scheme", "http"), (":authority", "localhost"), *headers]
         self.h2.send_headers(stream_id, lines, end_stream=body is None and is_end)
         await self.flush()
         if body is not None:

@@ -43,7 +43,7 @@ def body_bytes(body: Body | None) -> bytes:
 def request_bytes(method: str, target: str, body: Body | None = None, *headers: str) -> bytes:
     """A request; a body is JSON unless a header says otherwise (`Content-Type:` alone: no type)."""
     payload = body_bytes(body)
-    lines = [f"{method} {target} HTTP/1.1", "Host: test"]
+    lines = [f"{method} {target} HTTP/1.1", "Host: localhost"]
     names = {header.partition(":")[0].lower() for header in headers}
     if body is not None and "content-type" not in names:
         lines.append(JSON_TYPE)

@@ -30,14 +30,17 @@ class Routing:
         self._names: list[str] = []  # sorted, as of `_names_version`
         self._names_version: tuple[object, int] | None = None
 
-    async def put(self, command: PutRouter) -> tuple[bool, RouterState]:
-        """Create or change a router. Gives whether it was created, and what it is."""
+    async def put(self, command: PutRouter, may_replace: Callable[[str, str], None]) -> tuple[bool, RouterState]:
+        """Create or change a router. Gives whether it was created, and what it is. `may_replace`: see the engine's."""
         ledger = self._ledger
         for name in (command.source, command.dest, command.source):
             await ledger.when_unchanging(name)
+        present = ledger.state.routers.by_name.get(command.router)
         async with self._gates.refusing(None):
+            if present is not None:
+                may_replace(ledger.state.by_id[present.source].name, ledger.state.by_id[present.dest].name)
             decided = decide.put_router(ledger.state, command, self._caps)
-        is_new = command.router not in ledger.state.routers.by_name
+        is_new = present is None
         if decided:
             await ledger.change(None, decided)
         router = ledger.state.routers.by_name[command.router]

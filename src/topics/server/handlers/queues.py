@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from topics.engine.answers import Claimed, Settled
 from topics.engine.instance import Claimer, Cold, Gate
-from topics.errors import CommitFailed, InvalidRequest, NotAQueue, Refusal, TopicNotFound
+from topics.errors import CommitFailed, Forbidden, InvalidRequest, NotAQueue, Refusal, TopicNotFound
 from topics.model import SEQ_MAX
 from topics.server.call import Call
 from topics.server.handlers.records import is_synced
@@ -138,8 +138,8 @@ def _refuse(call: Call, error: Refusal) -> None:
 async def redrive(call: Call) -> None:
     match, count_max = redrive_in(call.request.body)
     config = call.app.engine.config_of(call.name)
-    if config is not None and config.dead_letter is not None:
-        call.key.check_names((config.dead_letter,))
+    if config is not None and config.dead_letter is not None and not call.key.may_name(config.dead_letter):
+        raise Forbidden("this key may not name the dead_letter topic of this queue")
     done = await call.app.engine.redrive(call.name, match, count_max)
     call.answer(200, LettersRedriven(done.topic, done.dead_letter, done.redriven, done.remaining, call.performance()))
 
@@ -185,6 +185,7 @@ async def _work_parked(call: Call, worker: tuple[str, int, int | None]) -> None:
 
 def _open(call: Call, worker: tuple[str, int, int | None]) -> None:
     app = call.app
+    call.key.check_still(call.route.scopes, (call.name,))
     app.engine.check_queue(call.name)
     app.work.open(call.name, call.key, worker, lambda: call.start_stream(EVENT_STREAM, STREAM_HEADERS))
     call.stream_opened()

@@ -1,12 +1,15 @@
 """Routers: create and configure, show, list, delete (RT).
 
-A key may name a router only if it may name the router, its source and its dest (AU9).
+A key may name a router only if it may name the router, its source and its dest, as they are now (AU9, AU15). What it
+may not name is not named to it (AU16).
 """
+
+from functools import partial
 
 from msgspec import UNSET
 
 from topics.engine.answers import RouterState
-from topics.errors import InvalidRequest, RouterCycle
+from topics.errors import Forbidden, InvalidRequest, RouterCycle
 from topics.model import is_router_name
 from topics.server.auth import Key
 from topics.server.call import Call
@@ -32,6 +35,7 @@ async def put_router(call: Call) -> None:
             match=match,
             allow_cycle=given.allow_cycle,
             guarantee=given.guarantee,
+            may_replace=partial(_check_ends, call.key),
         )
     except RouterCycle as cycle:
         named = [name for name in cycle.detail["cycle"] if call.key.may_name(name)]  # AU14
@@ -42,6 +46,7 @@ async def put_router(call: Call) -> None:
 async def show_router(call: Call) -> None:
     _check_names(call)
     state = await call.app.engine.router(call.name)
+    _check_ends(call.key, state.source, state.dest)  # another one may have come meanwhile
     call.answer(200, router_shown(state, call.performance()))
 
 
@@ -79,4 +84,9 @@ def _check_names(call: Call) -> None:
     """Refuse a router if the key may not name its source or dest."""
     ends = call.app.engine.router_ends(call.name)
     if ends is not None:
-        call.key.check_names(ends)
+        _check_ends(call.key, *ends)
+
+
+def _check_ends(key: Key, source: str, dest: str) -> None:
+    if not (key.may_name(source) and key.may_name(dest)):
+        raise Forbidden("this key may not name the source or the dest of this router")

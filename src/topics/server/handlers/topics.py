@@ -1,19 +1,48 @@
-"""Topics: create and configure, show, list, delete (TP)."""
+"""Topics: create and configure, show, list, delete (TP).
+
+A key that may not name a topic's dead_letter sees `HIDDEN` instead, and by giving that back, or nothing, it leaves the
+dead_letter as it is (AU16).
+"""
+
+from functools import partial
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from topics.core.topic.config import ConfigIn
+from topics.model import TopicConfig
 from topics.server.auth import Key
 from topics.server.call import Call
-from topics.server.wire.replies import TopicGone, TopicList, TopicPut, topic_listed, topic_shown
+from topics.server.wire.replies import (
+    HIDDEN,
+    TopicGone,
+    TopicList,
+    TopicPut,
+    config_shown,
+    topic_listed,
+    topic_shown,
+)
 from topics.server.wire.requests import config_in, encode_cursor
 
 
 async def put_topic(call: Call) -> None:
     config = config_in(call.request.body)
-    check_dead_letter(call.key, config)
-    created, resolved = await call.app.engine.put_topic(call.name, config)
-    call.answer(201 if created else 200, TopicPut(call.name, created, resolved, call.performance()))
+    key = call.key
+    if config.dead_letter != HIDDEN:
+        check_dead_letter(key, config)
+    created, resolved = await call.app.engine.put_topic(call.name, config, amend=partial(_amend, key))
+    shown = config_shown(resolved, key.may_name)
+    call.answer(201 if created else 200, TopicPut(call.name, created, shown, call.performance()))
+
+
+def _amend(key: Key, given: ConfigIn, present: TopicConfig | None) -> ConfigIn:
+    """What a PUT asks for, with the dead_letter that stays because its key may not name it."""
+    if given.dead_letter is UNSET or given.dead_letter == HIDDEN:
+        kept = None if present is None else present.dead_letter
+        if kept is not None and not key.may_name(kept):
+            return replace(given, dead_letter=kept)
+    check_dead_letter(key, given)
+    return given
 
 
 def check_dead_letter(key: Key, config: ConfigIn) -> None:
@@ -25,7 +54,7 @@ def check_dead_letter(key: Key, config: ConfigIn) -> None:
 async def show_topic(call: Call) -> None:
     touch = call.parameters.flag("touch", True)
     state = await call.app.engine.topic_state(call.name, touch=touch)
-    call.answer(200, topic_shown(state, call.performance()))
+    call.answer(200, topic_shown(state, call.key.may_name, call.performance()))
 
 
 async def list_topics(call: Call) -> None:

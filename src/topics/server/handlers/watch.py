@@ -1,6 +1,7 @@
 """Watch: create a session, open its stream (SS, Appendix A.10).
 
-The route of the stream has its own order of checks (SS6): 406 → 404 → 401 → 429.
+The route of the stream has its own order of checks (SS6): 406 → 404 → 401 → 429; a key that has lost what its session
+needs gets 403 (AU17).
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from topics.engine.answers import TopicState
 from topics.engine.instance import Projection
 from topics.errors import InvalidRequest, NotAcceptable, TopicNotFound, Unauthorized
 from topics.model import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX, LIMIT_DEFAULT, TagMatch
+from topics.server.auth import READ
 from topics.server.call import Call
 from topics.server.live.feeds import Feed, Template
 from topics.server.live.sessions import SESSION_TTL_MS, Session
@@ -24,6 +26,7 @@ from topics.settings import Settings
 if TYPE_CHECKING:
     from topics.server.app import App
 
+READS = frozenset((READ,))
 EVENTS_ACCEPTED = frozenset((b"text/event-stream", b"*/*"))
 
 
@@ -110,6 +113,7 @@ async def _open_parked(call: Call) -> None:
 
 
 def _open(call: Call, session: Session) -> None:
+    session.key.check_still(READS, session.feeds)  # keys may change between POST and GET
     call.app.watch.open(session, lambda: call.start_stream(EVENT_STREAM, STREAM_HEADERS), _resumed(call))
     call.stream_opened()
 

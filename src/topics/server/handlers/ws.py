@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from topics.errors import CommitFailed, Forbidden, InvalidRequest
+from topics.errors import CommitFailed, InvalidRequest
+from topics.server.access.visitors import check_origin
 from topics.server.auth import READ, WRITE
 from topics.server.call import Call
 from topics.server.handlers.records import Write
@@ -38,7 +39,7 @@ def open_socket(call: Call) -> None:
         answer = refusal(error)
         call.respond(answer.status, answer.body, ((b"sec-websocket-version", VERSION),))
         return
-    _check_origin(call)
+    check_origin(call.request, app.cors)  # browsers let pages of any origin open a WebSocket
     app.slots.take_stream(call.key)
     meet = partial(Conversation, app, call.key, COMMANDS)
     socket = WebSocket(head, app.settings.max_body_bytes, meet)
@@ -48,23 +49,6 @@ def open_socket(call: Call) -> None:
         if not socket.is_connected:  # the client is gone already
             socket.connection_lost(None)
         call.finish(101)
-
-
-def _check_origin(call: Call) -> None:
-    """Browsers let pages of any origin open a WebSocket, so the server checks where a page comes from.
-
-    Otherwise, on a server without keys, any page that is open on this machine could read and write everything.
-    """
-    headers, cors = call.request.headers, call.app.cors
-    origin = headers.get(b"origin")
-    if origin is None:
-        return
-    _, is_url, host = origin.lower().partition(b"://")
-    if is_url and host == headers.get(b"host", b"").lower():
-        return
-    if cors is None or b"access-control-allow-origin" not in dict(cors.headers(call.request)):
-        shown = origin.decode("latin-1")
-        raise Forbidden(f"pages of {shown[:200]} may not open a WebSocket; TOPICS_CORS_ORIGINS names those that may")
 
 
 def _ping(talk: Conversation, text: bytes, request_id: Raw) -> None:
@@ -104,6 +88,7 @@ def _follow(talk: Conversation, feeds: Sequence[Feed]) -> None:
         if feed.name in talk.feeds:
             talk.app.delivery.remove(talk.feeds[feed.name])
     talk.app.delivery.add(talk, *feeds)
+    talk.check_key()  # it may have changed since the command came
 
 
 def _unsubscribe(talk: Conversation, text: bytes, request_id: Raw) -> None:

@@ -24,7 +24,7 @@ from msgspec import Raw
 from websockets.frames import CloseCode
 
 from topics.errors import InvalidRequest, Refusal, StorageError, TopicsError
-from topics.server.auth import Key
+from topics.server.auth import READ, Key
 from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
 from topics.server.live.outlet import NEVER, Wheel
 from topics.server.transport.exchange import logger
@@ -42,6 +42,7 @@ AHEAD_BYTES_MAX: Final = 64 * 1024  # … and their size; the last one may be la
 PING_MS: Final = 25_000  # between pings …
 PINGS_MAX: Final = 2  # … of which so many may go unanswered
 LINGER_MS: Final = 5000  # for the client to close its side
+READS: Final = frozenset((READ,))
 
 
 RECORD: Final = b'{"op":"record",'
@@ -213,6 +214,13 @@ class Conversation(SocketReader):
             self._is_awaited = True
             self.app.slots.running += 1
         self._end("server_shutting_down", "the server is shutting down", CloseCode.GOING_AWAY)
+
+    def check_key(self) -> None:
+        """Keys have changed (AU17). What a command needs is checked when it comes; what is followed is checked here."""
+        if self.key.is_gone or (self.feeds and not self.key.permits(READS, self.feeds)):
+            for feed in list(self.feeds.values()):
+                self.app.delivery.remove(feed)
+            self._end("unauthorized", "the key no longer allows this socket", CloseCode.POLICY_VIOLATION)
 
     def _let_go(self) -> None:
         """The server need no longer wait for this socket."""

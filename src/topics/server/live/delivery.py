@@ -115,6 +115,11 @@ class Delivery:
         for reader in list(self.readers):
             reader.shut_down()
 
+    def check_keys(self) -> None:
+        """Keys have changed: end every connection that its key no longer allows."""
+        for reader in list(self.readers):
+            reader.check_key()
+
     async def stop(self) -> None:
         """Nothing is delivered any more."""
         self.wheel.stop()

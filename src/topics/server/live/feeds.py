@@ -167,6 +167,10 @@ class Reader(Outlet):
         """A topic cannot be read: end the connection."""
         raise NotImplementedError
 
+    def check_key(self) -> None:
+        """Keys have changed: end the connection if its own no longer allows it."""
+        raise NotImplementedError
+
     def shut_down(self) -> None:
         """The server stops: say so, and end the connection."""
         raise NotImplementedError

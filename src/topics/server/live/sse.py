@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from topics.server.auth import READ
 from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
 from topics.server.live.outlet import NEVER, Outlet
 from topics.server.live.pressure import RETRY_AFTER_MS
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
 STREAM_HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 RETRY: Final = b"retry: 2000\n\n"
+READS: Final = frozenset((READ,))
 NOTHING: Final[dict[str, int]] = {}  # shared by all streams, never changed
 
 _encode = msgspec.json.Encoder().encode
@@ -118,6 +120,10 @@ class EventStream(Outlet):
         """The server stops."""
         self.finish(error_event(503, "server_shutting_down", retry_after_ms=RETRY_AFTER_MS))
 
+    def unauthorized(self) -> None:
+        """The key of this stream is gone, or allows less than the stream needs."""
+        self.finish(error_event(401, "the key no longer allows this stream"))
+
     def finish(self, last: bytes = b"", *, closes: bool = False) -> None:
         """Send a last frame and end."""
         if not self.is_over:
@@ -150,6 +156,10 @@ class SseStream(EventStream, Reader):
     @property
     def heartbeat_ms(self) -> int:
         return self.session.heartbeat_ms
+
+    def check_key(self) -> None:
+        if not self.session.key.permits(READS, self.session.feeds):
+            self.unauthorized()
 
     # --- what the transport says
 

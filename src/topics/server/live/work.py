@@ -13,7 +13,7 @@ from typing import Final
 from topics.engine.answers import Claimed
 from topics.engine.instance import Instance, Worker
 from topics.errors import TopicsError
-from topics.server.auth import Key
+from topics.server.auth import READ, WRITE, Key
 from topics.server.live.outlet import Wheel
 from topics.server.live.pressure import RETRY_AFTER_MS
 from topics.server.live.sse import RETRY, EventStream, error_event, heartbeat
@@ -21,6 +21,7 @@ from topics.server.slots import Slots
 from topics.server.transport.exchange import Stream
 
 HEARTBEAT_MS: Final = 15_000
+CLAIMS: Final = frozenset((READ, WRITE))
 
 
 class WorkStreams:
@@ -54,6 +55,11 @@ class WorkStreams:
         """The server stops."""
         for stream in list(self._open):
             stream.shut_down()
+
+    def check_keys(self) -> None:
+        """Keys have changed: end the streams that theirs no longer allow."""
+        for stream in list(self._open):
+            stream.check_key()
 
 
 class _Worker(Worker):
@@ -95,6 +101,10 @@ class WorkStream(EventStream):
         self._worker = worker
         self._open(RETRY + heartbeat(self.wheel.clock.now_ms()))
         self._streams.engine.add_worker(name, worker)
+
+    def check_key(self) -> None:
+        if not self.key.permits(CLAIMS, (self._name,)):
+            self.unauthorized()
 
     @property
     def heartbeat_ms(self) -> int:

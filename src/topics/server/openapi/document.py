@@ -14,6 +14,7 @@ from topics.errors import TopicsError
 from topics.model import ROUTER_NAME, SEQ_MAX, TOPIC_NAME
 from topics.server.call import Call
 from topics.server.handlers.health import Metrics
+from topics.server.handlers.identity import NothingIn
 from topics.server.openapi.schemas import Schema, Schemas
 from topics.server.routes import Route
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
@@ -51,6 +52,7 @@ NAMES: Final[dict[Any, str]] = {
     WatchIn: "WatchRequest",
     WatchTopicIn: "WatchStart",
     RouterIn: "RouterRequest",
+    NothingIn: "TicketRequest",
 }
 SEQ: Final[Schema] = {"minimum": 0, "maximum": SEQ_MAX}
 FLAG: Final[Schema] = {"type": "string", "description": "true or 1, false or 0; anything else means the default"}
@@ -117,6 +119,10 @@ ROUTERS_QUERY: Final = (
     *((name, {"type": "string", "description": f"only routers with this {name}"}) for name in ("source", "dest")),
 )
 RESUME_ID: Final[Schema] = {"type": "string", "description": "the last id received; one that cannot be read is ignored"}
+KEY_QUERY: Final = (
+    ("token", {"type": "string", "description": "key, without a header for it"}),
+    ("ticket", {"type": "string", "description": "of POST /v0/ticket, in place of a key; good for one request"}),
+)
 RANGE_QUERY: Final = tuple((name, {"type": "integer", **SEQ}) for name in ("after", "last", "epoch"))
 TOO_LARGE: Final = (errors.BatchTooLarge, errors.RecordTooLarge)
 WRITE_QUERY: Final = (
@@ -161,7 +167,7 @@ OPERATIONS: Final = {
             ("node", {"type": "string", "description": "the worker; required"}),
             ("max", {"type": "integer", "minimum": 1, "description": "most jobs leased on this connection at a time"}),
             ("lease_ms", {"type": "integer", "minimum": 0}),
-            ("token", {"type": "string", "description": "key, without a header for it"}),
+            *KEY_QUERY,
         ),
         errors=(*QUEUE, errors.NotAcceptable),
     ),
@@ -181,17 +187,20 @@ OPERATIONS: Final = {
     ("POST", "/v0/watch"): Operation({200: replies.Watching}, WatchIn, (("lenient", FLAG),), errors=NOT_FOUND),
     ("GET", "/v0/watch/:wid"): Operation(
         {200: EVENTS},
-        query=(("cursor", RESUME_ID), ("token", {"type": "string", "description": "key, without a header for it"})),
+        query=(("cursor", RESUME_ID), *KEY_QUERY),
         headers=(("Last-Event-ID", RESUME_ID),),
         errors=(errors.NotAcceptable,),
     ),
     ("GET", "/v0/ws"): Operation(
         {101: SOCKET},
+        query=KEY_QUERY[1:],
         headers=(
             *((name, {"type": "string"}) for name in ("Upgrade", "Sec-WebSocket-Key", "Origin")),
             ("Sec-WebSocket-Version", {"const": "13"}),
         ),
     ),
+    ("POST", "/v0/ticket"): Operation({200: replies.TicketGiven}, NothingIn),
+    ("GET", "/v0/me"): Operation({200: replies.Me}),
     ("GET", "/v0/health"): Operation({200: replies.Health}),
     ("GET", "/healthz"): Operation({200: replies.Health}),
     ("GET", "/v0/ready"): Operation({200: replies.Ready}),
@@ -313,7 +322,10 @@ def _finish(schemas: Schemas, settings: Settings) -> None:
         config[name] |= SEQ
     for name in ("lease_ms", "claim_jitter_ms"):
         config[name] |= {"minimum": 0}
-    config["dead_letter"] = {"anyOf": [{"type": "string", "pattern": f"^{TOPIC_NAME.pattern}$"}, {"type": "null"}]}
+    config["dead_letter"] = {
+        "anyOf": [{"type": "string", "pattern": f"^{TOPIC_NAME.pattern}$"}, {"type": "null"}],
+        "description": '"*" in an answer is a name outside the key\'s prefixes; in a PUT by that key it stays',
+    }
     record = schemas.components["RecordIn"]["properties"]
     record["meta"] |= {"type": ["object", "null"], "maxProperties": META_KEYS_MAX}
     record["tag"] |= {"maxLength": settings.max_tag_bytes}

@@ -4,7 +4,8 @@ The OpenAPI document is made of these types. The two hottest answers, write and 
 instead; `write_answer` and `diff_answer` give what their structs describe. Rules: CV5, CV9, CV11, Appendix A.
 """
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -23,6 +24,8 @@ from topics.engine.answers import (
 from topics.errors import Throttled, TopicsError
 from topics.model import Guarantee, Record, Tombstone, TopicConfig, TopicType
 from topics.server.transport.exchange import Answer
+
+HIDDEN: Final = "*"  # stands for a name that the caller's key may not name (AU16)
 
 encode = msgspec.json.Encoder().encode
 
@@ -245,6 +248,23 @@ class RouterGone(Struct):
     performance: Performance
 
 
+class TicketGiven(Struct):
+    """`expires_ts` in milliseconds of the epoch."""
+
+    ticket: str
+    expires_ts: int
+    performance: Performance
+
+
+class Me(Struct):
+    """A key, to its holder. No prefixes: any name. `name` is null for a key of the environment, and without auth."""
+
+    name: str | None
+    scopes: list[str]
+    prefixes: list[str]
+    performance: Performance
+
+
 class Health(Struct):
     status: Literal["ok"]
     version: str
@@ -267,7 +287,14 @@ class Error(Struct):
     error: ErrorBody
 
 
-def topic_shown(state: TopicState, performance: Performance) -> TopicShown:
+def config_shown(config: TopicConfig, may_name: Callable[[str], bool]) -> TopicConfig:
+    """A config as a key sees it that may name some topics only."""
+    if config.dead_letter is None or may_name(config.dead_letter):
+        return config
+    return msgspec.structs.replace(config, dead_letter=HIDDEN)
+
+
+def topic_shown(state: TopicState, may_name: Callable[[str], bool], performance: Performance) -> TopicShown:
     return TopicShown(
         topic=state.topic,
         epoch=state.epoch,
@@ -277,7 +304,7 @@ def topic_shown(state: TopicState, performance: Performance) -> TopicShown:
         next_seq=state.head_seq + 1,
         count=state.count,
         bytes=state.bytes,
-        config=state.config,
+        config=config_shown(state.config, may_name),
         effective_priority=state.effective_priority,
         last_write_ts=state.last_write_ts,
         last_read_ts=state.last_read_ts,

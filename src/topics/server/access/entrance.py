@@ -1,0 +1,79 @@
+"""Who is asking: a request's key, by its header, token or ticket; without keys, where the request comes from.
+
+Owns which credentials count where (AU1, AU2, AU10, AU11, AU18, AU19). Must not know: what a key is then allowed to do.
+"""
+
+from typing import Final
+
+from topics.errors import Refusal, Unauthorized
+from topics.server.access.tickets import Tickets
+from topics.server.access.visitors import Visitors
+from topics.server.auth import ANYONE, Key, Keyring, bearer_token, query_token, query_value
+from topics.server.cors import Cors
+from topics.server.routes import Routes
+from topics.server.transport.exchange import Request
+from topics.settings import Settings
+
+NO_KEY: Final = "a key is needed: Authorization: Bearer <key>"
+UNKNOWN_KEY: Final = "the key is not known"
+UNKNOWN_TICKET: Final = "the ticket is not known: it is good for one request within 30 s"
+
+
+class Entrance:
+    def __init__(
+        self, settings: Settings, routes: Routes, keyring: Keyring, tickets: Tickets, cors: Cors | None
+    ) -> None:
+        self._routes = routes
+        self._keyring = keyring
+        self._tickets = tickets
+        self._visitors = Visitors(settings.host, settings.allowed_hosts, cors)
+        self._probes_need_key = settings.probe_auth
+
+    def check_visitor(self, request: Request) -> None:
+        """While auth is off: probes come from anywhere, all others only from where they may."""
+        headers = request.headers
+        if (
+            headers.get(b"host") in self._visitors.good
+            and b"origin" not in headers
+            and b"sec-fetch-site" not in headers
+        ):
+            return  # a program, as it was checked before
+        try:
+            self._visitors.check(request)
+        except Refusal:
+            if not self._routes.is_probe(request.path):
+                raise
+
+    def key_of(self, request: Request) -> Key:
+        """The caller's key. 401 comes before 404; only the paths of probes may need no key (AU11)."""
+        header = request.headers.get(b"authorization")
+        reason = NO_KEY
+        if header is not None:
+            token = bearer_token(header)
+        else:
+            token = query_token(request.query) if request.query and self._takes(request, is_ticket=False) else None
+        if token is not None:
+            key = self._keyring.find(token)
+            reason = UNKNOWN_KEY
+        else:
+            key, reason = self._by_ticket(request) if header is None and request.query else (None, NO_KEY)
+        if key is not None:
+            return key
+        if self._routes.checks_itself(request.method, request.path):
+            return ANYONE
+        if self._probes_need_key or not self._routes.is_probe(request.path):
+            raise Unauthorized(reason)
+        return ANYONE
+
+    def _by_ticket(self, request: Request) -> tuple[Key | None, str]:
+        """The key that a ticket stands for, or why there is none."""
+        ticket = query_value(request.query, b"ticket") if self._takes(request, is_ticket=True) else None
+        return (None, NO_KEY) if ticket is None else (self._tickets.use(ticket), UNKNOWN_TICKET)
+
+    def _takes(self, request: Request, *, is_ticket: bool) -> bool:
+        """Whether a route takes a token, or a ticket, in its query."""
+        try:
+            route = self._routes.find(request.method, request.path)[0]
+        except Refusal:
+            return False
+        return route.takes_ticket if is_ticket else route.takes_token
