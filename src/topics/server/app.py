@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from topics.engine.engine import Engine
 from topics.errors import (
+    InvalidRequest,
     MethodNotAllowed,
     NotFound,
     NotReady,
@@ -33,7 +34,15 @@ from topics.server.live.sessions import Sessions
 from topics.server.live.work import WorkStreams
 from topics.server.routes import Route, Routes
 from topics.server.slots import Slots
-from topics.server.transport.encoding import GZIP_BYTES_MIN, JSON_TYPE, compress, inflate, is_gzip, media_type
+from topics.server.transport.encoding import (
+    GZIP_BYTES_MIN,
+    JSON_TYPE,
+    Inflation,
+    compress,
+    inflate,
+    is_gzip,
+    media_type,
+)
 from topics.server.transport.exchange import JSON, Answer, Exchange, Request
 from topics.server.wire.replies import refusal
 
@@ -41,6 +50,7 @@ access_log = logging.getLogger("topics.access")
 
 REPLAYING, SERVING, DRAINING = "replaying", "serving", "draining"
 INFLATED_INLINE_BYTES_MAX: Final = 4096  # gzip packs a thousandfold at most; larger bodies are inflated off the loop
+INFLATIONS_MAX: Final = 2  # at the same moment, of the threads that files and answers need as well
 NO_KEY: Final = "a key is needed: Authorization: Bearer <key>"
 UNKNOWN_KEY: Final = "the key is not known"
 
@@ -66,6 +76,7 @@ class App:
         self._started_at = engine.clock.monotonic()
         self.waiting: set[Callable[[], None]] = set()  # functions that end the waits of calls, for the drain
         self._tasks: set[asyncio.Task[None]] = set()
+        self._inflating = asyncio.Semaphore(INFLATIONS_MAX)
         self._logs_access = self.watches_ends = engine.settings.access_log
         self._idle: asyncio.Future[None] | None = None
 
@@ -159,8 +170,18 @@ class App:
             self.spawn(work, call)
 
     async def _handle_inflated(self, call: Call) -> None:
+        """Inflate off the loop. Nothing has been done yet, so it ends when the client goes or the server drains."""
         loop, request = asyncio.get_running_loop(), call.request
-        request.body = await loop.run_in_executor(None, inflate, request.body, self.settings.max_body_bytes)
+        inflation, is_unfinished = Inflation(request.body, self.settings.max_body_bytes), True
+        request.body = b""
+        while is_unfinished:
+            async with self._inflating:  # a step at a time: they take turns, and leave threads to others
+                if call.exchange.is_lost:
+                    raise InvalidRequest("the client was gone before its body was inflated")
+                if self.state is DRAINING:
+                    raise self.unavailable()
+                is_unfinished = await loop.run_in_executor(None, inflation.step)
+        request.body = inflation.result()
         self._dispatch(call)
 
     def spawn(self, work: Coroutine[Any, Any, None], call: Call) -> None:

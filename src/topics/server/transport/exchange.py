@@ -188,6 +188,11 @@ class Exchange:
         self.stream: Stream | None = None
         self.on_disconnect: Callback | None = None  # see `when_disconnected`
 
+    @property
+    def is_lost(self) -> bool:
+        """Nobody can be answered any more; a client that only half-closed still can."""
+        raise NotImplementedError
+
     def when_disconnected(self, callback: Callback) -> None:
         """Call back once if the client is gone, or has closed its sending side, before the answer is complete.
 

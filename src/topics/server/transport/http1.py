@@ -53,6 +53,10 @@ class Http1Exchange(Exchange):
         self.keeps_alive = keeps_alive
         self.is_http10 = is_http10
 
+    @property
+    def is_lost(self) -> bool:
+        return self._connection.stage == LOST
+
     def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
         if self.is_answered:
             self.must_be_unanswered()

@@ -49,6 +49,10 @@ class Http2Exchange(Exchange):
         self.pending_bytes = 0
         self.is_ending = False  # nothing comes after what is pending
 
+    @property
+    def is_lost(self) -> bool:
+        return self.is_gone
+
     def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
         self.must_be_unanswered()
         lines = self._head(status, headers, content_type)
