@@ -28,6 +28,8 @@ Callback = Callable[[], None]
 KIB: Final = 1024
 NEVER: Final = float("inf")
 JSON: Final = b"application/json"
+PART_BYTES_MIN: Final = 4 * KIB  # of a body: smaller parts are put together …
+PART_BYTES_MAX: Final = 64 * KIB  # … up to this size
 BODYLESS: Final = frozenset((204, 304))  # an answer without body and without a length
 
 # Only the transports set these; from the application they would contradict the framing.
@@ -252,6 +254,22 @@ def check_headers(headers: Headers) -> None:
             raise ValueError(f"{name!r} is set by the transport")
         if b"\r" in value or b"\n" in value or b"\0" in value:
             raise ValueError(f"{name!r} holds a line break")
+
+
+def add_part(parts: list[bytes | bytearray], data: bytes) -> None:
+    """Keep a part of a body. Small ones are put together: an object of its own is many times their size."""
+    if parts and len(data) < PART_BYTES_MIN:
+        last = parts[-1]
+        if type(last) is bytearray and len(last) < PART_BYTES_MAX:
+            last += data
+            return
+        data = bytearray(data)  # type: ignore[assignment]
+    parts.append(data)
+
+
+def joined(parts: list[bytes | bytearray]) -> bytes:
+    """The body that consists of these parts."""
+    return parts[0] if len(parts) == 1 and type(parts[0]) is bytes else b"".join(parts)
 
 
 class Connection(Protocol):

@@ -32,6 +32,8 @@ from h2.exceptions import ProtocolError
 from topics.server.transport.exchange import (
     TOO_LARGE,
     Connections,
+    add_part,
+    joined,
     logger,
 )
 from topics.server.transport.http2_exchange import Http2Exchange, attempt
@@ -160,7 +162,7 @@ class Http2(asyncio.Protocol):
         exchange = self._exchanges.get(event.stream_id)
         if exchange is None or exchange.is_answered:
             return
-        exchange.parts.append(bytes(event.data))
+        add_part(exchange.parts, bytes(event.data))
         exchange.body_bytes += len(event.data)
         exchange.unrefilled_bytes += event.flow_controlled_length
         if exchange.body_bytes > self.shared.limits.body_bytes_max:
@@ -184,7 +186,7 @@ class Http2(asyncio.Protocol):
         exchange.is_complete = True
         if exchange.is_answered:
             return
-        exchange.request.body = b"".join(exchange.parts)
+        exchange.request.body = joined(exchange.parts)
         exchange.parts = []
         self._refill()
         try:

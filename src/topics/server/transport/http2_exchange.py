@@ -41,7 +41,7 @@ class Http2Exchange(Exchange):
         self.since = connection.shared.now  # the request began, or something pending was last sent
         # In.
         self.is_complete = False
-        self.parts: list[bytes] = []
+        self.parts: list[bytes | bytearray] = []
         self.body_bytes = 0
         self.unrefilled_bytes = 0  # taken from the stream's window and not given back yet
         # Out.

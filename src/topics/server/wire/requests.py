@@ -37,6 +37,8 @@ HEARTBEAT_MS_DEFAULT: Final = 15_000
 HEARTBEAT_MS_MAX: Final = 60_000
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 1000
+NODES_MAX: Final = 256  # ids that one reader may stand for
+QUERY_KEPT_BYTES_MAX: Final = 256  # of a query string whose parameters are remembered
 DIGITS_MAX: Final = 40  # of a number in a query; further ones are ignored, it is above every range anyway
 
 Natural = Annotated[int, Meta(ge=0)]
@@ -271,16 +273,24 @@ def query_of(diff: DiffIn, settings: Settings) -> Query:
         seq("from_seq", diff.from_seq),
         min(diff.limit or LIMIT_DEFAULT, settings.max_limit),
         min(diff.max_batch_bytes or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX),
-        nodes_of(diff.node),
+        nodes_of(diff.node, settings),
         None if diff.filter is None else TagMatch.parse(diff.filter, "filter"),
         None if diff.epoch is None else seq("epoch", diff.epoch),
         Projection(diff.include_tags, diff.include_meta, True),
     )
 
 
-def nodes_of(node: str | list[str] | None) -> frozenset[str]:
-    """The nodes that a reader stands for (ND1)."""
-    return frozenset() if node is None else frozenset((node,)) if isinstance(node, str) else frozenset(node)
+def nodes_of(node: str | list[str] | None, settings: Settings) -> frozenset[str]:
+    """The nodes that a reader stands for (ND1, LM8)."""
+    if node is None:
+        return frozenset()
+    nodes = [node] if isinstance(node, str) else node
+    if len(nodes) > NODES_MAX:
+        raise InvalidRequest(f"node has {len(nodes)} ids, at most {NODES_MAX}")
+    for one in nodes:
+        if 4 * len(one) > settings.max_node_bytes and (size := len(one.encode())) > settings.max_node_bytes:
+            raise InvalidRequest(f'node "{one[:40]}" is {size} bytes, at most {settings.max_node_bytes}')
+    return frozenset(nodes)
 
 
 def watch_in(body: bytes, settings: Settings) -> WatchIn:
@@ -344,10 +354,12 @@ class Parameters:
         return decode_cursor(text) if text else ""
 
 
-@lru_cache(maxsize=1024)
+_remembered = lru_cache(maxsize=1024)(Parameters)
+
+
 def parameters_of(query: bytes) -> Parameters:
-    """The parameters of a query string; clients repeat the same ones."""
-    return Parameters(query)
+    """The parameters of a query string. Clients repeat short ones; what names a node or may be large is not kept."""
+    return Parameters(query) if len(query) > QUERY_KEPT_BYTES_MAX or b"node" in query else _remembered(query)
 
 
 def diff_of(parameters: Parameters) -> DiffIn:
