@@ -97,7 +97,9 @@ def test_one_client_cannot_hurt_others(tmp_path: Path, attack: Attack) -> None:
             assert ask_status(server.address, "/v0/health") == 200
             worst = max(worst, cpu_s(server.pid) - spent)
         grown = peak_bytes(server.pid) - before
-        print(f"{attack.__name__}: {len(data) / MIB:.1f} MiB, {worst:.2f} s, {(grown - len(data)) / MIB:.0f} MiB beyond")
+        print(
+            f"{attack.__name__}: {len(data) / MIB:.1f} MiB, {worst:.2f} s, {(grown - len(data)) / MIB:.0f} MiB beyond"
+        )
         assert worst <= CPU_S_MAX
         assert grown <= len(data) + MEMORY_BYTES_MAX
         assert "Traceback" not in server.output

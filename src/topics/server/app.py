@@ -45,6 +45,7 @@ from topics.server.transport.encoding import (
 )
 from topics.server.transport.exchange import JSON, Answer, Exchange, Request
 from topics.server.wire.replies import refusal
+from topics.server.wire.requests import small_body_bytes_max
 
 access_log = logging.getLogger("topics.access")
 
@@ -71,6 +72,7 @@ class App:
         self.delivery = Delivery(engine, pressure)
         self.watch = Sessions(self.delivery, self.slots)
         self.work = WorkStreams(engine, self.slots, self.delivery.wheel)
+        self._small_body_bytes_max = small_body_bytes_max(engine.settings)
         self.cors = Cors.parse(engine.settings.cors_origins)
         self.state = REPLAYING
         self._started_at = engine.clock.monotonic()
@@ -152,7 +154,7 @@ class App:
                 if len(request.body) > INFLATED_INLINE_BYTES_MAX:
                     self.spawn(self._handle_inflated(call), call)
                     return
-                request.body = inflate(request.body, self.settings.max_body_bytes)
+                request.body = inflate(request.body, self._inflated_bytes_max(request))
             self._dispatch(call)
         except TopicsError as error:
             call.refuse(error)
@@ -172,7 +174,7 @@ class App:
     async def _handle_inflated(self, call: Call) -> None:
         """Inflate off the loop. Nothing has been done yet, so it ends when the client goes or the server drains."""
         loop, request = asyncio.get_running_loop(), call.request
-        inflation, is_unfinished = Inflation(request.body, self.settings.max_body_bytes), True
+        inflation, is_unfinished = Inflation(request.body, self._inflated_bytes_max(request)), True
         request.body = b""
         while is_unfinished:
             async with self._inflating:  # a step at a time: they take turns, and leave threads to others
@@ -183,6 +185,9 @@ class App:
                 is_unfinished = await loop.run_in_executor(None, inflation.step)
         request.body = inflation.result()
         self._dispatch(call)
+
+    def _inflated_bytes_max(self, request: Request) -> int:
+        return min(request.body_bytes_max, self.settings.max_body_bytes)
 
     def spawn(self, work: Coroutine[Any, Any, None], call: Call) -> None:
         """Continue a call in a task; what the task raises is answered."""
@@ -222,6 +227,8 @@ class App:
         key = self._key(request) if self._has_keys else ANYONE
         route, name = self.routes.find(request.method, request.path)
         call = Call(self, request, route, name, key)
+        if not route.takes_bulk:
+            request.body_bytes_max = self._small_body_bytes_max
         if route.checks_itself:
             return call
         if self.state is not SERVING and not route.is_always_on:

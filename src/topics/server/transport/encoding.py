@@ -88,7 +88,7 @@ class Inflation:
         self._members = 0
         self._shown_bytes = 0  # of the input, to the member under way
         self._out = BytesIO()  # gives its bytes away without a copy
-        self._unpacker: "zlib._Decompress | None" = None  # of the member under way
+        self._unpacker: zlib._Decompress | None = None  # of the member under way
 
     def step(self) -> bool:
         """Go on by about INFLATE_STEP_BYTES of input or output, or MEMBERS_PER_STEP members. True: there is more."""

@@ -11,6 +11,7 @@ application is a 500 and a log line, never a broken or hanging connection.
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -73,6 +74,7 @@ class Request(msgspec.Struct):
     content_length: int  # as declared; 0 = no body, -1 = not known before its end
     http2: bool
     peer: tuple[str, int]
+    body_bytes_max: int = sys.maxsize  # the application's limit, beside that of the connection
     wants_upgrade: bool = False  # HTTP/1.1 with Connection: upgrade, something to upgrade to, and no body
     body: bytes = b""
     context: Any = None  # the application's own, from headers_received to handle
@@ -338,7 +340,7 @@ class Connections:
         except Exception:
             logger.exception("%s %s failed at its headers", request.method, request.path.decode("latin-1"))
             return INTERNAL
-        if answer is None and request.content_length > self.limits.body_bytes_max:
+        if answer is None and request.content_length > min(request.body_bytes_max, self.limits.body_bytes_max):
             return TOO_LARGE
         return answer
 

@@ -58,6 +58,7 @@ class Refused(Exception):
 class Http1Reader:
     __slots__ = (
         "_body_bytes",
+        "_body_bytes_max",
         "_fed_bytes",
         "_headers",
         "_idle_bytes",
@@ -94,7 +95,7 @@ class Http1Reader:
         self._headers: dict[bytes, bytes] = {}
         self._repeated: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes | bytearray] = []
-        self._body_bytes = 0
+        self._body_bytes = self._body_bytes_max = 0
         self._seen_bytes = 0  # of the body, when a read last brought some
         self._idle_bytes = 0  # input since then
         self._fed_bytes = -1  # input since the read in which the message began; -1 = it began in this one
@@ -245,6 +246,7 @@ class Http1Reader:
         if len(target) > limits.target_bytes_max or len(headers) + len(repeated) > limits.headers_max:
             raise self._refuse_to_go_on(HEAD_TOO_LARGE)
         answer = self._shared.refusal(request)
+        self._body_bytes_max = request.body_bytes_max
         if answer is not None:
             self._refuse(request, answer)
 
@@ -253,7 +255,7 @@ class Http1Reader:
         if self._is_refused:
             if self._body_bytes > self._shared.limits.refused_body_bytes_max:
                 raise self._refuse_to_go_on(None)
-        elif self._body_bytes > self._shared.limits.body_bytes_max:
+        elif self._body_bytes > self._shared.limits.body_bytes_max or self._body_bytes > self._body_bytes_max:
             raise self._refuse_to_go_on(TOO_LARGE)
         else:
             add_part(self._parts, data)

@@ -165,7 +165,7 @@ class Http2(asyncio.Protocol):
         add_part(exchange.parts, bytes(event.data))
         exchange.body_bytes += len(event.data)
         exchange.unrefilled_bytes += event.flow_controlled_length
-        if exchange.body_bytes > self.shared.limits.body_bytes_max:
+        if exchange.body_bytes > min(exchange.request.body_bytes_max, self.shared.limits.body_bytes_max):
             exchange.answer(TOO_LARGE)
         elif exchange.unrefilled_bytes >= WINDOW_BYTES // 2:
             self._refill()
