@@ -14,7 +14,10 @@ from typing import Final
 
 import pytest
 
+from tests.api.clients.raw import chunked
 from tests.api.clients.transcript import Client, request_bytes
+from tests.api.clients.websocket import client_frame, handshake
+from topics.server.transport.http2_reader import PREFACE, FrameWatch
 from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess, ask_status
 
@@ -79,7 +82,76 @@ def gzip_bomb() -> bytes:
     return write(gzip.compress(bytes(MIB) * 60), "Content-Encoding: gzip")
 
 
-ATTACKS: Final[list[Attack]] = [gzip_members, gzip_padding, gzip_bomb]
+def chunks(*parts: bytes) -> bytes:
+    return chunked("/v0/topics/t", *parts).replace(b"\r\n", b"\r\nContent-Type: application/json\r\n", 1)
+
+
+def trailers() -> bytes:
+    """A body, and as many trailers as it may have had."""
+    body = chunks(bytes(4 * MIB))
+    return body[:-2] + b"a:\r\n" * 8_000_000
+
+
+def head_lines() -> bytes:
+    return b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a:\r\n" * 8_000_000
+
+
+def small_chunks() -> bytes:
+    return chunks(*[b"xy"] * 2_000_000)
+
+
+def lines() -> bytes:
+    return write(b'{"data":1}\n' * 5_800_000, "Content-Type: application/x-ndjson")
+
+
+def records() -> bytes:
+    return write(b'{"records":[%b]}' % b",".join([b'{"data":1}'] * 5_800_000))
+
+
+def watched_topics() -> bytes:
+    topics = b",".join(b'"t%d":{}' % number for number in range(300_000))
+    return request_bytes("POST", "/v0/watch", b'{"topics":{%b}}' % topics, "Connection: close")
+
+
+def jobs() -> bytes:
+    body = b'{"node":"n","seqs":[%b]}' % b",".join([b"1"] * 2_000_000)
+    return request_bytes("POST", "/v0/topics/t/ack", body, "Connection: close")
+
+
+def pipelined() -> bytes:
+    return b"GET /v0/health HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000
+
+
+def reset_streams() -> bytes:
+    """HTTP/2: a GET, and data behind its end, for which the server resets the stream."""
+    head = b"\x82\x86\x04\x0a/v0/health\x01\x01a"
+    frames = [
+        FrameWatch.HEADER.pack(0, len(head), 1, 0x05, stream) + head + FrameWatch.HEADER.pack(0, 1, 0, 0, stream) + b"x"
+        for stream in range(1, 40_001, 2)
+    ]
+    return PREFACE + FrameWatch.HEADER.pack(0, 0, 4, 0, 0) + b"".join(frames)
+
+
+def fragments() -> bytes:
+    """WebSocket: a message of a million empty fragments."""
+    return handshake() + client_frame(1, fin=False) + client_frame(0, fin=False) * 1_000_000
+
+
+ATTACKS: Final[list[Attack]] = [
+    gzip_members,
+    gzip_padding,
+    gzip_bomb,
+    trailers,
+    head_lines,
+    small_chunks,
+    lines,
+    records,
+    watched_topics,
+    jobs,
+    pipelined,
+    reset_streams,
+    fragments,
+]
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)

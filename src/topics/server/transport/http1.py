@@ -32,10 +32,11 @@ from topics.server.transport.exchange import (
     Upgraded,
     check_headers,
 )
-from topics.server.transport.http1_reader import Http1Reader
+from topics.server.transport.http1_reader import WORK_MAX, Http1Reader
 
 SLICE_BYTES: Final = 16 * KIB  # parsed at a time: this bounds how many small requests are parsed early
 COPY_BYTES_MAX: Final = 64 * KIB  # up to here head and body are joined into one write
+BURST_MAX: Final = 16  # requests of one connection that are handled in one turn of the loop
 REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 NO_REQUEST: Final = Request("GET", b"", b"", b"", {}, (), 0, False, ("", 0))
 
@@ -176,6 +177,7 @@ class Http1Stream(Stream):
 class Http1(asyncio.Protocol):
     __slots__ = (
         "_ahead",
+        "_burst",
         "_current",
         "_has_eof",
         "_is_advance_due",
@@ -199,6 +201,7 @@ class Http1(asyncio.Protocol):
         self._current: Http1Exchange | None = None
         self._queue: list[tuple[Http1Exchange, Answer | None]] = []  # not a deque: that is 600 bytes when empty
         self._ahead = bytearray()
+        self._burst = 0  # requests handled in this turn
         self.stage = OPEN
         self._lingers = False
         self._has_eof = False
@@ -221,12 +224,13 @@ class Http1(asyncio.Protocol):
         if self._current is not None or self._ahead or self.is_write_blocked or self._is_advance_due:
             self._hold(data)
             return
+        self._burst = self.reader.work = 0
         if len(data) <= SLICE_BYTES:
             self.reader.feed(data)
         else:
             self._feed_sliced(memoryview(data))
         if self._ahead:
-            self._advance()
+            self._advance_soon() if self._has_worked() else self._advance()
         elif self.reader.request is not None or self.reader.target:
             self._await_rest()
 
@@ -304,7 +308,13 @@ class Http1(asyncio.Protocol):
         for start in range(0, len(data), SLICE_BYTES):
             if self.stage != OPEN:
                 return
-            if self._current is not None or self._ahead or self.is_write_blocked or self.reader.has_stopped:
+            if (
+                self._current is not None
+                or self._ahead
+                or self.is_write_blocked
+                or self.reader.has_stopped
+                or self._has_worked()
+            ):
                 self._hold(data[start:])
                 return
             self.reader.feed(data[start : start + SLICE_BYTES])
@@ -331,10 +341,12 @@ class Http1(asyncio.Protocol):
             self.stage = DEAF
             self._lingers = answer is not None
         exchange = Http1Exchange(self, request, keeps_alive, is_http10)
-        if self._current is None and not self._queue and not self.is_write_blocked:
+        if self._current is None and not self._queue and not self.is_write_blocked and self._burst < BURST_MAX:
             self._run(exchange, answer)
-        else:
-            self._queue.append((exchange, answer))
+            return
+        self._queue.append((exchange, answer))
+        if self._burst >= BURST_MAX and self._current is None:
+            self._advance_soon()
 
     def broken(self, answer: Answer | None) -> None:
         if self.stage != OPEN:
@@ -355,6 +367,7 @@ class Http1(asyncio.Protocol):
 
     def _run(self, exchange: Http1Exchange, answer: Answer | None) -> None:
         self._current = exchange
+        self._burst += 1
         try:
             if answer is None:
                 self.shared.app.handle(exchange.request, exchange)
@@ -388,15 +401,24 @@ class Http1(asyncio.Protocol):
 
     def _advance_later(self) -> None:
         self._is_advance_due = False
+        self._burst = self.reader.work = 0
         self._advance()
+
+    def _has_worked(self) -> bool:
+        """Whether this turn has had its share (LM10): what is left waits for the next one."""
+        return self._burst >= BURST_MAX or self.reader.work >= WORK_MAX
 
     def _advance(self) -> None:
         """Go on with what waits. A handler that answers at once ends up here again, so this is not reentrant."""
         if self._is_advancing:
             return
         self._is_advancing = True
+        is_due = False
         try:
             while self._current is None and not self.is_write_blocked and self.stage < CLOSING:
+                if self._has_worked() and (self._queue or self.reader.has_stopped or self._ahead):
+                    is_due = True
+                    break
                 if self._queue:
                     self._run(*self._queue.pop(0))
                 elif self.reader.has_stopped:
@@ -410,6 +432,8 @@ class Http1(asyncio.Protocol):
                     break
         finally:
             self._is_advancing = False
+        if is_due:
+            self._advance_soon()
 
     def _go_idle(self) -> None:
         """Nothing runs and nothing waits: read on, or close."""

@@ -28,6 +28,7 @@ from topics.server.transport.exchange import (
     malformed,
 )
 
+WORK_MAX: Final = 4096  # parts of a body, which may be a byte each, that are taken in one turn of the loop
 SLASH: Final = ord("/")
 UNUSUAL: Final = frozenset((b"connection", b"expect", b"transfer-encoding", b"upgrade"))
 
@@ -80,6 +81,7 @@ class Http1Reader:
         "request",
         "rests",
         "target",
+        "work",
     )
 
     def __init__(self, sink: Sink, shared: Connections, peer: tuple[str, int]) -> None:
@@ -90,6 +92,7 @@ class Http1Reader:
         self.target = b""
         self.request: Request | None = None
         self.is_continue_due = False  # the client waits for 100 Continue
+        self.work = 0  # parts of bodies seen; whoever feeds sets it back
         self.rests = False  # no input is expected for long: the parser need not be kept
         self.has_stopped = False  # behind a head that asks for an upgrade: what follows may not be HTTP
         self._headers: dict[bytes, bytes] = {}
@@ -252,6 +255,7 @@ class Http1Reader:
 
     def on_body(self, data: bytes) -> None:
         self._body_bytes += len(data)
+        self.work += 1
         if self._is_refused:
             if self._body_bytes > self._shared.limits.refused_body_bytes_max:
                 raise self._refuse_to_go_on(None)

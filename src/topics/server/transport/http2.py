@@ -39,6 +39,7 @@ from topics.server.transport.exchange import (
 from topics.server.transport.http2_exchange import Http2Exchange, attempt
 from topics.server.transport.http2_reader import (
     FRAME_BYTES_MAX,
+    RESET_WEIGHT,
     WINDOW_BYTES,
     Flood,
     Noise,
@@ -62,6 +63,7 @@ class Http2(asyncio.Protocol):
         self.h2 = new_state_machine(shared.limits)
         self.noise = Noise(shared.limits, shared.now)
         self._unrefilled_bytes = 0  # of the connection's window
+        self._ahead = bytearray()  # what came in and waits for its turn; nothing is read meanwhile
         self._stage = OPEN
 
     @property
@@ -78,10 +80,30 @@ class Http2(asyncio.Protocol):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
+        if self._ahead:
+            self._ahead += data
+        else:
+            self._take(data)
+
+    def _take_more(self) -> None:
+        """A turn of its own: take more of what has come, and read on when that is used up."""
+        data, self._ahead = bytes(self._ahead), bytearray()
+        self._take(data)
+        if not self._ahead and self._stage < LOST and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _take(self, data: bytes) -> None:
+        """Take what is enough for a turn (LM10), and keep the rest for the next one."""
         if self._stage >= CLOSING:
             return
         try:
-            self.noise.hear(data, self.shared.now)
+            used_bytes = self.noise.hear(data, self.shared.now)
+            if used_bytes < len(data):
+                self._ahead += memoryview(data)[used_bytes:]
+                data = data[:used_bytes]
+                if self.transport.is_reading():
+                    self.transport.pause_reading()
+                self.shared.soon(self._take_more)
             for event in self.h2.receive_data(data):
                 handler = HANDLERS.get(type(event))
                 if handler is not None:
@@ -107,6 +129,7 @@ class Http2(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._stage = LOST
+        self._ahead.clear()
         self.shared.forget(self)
         for exchange in list(self._exchanges.values()):
             exchange.lost()
@@ -196,6 +219,8 @@ class Http2(asyncio.Protocol):
 
     def _on_reset(self, event: StreamReset) -> None:
         exchange = self._exchanges.get(event.stream_id)
+        if not event.remote_reset:  # the peer has sent what it may not, and h2 has reset its stream
+            self.noise.add(RESET_WEIGHT)
         if exchange is not None:
             exchange.lost()
             self._refill()
