@@ -35,6 +35,7 @@ logger = logging.getLogger("topics.server")
 DRAIN_S: Final = 10.0  # for running requests, at a stop
 SAVE_MEMORY_S: Final = 30.0
 CLOSE_S: Final = 1.0  # for connections after that
+OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024  # held for one connection, beyond the largest body
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 Bound = Callable[[str, str], None]
@@ -50,7 +51,7 @@ class Server:
         self._settings = settings
         self.pressure = Pressure(engine.clock, lambda: engine.fill, source)
         self.app = App(engine, ROUTES, keyring, self.pressure)
-        self.listener = Listener(self.app, Limits(body_bytes_max=settings.max_body_bytes))
+        self.listener = Listener(self.app, _limits(settings))
 
     @classmethod
     def open(
@@ -115,6 +116,15 @@ class Server:
         await self.app.cancel_tasks()
         self.pressure.stop()
         await self.engine.close()
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        body_bytes_max=settings.max_body_bytes,
+        connections_max=settings.max_connections,
+        held_bytes_max=settings.max_held_bytes,
+        connection_held_bytes_max=min(settings.max_held_bytes, settings.max_body_bytes + OUTPUT_BYTES_MAX),
+    )
 
 
 def check_bind(settings: Settings, keyring: Keyring) -> None:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -29,6 +29,7 @@ Callback = Callable[[], None]
 KIB: Final = 1024
 NEVER: Final = float("inf")
 JSON: Final = b"application/json"
+LOOK_BYTES: Final = 8 * KIB * KIB  # may come in, or wait to go out, between two looks at what is held
 PART_BYTES_MIN: Final = 4 * KIB  # of a body: smaller parts are put together …
 PART_BYTES_MAX: Final = 64 * KIB  # … up to this size
 BODYLESS: Final = frozenset((204, 304))  # an answer without body and without a length
@@ -57,6 +58,9 @@ class Limits:
     idle_s: float = 75.0
     stall_s: float = 60.0  # in which the peer takes none of the bytes that wait for it
     linger_s: float = 5.0  # reading after the last answer, so that a client that is still sending receives it
+    connections_max: int = 0  # 0 = as many as descriptors allow
+    connection_held_bytes_max: int = 128 * KIB * KIB  # unsent answers, unfinished bodies and heads of one connection …
+    held_bytes_max: int = 256 * KIB * KIB  # … and of all
     streams_max: int = 100  # HTTP/2: concurrent requests of one connection
     noise_max: int = 2000  # HTTP/2: control frames within noise_s; a reset counts ten times
     noise_s: float = 10.0
@@ -279,6 +283,11 @@ class Connection(Protocol):
 
     deadline: float  # monotonic; NEVER while the application works
 
+    @property
+    def held_bytes(self) -> int:
+        """What is held for it: unsent answers, unfinished bodies, messages and heads."""
+        ...
+
     def expire(self, now: float) -> None:
         """The deadline has passed: close, or show progress and set a new one."""
         ...
@@ -302,6 +311,11 @@ class Connections:
         self.http2_total = 0
         self.broken_total = 0  # ended because their input was not followed any further
         self.expired_total = 0
+        self.refused_total = 0  # closed at once, because there were enough
+        self.held_ended_total = 0  # ended, because too much was held for them
+        self.connections_max = limits.connections_max or sys.maxsize
+        self._grown_bytes = 0  # held, at most, since `_look`
+        self._ending: set[Connection] = set()  # cut off by `_look`, and not gone yet
         self.heads: dict[tuple[int, bytes], bytes] = {}  # HTTP/1.1 heads by status and type, with the date
         self._clock = clock
         self._emptied: asyncio.Future[None] | None = None
@@ -311,9 +325,39 @@ class Connections:
         """Call `turn` in a turn of the event loop of its own."""
         asyncio.get_running_loop().call_soon(turn)
 
+    def admits_one_more(self) -> bool:
+        """Whether a new connection may stay (LM11)."""
+        if len(self.open) < self.connections_max:
+            return True
+        if not self.refused_total:
+            logger.warning("%d connections are open, which is the most: new ones are closed", self.connections_max)
+        self.refused_total += 1
+        return False
+
+    def grew(self, size: int) -> None:
+        """So much more may be held for a connection than before. Every so often all of them are looked at."""
+        self._grown_bytes += size
+        if self._grown_bytes >= min(LOOK_BYTES, self.limits.held_bytes_max // 16):
+            self._look()
+
+    def _look(self) -> None:
+        """End the connections that hold too much: those above their own bound, then the largest until all fit."""
+        self._grown_bytes = 0
+        held = sorted(((one.held_bytes, id(one), one) for one in self.open - self._ending), reverse=True)
+        total = sum(size for size, _, _ in held)
+        for size, _, connection in held:
+            if size <= self.limits.connection_held_bytes_max and total <= self.limits.held_bytes_max:
+                return
+            total -= size
+            self.held_ended_total += 1
+            self._ending.add(connection)
+            logger.warning("a connection is ended: %d bytes are held for it, and too many for all", size)
+            self.soon(connection.abort)
+
     def forget(self, connection: Connection) -> None:
         """A connection is gone, or goes on as another object."""
         self.open.discard(connection)
+        self._ending.discard(connection)
         if not self.open and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
@@ -345,19 +389,34 @@ class Connections:
         return answer
 
 
+@runtime_checkable
+class Holding(Protocol):
+    """A protocol that took a connection over and keeps what it has not understood yet."""
+
+    @property
+    def unread_bytes(self) -> int: ...
+
+
 class Upgraded(asyncio.Protocol):
     """Passes everything on to the protocol that took a connection over, and counts among the open connections."""
 
-    __slots__ = ("_protocol", "_shared", "_transport", "deadline")
+    __slots__ = ("_held", "_protocol", "_shared", "_transport", "deadline")
 
     def __init__(self, shared: Connections, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
         self._shared = shared
         self._transport = transport
         self._protocol = protocol
+        self._held = protocol if isinstance(protocol, Holding) else None
         self.deadline = NEVER  # the protocol sees to its own deadlines
         shared.open.add(self)
 
+    @property
+    def held_bytes(self) -> int:
+        unsent_bytes = self._transport.get_write_buffer_size()
+        return unsent_bytes if self._held is None else unsent_bytes + self._held.unread_bytes
+
     def data_received(self, data: bytes) -> None:
+        self._shared.grew(len(data))
         self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:

@@ -78,6 +78,7 @@ class Http1Exchange(Exchange):
         connection.transport.write(data)
         if len(body) > COPY_BYTES_MAX and self.request.method != "HEAD":
             connection.transport.write(body)
+            shared.grew(len(body))
         connection.finished(self)
 
     def start_stream(
@@ -273,6 +274,11 @@ class Http1(asyncio.Protocol):
 
     # --- what the listener calls
 
+    @property
+    def held_bytes(self) -> int:
+        unsent_bytes = 0 if self.stage == LOST else self.transport.get_write_buffer_size()
+        return unsent_bytes + len(self._ahead) + self.reader.held_bytes
+
     def expire(self, now: float) -> None:
         waiting_bytes = self.transport.get_write_buffer_size()
         if 0 < waiting_bytes < self._stalled_bytes:  # the peer is slow, but it reads
@@ -300,6 +306,7 @@ class Http1(asyncio.Protocol):
 
     def _hold(self, data: bytes | memoryview) -> None:
         self._ahead += data
+        self.shared.grew(len(data))
         if len(self._ahead) > self.shared.limits.ahead_bytes_max and not self._is_read_paused:
             self._is_read_paused = True
             self.transport.pause_reading()

@@ -114,6 +114,11 @@ class Http1Reader:
         return self.request is not None or bool(self.target)
 
     @property
+    def held_bytes(self) -> int:
+        """What is kept of the message under way."""
+        return max(0, self._fed_bytes) if self.request is None else 0 if self._is_refused else self._body_bytes
+
+    @property
     def deadline(self) -> float:
         """When the message under way must be complete."""
         limits = self._shared.limits
@@ -170,6 +175,7 @@ class Http1Reader:
 
     def _bound(self, fed_bytes: int) -> None:
         """A message goes on beyond this read: bound its size, and note when it began."""
+        self._shared.grew(fed_bytes)
         if self._fed_bytes < 0:
             self._fed_bytes = 0
             self._since = self._shared.now

@@ -97,6 +97,7 @@ class Http2(asyncio.Protocol):
         if self._stage >= CLOSING:
             return
         try:
+            self.shared.grew(len(data))
             used_bytes = self.noise.hear(data, self.shared.now)
             if used_bytes < len(data):
                 self._ahead += memoryview(data)[used_bytes:]
@@ -136,6 +137,10 @@ class Http2(asyncio.Protocol):
         vars(self.h2).clear()  # it refers to itself
 
     # --- what the listener calls
+
+    @property
+    def held_bytes(self) -> int:
+        return self.unsent_bytes + len(self._ahead) + sum(one.held_bytes for one in self._exchanges.values())
 
     def expire(self, now: float) -> None:
         if self._stage >= CLOSING:

@@ -50,6 +50,10 @@ class Http2Exchange(Exchange):
         self.is_ending = False  # nothing comes after what is pending
 
     @property
+    def held_bytes(self) -> int:
+        return self.pending_bytes + (0 if self.is_complete or self.is_answered else self.body_bytes)
+
+    @property
     def is_lost(self) -> bool:
         return self.is_gone
 
@@ -110,6 +114,8 @@ class Http2Exchange(Exchange):
             self.pending.append(memoryview(data))
             self.pending_bytes += len(data)
         self._connection.send_in_turn([self])
+        if self.pending_bytes:
+            self._connection.shared.grew(len(data))
 
     def send_frame(self) -> bool:
         """For the connection: send one frame, if there is something to send. True: there may be more."""

@@ -126,6 +126,10 @@ class FrameReader:
         self._buffer += data
 
     @property
+    def held_bytes(self) -> int:
+        return len(self._buffer) - self._at + (0 if self._message is None else len(self._message))
+
+    @property
     def has_frame(self) -> bool:
         """Whether the next frame may be complete."""
         return len(self._buffer) - self._at >= self._need_bytes
@@ -321,6 +325,11 @@ class WebSocket(asyncio.Protocol):
     def is_connected(self) -> bool:
         """Whether the connection was handed over."""
         return not self._head
+
+    @property
+    def unread_bytes(self) -> int:
+        """What came in and is not a whole message yet."""
+        return self._reader.held_bytes
 
     @property
     def buffered(self) -> int:
