@@ -154,7 +154,7 @@ class App:
                 if len(request.body) > INFLATED_INLINE_BYTES_MAX:
                     self.spawn(self._handle_inflated(call), call)
                     return
-                request.body = inflate(request.body, self._inflated_bytes_max(request))
+                request.body = inflate(request.body, request.body_bytes_max)
             self._dispatch(call)
         except TopicsError as error:
             call.refuse(error)
@@ -174,7 +174,7 @@ class App:
     async def _handle_inflated(self, call: Call) -> None:
         """Inflate off the loop. Nothing has been done yet, so it ends when the client goes or the server drains."""
         loop, request = asyncio.get_running_loop(), call.request
-        inflation, is_unfinished = Inflation(request.body, self._inflated_bytes_max(request)), True
+        inflation, is_unfinished = Inflation(request.body, request.body_bytes_max), True
         request.body = b""
         while is_unfinished:
             async with self._inflating:  # a step at a time: they take turns, and leave threads to others
@@ -185,9 +185,6 @@ class App:
                 is_unfinished = await loop.run_in_executor(None, inflation.step)
         request.body = inflation.result()
         self._dispatch(call)
-
-    def _inflated_bytes_max(self, request: Request) -> int:
-        return min(request.body_bytes_max, self.settings.max_body_bytes)
 
     def spawn(self, work: Coroutine[Any, Any, None], call: Call) -> None:
         """Continue a call in a task; what the task raises is answered."""
@@ -227,8 +224,7 @@ class App:
         key = self._key(request) if self._has_keys else ANYONE
         route, name = self.routes.find(request.method, request.path)
         call = Call(self, request, route, name, key)
-        if not route.takes_bulk:
-            request.body_bytes_max = self._small_body_bytes_max
+        request.body_bytes_max = self.settings.max_body_bytes if route.takes_bulk else self._small_body_bytes_max
         if route.checks_itself:
             return call
         if self.state is not SERVING and not route.is_always_on:

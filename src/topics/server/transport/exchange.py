@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
@@ -29,6 +30,7 @@ Callback = Callable[[], None]
 KIB: Final = 1024
 NEVER: Final = float("inf")
 JSON: Final = b"application/json"
+REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 LOOK_BYTES: Final = 8 * KIB * KIB  # may come in, or wait to go out, between two looks at what is held
 PART_BYTES_MIN: Final = 4 * KIB  # of a body: smaller parts are put together …
 PART_BYTES_MAX: Final = 64 * KIB  # … up to this size
@@ -371,6 +373,13 @@ class Connections:
         self.now = self._clock.monotonic()
         self.date = formatdate(self._clock.now_ms() // 1000, usegmt=True).encode()
         self.heads.clear()
+
+    def head(self, status: int, content_type: bytes) -> bytes:
+        """Status line and headers common to all HTTP/1.1 answers of a status and type; kept until the date changes."""
+        reason = REASONS.get(status, b"")
+        head = b"HTTP/1.1 %d %b\r\ndate: %b\r\ncontent-type: %b\r\n" % (status, reason, self.date, content_type)
+        self.heads[status, content_type] = head
+        return head
 
     def sweep(self) -> None:
         self.refresh()

@@ -14,7 +14,6 @@ Invariants
 """
 
 import asyncio
-from http import HTTPStatus
 from typing import Final, cast
 
 from topics.server.transport.exchange import (
@@ -37,7 +36,6 @@ from topics.server.transport.http1_reader import WORK_MAX, Http1Reader
 SLICE_BYTES: Final = 16 * KIB  # parsed at a time: this bounds how many small requests are parsed early
 COPY_BYTES_MAX: Final = 64 * KIB  # up to here head and body are joined into one write
 BURST_MAX: Final = 16  # requests of one connection that are handled in one turn of the loop
-REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 NO_REQUEST: Final = Request("GET", b"", b"", b"", {}, (), 0, False, ("", 0))
 
 OPEN, DEAF, CLOSING, LOST = range(4)
@@ -63,7 +61,7 @@ class Http1Exchange(Exchange):
             self.must_be_unanswered()
         connection = self._connection
         shared = connection.shared
-        head = shared.heads.get((status, content_type)) or _head(shared, status, content_type)
+        head = shared.heads.get((status, content_type)) or shared.head(status, content_type)
         if headers or not self.keeps_alive or self.is_http10 or shared.is_draining:
             head += self._extra(headers)
         if not body and status in BODYLESS:
@@ -87,7 +85,7 @@ class Http1Exchange(Exchange):
         self.must_be_unanswered()
         connection = self._connection
         self.keeps_alive = self.keeps_alive and not self.is_http10
-        head = _head(connection.shared, status, content_type) + self._extra(headers)
+        head = connection.shared.head(status, content_type) + self._extra(headers)
         if not self.is_http10:
             head += b"transfer-encoding: chunked\r\n"
         if self.keeps_alive:
@@ -231,14 +229,14 @@ class Http1(asyncio.Protocol):
         else:
             self._feed_sliced(memoryview(data))
         if self._ahead:
-            self._advance_soon() if self._has_worked() else self._advance()
+            self._advance_soon() if _has_worked(self) else self._advance()
         elif self.reader.request is not None or self.reader.target:
             self._await_rest()
 
     def eof_received(self) -> bool:
         """True keeps the sending side open: requests from before EOF are still answered."""
         self._has_eof = True
-        if self.stage >= CLOSING or self._is_idle():
+        if self.stage >= CLOSING or _is_idle(self):
             return False
         if self._current is not None:
             self._current.ended_by_client()
@@ -294,7 +292,7 @@ class Http1(asyncio.Protocol):
             self._close()
 
     def drain(self) -> None:
-        if self.stage < CLOSING and self._is_idle():
+        if self.stage < CLOSING and _is_idle(self):
             self._close()
 
     def abort(self) -> None:
@@ -320,7 +318,7 @@ class Http1(asyncio.Protocol):
                 or self._ahead
                 or self.is_write_blocked
                 or self.reader.has_stopped
-                or self._has_worked()
+                or _has_worked(self)
             ):
                 self._hold(data[start:])
                 return
@@ -411,10 +409,6 @@ class Http1(asyncio.Protocol):
         self._burst = self.reader.work = 0
         self._advance()
 
-    def _has_worked(self) -> bool:
-        """Whether this turn has had its share (LM10): what is left waits for the next one."""
-        return self._burst >= BURST_MAX or self.reader.work >= WORK_MAX
-
     def _advance(self) -> None:
         """Go on with what waits. A handler that answers at once ends up here again, so this is not reentrant."""
         if self._is_advancing:
@@ -423,7 +417,7 @@ class Http1(asyncio.Protocol):
         is_due = False
         try:
             while self._current is None and not self.is_write_blocked and self.stage < CLOSING:
-                if self._has_worked() and (self._queue or self.reader.has_stopped or self._ahead):
+                if _has_worked(self) and (self._queue or self.reader.has_stopped or self._ahead):
                     is_due = True
                     break
                 if self._queue:
@@ -444,7 +438,7 @@ class Http1(asyncio.Protocol):
 
     def _go_idle(self) -> None:
         """Nothing runs and nothing waits: read on, or close."""
-        if self._is_idle() and (self._has_eof or self.stage == DEAF):
+        if _is_idle(self) and (self._has_eof or self.stage == DEAF):
             self._close()
             return
         if self._is_read_paused and not self._has_eof:
@@ -455,14 +449,6 @@ class Http1(asyncio.Protocol):
             self._await_rest()
         else:
             self.deadline = self.shared.now + self.shared.limits.idle_s
-
-    def _is_idle(self) -> bool:
-        """Whether nothing runs or waits, and nothing can come of what was received."""
-        if self._current is not None or self._queue or self.reader.has_stopped:
-            return False
-        if self._ahead and self.stage == OPEN:
-            return False
-        return self._has_eof or self.stage >= DEAF or not self.reader.is_midway
 
     # --- the end
 
@@ -499,9 +485,15 @@ class Http1(asyncio.Protocol):
             self.transport.close()
 
 
-def _head(shared: Connections, status: int, content_type: bytes) -> bytes:
-    """Status line and the headers common to all answers of this status and type; cached until the date changes."""
-    reason = REASONS.get(status, b"")
-    head = b"HTTP/1.1 %d %b\r\ndate: %b\r\ncontent-type: %b\r\n" % (status, reason, shared.date, content_type)
-    shared.heads[status, content_type] = head
-    return head
+def _has_worked(connection: Http1) -> bool:
+    """Whether this turn has had its share (LM10): what is left waits for the next one."""
+    return connection._burst >= BURST_MAX or connection.reader.work >= WORK_MAX
+
+
+def _is_idle(connection: Http1) -> bool:
+    """Whether nothing runs or waits, and nothing can come of what was received."""
+    if connection._current is not None or connection._queue or connection.reader.has_stopped:
+        return False
+    if connection._ahead and connection.stage == OPEN:
+        return False
+    return connection._has_eof or connection.stage >= DEAF or not connection.reader.is_midway

@@ -231,13 +231,6 @@ class Http2(asyncio.Protocol):
             self._refill()
             self._rest()
 
-    def _on_window(self, event: Event) -> None:
-        self._go_on([one for one in self._exchanges.values() if one.pending_bytes])
-
-    def _on_goaway(self, event: ConnectionTerminated) -> None:
-        self._stage = max(self._stage, ENDING)
-        self._rest()
-
     # --- output
 
     def _go_on(self, exchanges: list[Http2Exchange]) -> None:
@@ -298,12 +291,21 @@ class Http2(asyncio.Protocol):
             self.transport.write_eof()
 
 
+def _on_window(connection: Http2, event: Event) -> None:
+    connection._go_on([one for one in connection._exchanges.values() if one.pending_bytes])
+
+
+def _on_goaway(connection: Http2, event: ConnectionTerminated) -> None:
+    connection._stage = max(connection._stage, ENDING)
+    connection._rest()
+
+
 HANDLERS: Final[dict[type[Event], Callable[[Http2, Any], None]]] = {
     RequestReceived: Http2._on_request,
     DataReceived: Http2._on_data,
     StreamEnded: Http2._on_end,
     StreamReset: Http2._on_reset,
-    WindowUpdated: Http2._on_window,
-    RemoteSettingsChanged: Http2._on_window,
-    ConnectionTerminated: Http2._on_goaway,
+    WindowUpdated: _on_window,
+    RemoteSettingsChanged: _on_window,
+    ConnectionTerminated: _on_goaway,
 }
