@@ -35,7 +35,7 @@ logger = logging.getLogger("topics.server")
 DRAIN_S: Final = 10.0  # for running requests, at a stop
 SAVE_MEMORY_S: Final = 30.0
 CLOSE_S: Final = 1.0  # for connections after that
-OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024  # held for one connection, beyond the largest body
+OUTPUT_BYTES_MAX: Final = 32 * 1024 * 1024  # held for one connection, beyond the largest body
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 Bound = Callable[[str, str], None]

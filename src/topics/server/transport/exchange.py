@@ -61,7 +61,7 @@ class Limits:
     stall_s: float = 60.0  # in which the peer takes none of the bytes that wait for it
     linger_s: float = 5.0  # reading after the last answer, so that a client that is still sending receives it
     connections_max: int = 0  # 0 = as many as descriptors allow
-    connection_held_bytes_max: int = 128 * KIB * KIB  # unsent answers, unfinished bodies and heads of one connection …
+    connection_held_bytes_max: int = 96 * KIB * KIB  # unsent answers, unfinished bodies and heads of one connection …
     held_bytes_max: int = 256 * KIB * KIB  # … and of all
     streams_max: int = 100  # HTTP/2: concurrent requests of one connection
     noise_max: int = 2000  # HTTP/2: control frames within noise_s; a reset counts ten times
