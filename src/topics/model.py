@@ -38,6 +38,7 @@ import msgspec
 
 from topics.errors import InvalidRequest
 
+UTF8_STEP_BYTES: Final = 256 * 1024  # checked at a time
 SEQ_MAX: Final = 2**64 - 1
 
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
@@ -179,3 +180,16 @@ class Columns(NamedTuple):
 
 def _select(column: Sequence[Any], runs: Sequence[tuple[int, int]]) -> Sequence[Any]:
     return [value for start, stop in runs for value in column[start:stop]]
+
+
+def check_utf8(body: bytes) -> None:
+    """Raise UnicodeDecodeError unless it is UTF-8. A large text as a whole could be four times its size in memory."""
+    start, stop = 0, UTF8_STEP_BYTES
+    while stop < len(body):
+        while stop > start and body[stop] & 0xC0 == 0x80:  # within a character
+            stop -= 1
+        if stop == start:
+            break
+        body[start:stop].decode()
+        start, stop = stop, stop + UTF8_STEP_BYTES
+    (body[start:] if start else body).decode()

@@ -71,6 +71,15 @@ class Settings:
     max_sse_connections_per_key: int = _setting(
         1000, "TOPICS_MAX_SSE_CONNECTIONS_PER_KEY", "the same per key; 0 = off", minimum=0
     )
+    max_watch_sessions_per_key: int = _setting(
+        1000, "TOPICS_MAX_WATCH_SESSIONS_PER_KEY", "watch sessions per key; 0 = off", minimum=0
+    )
+    max_connections: int = _setting(
+        0, "TOPICS_MAX_CONNECTIONS", "open connections; 0 = what descriptors allow, less a reserve", minimum=0
+    )
+    max_held_bytes: int = _setting(
+        256 * MIB, "TOPICS_MAX_HELD_BYTES", "what is held for connections: unsent answers, unfinished bodies"
+    )
     max_inflight_per_key: int = _setting(
         1000, "TOPICS_MAX_INFLIGHT_PER_KEY", "running requests per key; 0 = off", minimum=0
     )

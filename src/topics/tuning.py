@@ -15,6 +15,8 @@ import sys
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 LARGE_BYTES = 32 * 1024 * 1024  # blocks below this come from the heap
 KEPT_BYTES = 256 * 1024 * 1024  # free memory at the heap's end that is kept
+FILES_RESERVE_MIN = 48  # descriptors that connections leave to the engine; an eighth, if that is more
+CONNECTIONS_MIN = 8
 SWITCH_SECONDS = 0.0001
 GC_THRESHOLDS = (50_000, 50, 1_000)
 
@@ -34,6 +36,12 @@ def tune_process() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def connections_allowed() -> int:
+    """How many connections the limit of open files leaves room for, with a reserve for files of the engine's own."""
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(CONNECTIONS_MIN, files_max - max(FILES_RESERVE_MIN, files_max // 8))
 
 
 def give_memory_back() -> None:

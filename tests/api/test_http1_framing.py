@@ -1,5 +1,8 @@
 """HTTP/1.1: ambiguous framing and heads, trailers and chunks beyond their limits."""
 
+import tracemalloc
+from collections.abc import Callable
+
 import pytest
 
 from tests.api.clients.raw import (
@@ -184,3 +187,75 @@ def test_a_body_in_tiny_chunks_is_accepted() -> None:
     for at in range(0, len(data), 1000):
         peer.feed(data[at : at + 1000])
     assert len(app.requests[0].body) == 100_000
+
+
+def test_trailers_behind_a_large_body_are_bounded_no_less() -> None:
+    """LM11"""
+    peer = MemoryTransport(ScriptedApp())
+    peer.feed(chunked("/a", bytes(1_000_000))[:-2])
+    fed = 0
+    while not peer.is_ended:
+        peer.feed(b"a:\r\n" * 1000)
+        fed += 4000
+        assert fed < 300_000
+    assert b"invalid_request" in peer.written
+
+
+def traced_bytes(feed: Callable[[], None]) -> int:
+    """How much memory is taken, and still held, by what is fed."""
+    tracemalloc.start()
+    try:
+        feed()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_trailers_are_not_stored() -> None:
+    """LM11: each of these lines took thirty times its size."""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    peer.feed(chunked("/a", b"abc")[:-2])
+    trailers = b"".join(b"a%d:\r\n" % number for number in range(10_000))
+    assert traced_bytes(lambda: peer.feed(trailers)) < 20_000
+    peer.feed(b"\r\n")
+    assert app.requests[0].body == b"abc"
+
+
+@pytest.mark.parametrize("line", [b"a:\r\n", b"a%d:\r\n"], ids=["one name", "many names"])
+def test_lines_of_a_head_are_counted_as_they_come(line: bytes) -> None:
+    """LM9, LM11: not when the head is complete."""
+    peer = MemoryTransport(ScriptedApp())
+    peer.feed(GET)
+    for number in range(110):
+        peer.feed(line % number if b"%" in line else line)
+    assert b"invalid_request" in peer.written and peer.is_ended
+
+
+def test_a_body_in_small_chunks_takes_no_more_memory_than_it_has_bytes() -> None:
+    """LM11: an object for each made it twenty times as much."""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    data = chunked("/a", *[b"xy"] * 100_000)
+    half = len(data) // 2
+
+    def feed_half() -> None:
+        for at in range(0, half, 1000):
+            peer.feed(data[at : min(at + 1000, half)])
+
+    assert traced_bytes(feed_half) < 400_000
+    peer.feed(data[half:])
+    assert app.requests[0].body == b"xy" * 100_000
+
+
+@pytest.mark.parametrize("behind", [b"", get("/b")], ids=["alone", "pipelined"])
+@pytest.mark.parametrize("target", ["a:80", "/", "/v0/health", "http://a/"])
+def test_connect_is_refused_and_ends_the_connection(
+    target: str, behind: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """LM10: what follows would not be HTTP."""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    peer.feed(f"CONNECT {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode() + behind)
+    assert peer.written.startswith(b"HTTP/1.1 400 ") and peer.written.count(b"HTTP/1.1") == 1 and peer.is_ended
+    assert not app.requests and not caplog.records

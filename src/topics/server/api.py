@@ -26,7 +26,7 @@ ROUTES: Final = [
     Route("GET", TOPIC, topics.show_topic, READS, "State of a topic"),
     Route("GET", "/v0/topics", topics.list_topics, READS, "List topics, in pages"),
     Route("DELETE", TOPIC, topics.delete_topic, DELETES, "Delete a topic and the routers that touch it"),
-    Route("POST", TOPIC, records.append, WRITES, "Append records", media=WRITE_TYPES),
+    Route("POST", TOPIC, records.append, WRITES, "Append records", media=WRITE_TYPES, takes_bulk=True),
     Route("POST", f"{TOPIC}/diff", diff.diff, READS, "Read above a cursor", **json_body(may_be_empty=True)),
     Route("GET", f"{TOPIC}/diff", diff.get_diff, READS, "Read above a cursor, with a query string"),
     Route("GET", f"{TOPIC}/export", export.export, READS, "Download records as an Arrow stream"),

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from topics.engine.engine import Engine
 from topics.errors import (
+    InvalidRequest,
     MethodNotAllowed,
     NotFound,
     NotReady,
@@ -34,14 +35,24 @@ from topics.server.live.sessions import Sessions
 from topics.server.live.work import WorkStreams
 from topics.server.routes import Route, Routes
 from topics.server.slots import Slots
-from topics.server.transport.encoding import GZIP_BYTES_MIN, JSON_TYPE, compress, inflate, is_gzip, media_type
+from topics.server.transport.encoding import (
+    GZIP_BYTES_MIN,
+    JSON_TYPE,
+    Inflation,
+    compress,
+    inflate,
+    is_gzip,
+    media_type,
+)
 from topics.server.transport.exchange import JSON, Answer, Exchange, Request
 from topics.server.wire.replies import refusal
+from topics.server.wire.requests import small_body_bytes_max
 
 access_log = logging.getLogger("topics.access")
 
 REPLAYING, SERVING, DRAINING = "replaying", "serving", "draining"
 INFLATED_INLINE_BYTES_MAX: Final = 4096  # gzip packs a thousandfold at most; larger bodies are inflated off the loop
+INFLATIONS_MAX: Final = 2  # at the same moment, of the threads that files and answers need as well
 
 
 class App:
@@ -60,6 +71,7 @@ class App:
         self.delivery = Delivery(engine, pressure)
         self.watch = Sessions(self.delivery, self.slots)
         self.work = WorkStreams(engine, self.slots, self.delivery.wheel)
+        self._small_body_bytes_max = small_body_bytes_max(engine.settings)
         self.cors = Cors.parse(engine.settings.cors_origins)
         self.tickets = Tickets(engine.clock)
         self._entrance = Entrance(engine.settings, self.routes, keyring, self.tickets, self.cors)
@@ -67,6 +79,7 @@ class App:
         self._started_at = engine.clock.monotonic()
         self.waiting: set[Callable[[], None]] = set()  # functions that end the waits of calls, for the drain
         self._tasks: set[asyncio.Task[None]] = set()
+        self._inflating = asyncio.Semaphore(INFLATIONS_MAX)
         self._logs_access = self.watches_ends = engine.settings.access_log
         self._idle: asyncio.Future[None] | None = None
 
@@ -149,7 +162,7 @@ class App:
                 if len(request.body) > INFLATED_INLINE_BYTES_MAX:
                     self.spawn(self._handle_inflated(call), call)
                     return
-                request.body = inflate(request.body, self.settings.max_body_bytes)
+                request.body = inflate(request.body, request.body_bytes_max)
             self._dispatch(call)
         except TopicsError as error:
             call.refuse(error)
@@ -167,8 +180,18 @@ class App:
             self.spawn(work, call)
 
     async def _handle_inflated(self, call: Call) -> None:
+        """Inflate off the loop. Nothing has been done yet, so it ends when the client goes or the server drains."""
         loop, request = asyncio.get_running_loop(), call.request
-        request.body = await loop.run_in_executor(None, inflate, request.body, self.settings.max_body_bytes)
+        inflation, is_unfinished = Inflation(request.body, request.body_bytes_max), True
+        request.body = b""
+        while is_unfinished:
+            async with self._inflating:  # a step at a time: they take turns, and leave threads to others
+                if call.exchange.is_lost:
+                    raise InvalidRequest("the client was gone before its body was inflated")
+                if self.state is DRAINING:
+                    raise self.unavailable()
+                is_unfinished = await loop.run_in_executor(None, inflation.step)
+        request.body = inflation.result()
         self._dispatch(call)
 
     def spawn(self, work: Coroutine[Any, Any, None], call: Call) -> None:
@@ -209,6 +232,7 @@ class App:
         key = self._entrance.key_of(request) if self._has_keys else ANYONE
         route, name = self.routes.find(request.method, request.path)
         call = Call(self, request, route, name, key)
+        request.body_bytes_max = self.settings.max_body_bytes if route.takes_bulk else self._small_body_bytes_max
         if route.checks_itself:
             return call
         if self.state is not SERVING and not route.is_always_on:

@@ -35,6 +35,7 @@ logger = logging.getLogger("topics.server")
 DRAIN_S: Final = 10.0  # for running requests, at a stop
 SAVE_MEMORY_S: Final = 30.0
 CLOSE_S: Final = 1.0  # for connections after that
+OUTPUT_BYTES_MAX: Final = 32 * 1024 * 1024  # held for one connection, beyond the largest body
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 Bound = Callable[[str, str], None]
@@ -54,7 +55,7 @@ class Server:
         if settings.key_file:
             self.key_file = KeyFile(settings.key_file, keyring, engine.clock, self.app.keys_changed)
         self._following: asyncio.Task[None] | None = None
-        self.listener = Listener(self.app, Limits(body_bytes_max=settings.max_body_bytes))
+        self.listener = Listener(self.app, _limits(settings))
 
     @classmethod
     def open(
@@ -129,6 +130,15 @@ class Server:
     def _stop_following(self) -> None:
         if self._following is not None:
             self._following.cancel()
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        body_bytes_max=settings.max_body_bytes,
+        connections_max=settings.max_connections,
+        held_bytes_max=settings.max_held_bytes,
+        connection_held_bytes_max=min(settings.max_held_bytes, settings.max_body_bytes + OUTPUT_BYTES_MAX),
+    )
 
 
 def check_bind(settings: Settings, keyring: Keyring) -> None:

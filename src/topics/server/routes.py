@@ -29,6 +29,7 @@ class Route:
     summary: str = ""
     media: tuple[str, ...] = ()  # media types that it takes; none = it takes no body
     may_be_empty: bool = False  # an empty body stands for {} (CV3)
+    takes_bulk: bool = False  # a body as large as the server takes; others are small (LM9)
     is_stream: bool = False  # has no HEAD
     is_probe: bool = False  # needs no key unless TOPICS_PROBE_AUTH is on
     is_always_on: bool = False  # answers during replay and shutdown as well

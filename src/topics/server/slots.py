@@ -15,6 +15,7 @@ class Slots:
         self.running = 0  # requests
         self.streams = 0  # open streams and sockets
         self.sessions = 0  # watch sessions
+        self._sessions_of: dict[Key, int] = {}
 
     def check_request(self, key: Key) -> None:
         """Refuse a request if its key has as many running as it may have."""
@@ -35,14 +36,21 @@ class Slots:
         self.streams -= 1
         key.streams -= 1
 
-    def take_session(self) -> None:
-        cap = self._settings.max_watch_sessions
+    def take_session(self, key: Key) -> None:
+        cap, key_cap = self._settings.max_watch_sessions, self._settings.max_watch_sessions_per_key
+        held = self._sessions_of.get(key, 0)
         if cap and self.sessions >= cap:
             raise _full("max_watch_sessions", cap, "watch sessions exist")
+        if key_cap and key is not ANYONE and held >= key_cap:
+            raise _full("max_watch_sessions_per_key", key_cap, "watch sessions of this key exist")
         self.sessions += 1
+        self._sessions_of[key] = held + 1
 
-    def give_session(self) -> None:
+    def give_session(self, key: Key) -> None:
         self.sessions -= 1
+        self._sessions_of[key] -= 1
+        if not self._sessions_of[key]:
+            del self._sessions_of[key]
 
 
 def _full(limit: str, cap: int, what: str) -> Throttled:

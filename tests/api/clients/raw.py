@@ -318,6 +318,9 @@ class MemoryTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def is_closing(self) -> bool:
+        return self.is_ended
+
     def is_reading(self) -> bool:
         return self.reads
 

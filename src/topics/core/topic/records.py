@@ -20,7 +20,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from topics.core.topic.config import ConfigIn
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
-from topics.model import SEQ_MAX
+from topics.model import SEQ_MAX, check_utf8
 
 META_KEYS_MAX = 64
 KEY_CHARACTERS_MAX = 256
@@ -132,7 +132,7 @@ def decode_json(decode: "msgspec.json.Decoder[object].decode", body: bytes):  # 
     """Decode a body; what is wrong with it becomes an InvalidRequest that says where."""
     try:
         if not body.isascii():
-            body.decode()
+            check_utf8(body)
         return decode(body) if len(body) < NESTED_BYTES_MIN else _decode_nested(decode, body)
     except msgspec.ValidationError as error:
         raise InvalidRequest(_located(str(error))) from None

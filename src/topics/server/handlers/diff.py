@@ -14,7 +14,7 @@ from topics.server.wire.requests import DiffIn, diff_in, diff_of, query_of
 
 
 def diff(call: Call) -> None:
-    _read(call, diff_in(call.request.body))
+    _read(call, diff_in(call.request.body, call.app.settings))
 
 
 def get_diff(call: Call) -> None:

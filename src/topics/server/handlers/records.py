@@ -173,7 +173,7 @@ class HttpWrite(Write):
 def append(call: Call) -> None:
     request = call.request
     is_json = call.media == JSON_TYPE
-    given = write_in(request.body) if is_json else _bulk_in(call)
+    given = write_in(request.body, call.app.settings.max_batch_records) if is_json else _bulk_in(call)
     header = request.headers.get(b"idempotency-key")
     HttpWrite(call).submit(call.name, given, request.body if is_json else None, header)
 
@@ -193,9 +193,9 @@ def _decoded(header: bytes) -> str:
 
 def _bulk_in(call: Call) -> WriteIn:
     """A write whose body holds only records; the rest is in the query."""
-    parameters, body = call.parameters, call.request.body
+    parameters, body, records_max = call.parameters, call.request.body, call.app.settings.max_batch_records
     return WriteIn(
-        ndjson_in(body) if call.media == NDJSON_TYPE else arrow_in(body, call.app.settings.max_batch_records),
+        ndjson_in(body, records_max) if call.media == NDJSON_TYPE else arrow_in(body, records_max),
         parameters.text("node"),
         parameters.text("idempotency_key"),
         parameters.flag("create", True) if parameters.text("create") is not None else None,

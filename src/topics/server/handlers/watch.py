@@ -56,7 +56,7 @@ def template_of(
     return Template.of(
         min(asked.limit or limit_default, settings.max_limit),
         min(asked.max_batch_bytes or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX),
-        nodes_of(asked.node),
+        nodes_of(asked.node, settings),
         None if asked.filter is None else TagMatch.parse(asked.filter, "filter"),
         Projection(asked.include_tags, asked.include_meta, asked.include_data),
         is_strong,

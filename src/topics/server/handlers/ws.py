@@ -92,7 +92,7 @@ def _follow(talk: Conversation, feeds: Sequence[Feed]) -> None:
 
 
 def _unsubscribe(talk: Conversation, text: bytes, request_id: Raw) -> None:
-    names = commands.unsubscribe_in(text)
+    names = commands.unsubscribe_in(text, talk.app.settings)
     for name in names:
         if name in talk.feeds:
             talk.app.delivery.remove(talk.feeds[name])
@@ -141,7 +141,7 @@ class Publish(Write):
 
 
 def _publish(talk: Conversation, text: bytes, request_id: Raw) -> None:
-    given = commands.publish_in(text)
+    given = commands.publish_in(text, talk.app.settings.max_batch_records)
     write = Publish(talk, request_id, given.return_seqs)
     talk.key.check_scopes(WRITES)
     talk.key.check_names((given.topic,))

@@ -6,21 +6,18 @@ Must not know: when a topic is read, how a frame is framed.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Final
+from weakref import WeakValueDictionary
 
 from topics.engine.answers import ReadResult
 from topics.engine.instance import Followed, PageAddress, Projection
 from topics.model import TagMatch
 from topics.server.live.outlet import Outlet, Wheel
 
-TEMPLATES_MAX: Final = 4096  # kept for sharing
-
 
 class Template:
     """How a feed reads, whatever its cursor. Feeds with the same template object share their reads; see `of`."""
 
-    __slots__ = ("base", "bytes_max", "is_strong", "limit", "match", "nodes", "projection")
+    __slots__ = ("__weakref__", "_base", "bytes_max", "is_strong", "limit", "match", "nodes", "projection")
 
     def __init__(
         self,
@@ -37,11 +34,14 @@ class Template:
         self.match = match
         self.projection = projection
         self.is_strong = is_strong  # show only what is synced (SS18)
-        # Without the nodes. A read of the base will do as long as none of these nodes wrote any of its records.
-        self.base = Template.of(limit, bytes_max, frozenset(), match, projection, is_strong) if nodes else self
+        self._base = Template.of(limit, bytes_max, frozenset(), match, projection, is_strong) if nodes else None
+
+    @property
+    def base(self) -> "Template":
+        """The same without the nodes. A read of it will do as long as none of these nodes wrote any of its records."""
+        return self._base or self
 
     @staticmethod
-    @lru_cache(maxsize=TEMPLATES_MAX)
     def of(
         limit: int,
         bytes_max: int,
@@ -50,8 +50,15 @@ class Template:
         projection: Projection = Projection(),  # noqa: B008 - it cannot change
         is_strong: bool = False,
     ) -> "Template":
-        """The template with these values: always the same object."""
-        return Template(limit, bytes_max, nodes, match, projection, is_strong)
+        """The template with these values: always the same object, as long as somebody reads by it."""
+        key = (limit, bytes_max, nodes, match, projection, is_strong)
+        template = _templates.get(key)
+        if template is None:
+            template = _templates[key] = Template(*key)
+        return template
+
+
+_templates: "WeakValueDictionary[tuple[object, ...], Template]" = WeakValueDictionary()
 
 
 class Feed:

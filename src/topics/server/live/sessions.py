@@ -65,7 +65,7 @@ class Sessions:
     def create(self, key: Key, template: Template, heartbeat_ms: int, feeds: dict[str, Feed]) -> Session:
         """Create a session. Throttled: there are as many as there may be."""
         self._sweep()
-        self._slots.take_session()
+        self._slots.take_session(key)
         wid = "wid_" + urlsafe_b64encode(token_bytes(WID_BYTES)).rstrip(b"=").decode()
         session = self._sessions[wid] = Session(wid, key, template, heartbeat_ms, feeds)
         self._rest(session)
@@ -112,4 +112,4 @@ class Sessions:
             if session.idle_since > until:
                 return
             del self._idle[session.wid], self._sessions[session.wid]
-            self._slots.give_session()
+            self._slots.give_session(session.key)

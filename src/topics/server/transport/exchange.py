@@ -11,10 +11,12 @@ application is a 500 and a log line, never a broken or hanging connection.
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import Any, Final, Protocol
+from http import HTTPStatus
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -28,6 +30,10 @@ Callback = Callable[[], None]
 KIB: Final = 1024
 NEVER: Final = float("inf")
 JSON: Final = b"application/json"
+REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+LOOK_BYTES: Final = 8 * KIB * KIB  # may come in, or wait to go out, between two looks at what is held
+PART_BYTES_MIN: Final = 4 * KIB  # of a body: smaller parts are put together …
+PART_BYTES_MAX: Final = 64 * KIB  # … up to this size
 BODYLESS: Final = frozenset((204, 304))  # an answer without body and without a length
 
 # Only the transports set these; from the application they would contradict the framing.
@@ -54,6 +60,9 @@ class Limits:
     idle_s: float = 75.0
     stall_s: float = 60.0  # in which the peer takes none of the bytes that wait for it
     linger_s: float = 5.0  # reading after the last answer, so that a client that is still sending receives it
+    connections_max: int = 0  # 0 = as many as descriptors allow
+    connection_held_bytes_max: int = 96 * KIB * KIB  # unsent answers, unfinished bodies and heads of one connection …
+    held_bytes_max: int = 256 * KIB * KIB  # … and of all
     streams_max: int = 100  # HTTP/2: concurrent requests of one connection
     noise_max: int = 2000  # HTTP/2: control frames within noise_s; a reset counts ten times
     noise_s: float = 10.0
@@ -71,6 +80,7 @@ class Request(msgspec.Struct):
     content_length: int  # as declared; 0 = no body, -1 = not known before its end
     http2: bool
     peer: tuple[str, int]
+    body_bytes_max: int = sys.maxsize  # the application's limit, beside that of the connection
     wants_upgrade: bool = False  # HTTP/1.1 with Connection: upgrade, something to upgrade to, and no body
     body: bytes = b""
     context: Any = None  # the application's own, from headers_received to handle
@@ -188,6 +198,11 @@ class Exchange:
         self.stream: Stream | None = None
         self.on_disconnect: Callback | None = None  # see `when_disconnected`
 
+    @property
+    def is_lost(self) -> bool:
+        """Nobody can be answered any more; a client that only half-closed still can."""
+        raise NotImplementedError
+
     def when_disconnected(self, callback: Callback) -> None:
         """Call back once if the client is gone, or has closed its sending side, before the answer is complete.
 
@@ -249,10 +264,31 @@ def check_headers(headers: Headers) -> None:
             raise ValueError(f"{name!r} holds a line break")
 
 
+def add_part(parts: list[bytes | bytearray], data: bytes) -> None:
+    """Keep a part of a body. Small ones are put together: an object of its own is many times their size."""
+    if parts and len(data) < PART_BYTES_MIN:
+        last = parts[-1]
+        if type(last) is bytearray and len(last) < PART_BYTES_MAX:
+            last += data
+            return
+        data = bytearray(data)  # type: ignore[assignment]
+    parts.append(data)
+
+
+def joined(parts: list[bytes | bytearray]) -> bytes:
+    """The body that consists of these parts."""
+    return parts[0] if len(parts) == 1 and type(parts[0]) is bytes else b"".join(parts)
+
+
 class Connection(Protocol):
     """What the listener asks of any connection, whatever it speaks."""
 
     deadline: float  # monotonic; NEVER while the application works
+
+    @property
+    def held_bytes(self) -> int:
+        """What is held for it: unsent answers, unfinished bodies, messages and heads."""
+        ...
 
     def expire(self, now: float) -> None:
         """The deadline has passed: close, or show progress and set a new one."""
@@ -277,6 +313,11 @@ class Connections:
         self.http2_total = 0
         self.broken_total = 0  # ended because their input was not followed any further
         self.expired_total = 0
+        self.refused_total = 0  # closed at once, because there were enough
+        self.held_ended_total = 0  # ended, because too much was held for them
+        self.connections_max = limits.connections_max or sys.maxsize
+        self._grown_bytes = 0  # held, at most, since `_look`
+        self._ending: set[Connection] = set()  # cut off by `_look`, and not gone yet
         self.heads: dict[tuple[int, bytes], bytes] = {}  # HTTP/1.1 heads by status and type, with the date
         self._clock = clock
         self._emptied: asyncio.Future[None] | None = None
@@ -286,9 +327,39 @@ class Connections:
         """Call `turn` in a turn of the event loop of its own."""
         asyncio.get_running_loop().call_soon(turn)
 
+    def admits_one_more(self) -> bool:
+        """Whether a new connection may stay (LM11)."""
+        if len(self.open) < self.connections_max:
+            return True
+        if not self.refused_total:
+            logger.warning("%d connections are open, which is the most: new ones are closed", self.connections_max)
+        self.refused_total += 1
+        return False
+
+    def grew(self, size: int) -> None:
+        """So much more may be held for a connection than before. Every so often all of them are looked at."""
+        self._grown_bytes += size
+        if self._grown_bytes >= min(LOOK_BYTES, self.limits.held_bytes_max // 16):
+            self._look()
+
+    def _look(self) -> None:
+        """End the connections that hold too much: those above their own bound, then the largest until all fit."""
+        self._grown_bytes = 0
+        held = sorted(((one.held_bytes, id(one), one) for one in self.open - self._ending), reverse=True)
+        total = sum(size for size, _, _ in held)
+        for size, _, connection in held:
+            if size <= self.limits.connection_held_bytes_max and total <= self.limits.held_bytes_max:
+                return
+            total -= size
+            self.held_ended_total += 1
+            self._ending.add(connection)
+            logger.warning("a connection is ended: %d bytes are held for it, and too many for all", size)
+            self.soon(connection.abort)
+
     def forget(self, connection: Connection) -> None:
         """A connection is gone, or goes on as another object."""
         self.open.discard(connection)
+        self._ending.discard(connection)
         if not self.open and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
@@ -303,6 +374,13 @@ class Connections:
         self.date = formatdate(self._clock.now_ms() // 1000, usegmt=True).encode()
         self.heads.clear()
 
+    def head(self, status: int, content_type: bytes) -> bytes:
+        """Status line and headers common to all HTTP/1.1 answers of a status and type; kept until the date changes."""
+        reason = REASONS.get(status, b"")
+        head = b"HTTP/1.1 %d %b\r\ndate: %b\r\ncontent-type: %b\r\n" % (status, reason, self.date, content_type)
+        self.heads[status, content_type] = head
+        return head
+
     def sweep(self) -> None:
         self.refresh()
         for connection in [one for one in self.open if one.deadline <= self.now]:
@@ -315,24 +393,39 @@ class Connections:
         except Exception:
             logger.exception("%s %s failed at its headers", request.method, request.path.decode("latin-1"))
             return INTERNAL
-        if answer is None and request.content_length > self.limits.body_bytes_max:
+        if answer is None and request.content_length > min(request.body_bytes_max, self.limits.body_bytes_max):
             return TOO_LARGE
         return answer
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """A protocol that took a connection over and keeps what it has not understood yet."""
+
+    @property
+    def unread_bytes(self) -> int: ...
 
 
 class Upgraded(asyncio.Protocol):
     """Passes everything on to the protocol that took a connection over, and counts among the open connections."""
 
-    __slots__ = ("_protocol", "_shared", "_transport", "deadline")
+    __slots__ = ("_held", "_protocol", "_shared", "_transport", "deadline")
 
     def __init__(self, shared: Connections, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
         self._shared = shared
         self._transport = transport
         self._protocol = protocol
+        self._held = protocol if isinstance(protocol, Holding) else None
         self.deadline = NEVER  # the protocol sees to its own deadlines
         shared.open.add(self)
 
+    @property
+    def held_bytes(self) -> int:
+        unsent_bytes = self._transport.get_write_buffer_size()
+        return unsent_bytes if self._held is None else unsent_bytes + self._held.unread_bytes
+
     def data_received(self, data: bytes) -> None:
+        self._shared.grew(len(data))
         self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:

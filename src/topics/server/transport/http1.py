@@ -14,7 +14,6 @@ Invariants
 """
 
 import asyncio
-from http import HTTPStatus
 from typing import Final, cast
 
 from topics.server.transport.exchange import (
@@ -32,11 +31,11 @@ from topics.server.transport.exchange import (
     Upgraded,
     check_headers,
 )
-from topics.server.transport.http1_reader import Http1Reader
+from topics.server.transport.http1_reader import WORK_MAX, Http1Reader
 
 SLICE_BYTES: Final = 16 * KIB  # parsed at a time: this bounds how many small requests are parsed early
 COPY_BYTES_MAX: Final = 64 * KIB  # up to here head and body are joined into one write
-REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+BURST_MAX: Final = 16  # requests of one connection that are handled in one turn of the loop
 NO_REQUEST: Final = Request("GET", b"", b"", b"", {}, (), 0, False, ("", 0))
 
 OPEN, DEAF, CLOSING, LOST = range(4)
@@ -53,12 +52,16 @@ class Http1Exchange(Exchange):
         self.keeps_alive = keeps_alive
         self.is_http10 = is_http10
 
+    @property
+    def is_lost(self) -> bool:
+        return self._connection.stage == LOST
+
     def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
         if self.is_answered:
             self.must_be_unanswered()
         connection = self._connection
         shared = connection.shared
-        head = shared.heads.get((status, content_type)) or _head(shared, status, content_type)
+        head = shared.heads.get((status, content_type)) or shared.head(status, content_type)
         if headers or not self.keeps_alive or self.is_http10 or shared.is_draining:
             head += self._extra(headers)
         if not body and status in BODYLESS:
@@ -73,6 +76,7 @@ class Http1Exchange(Exchange):
         connection.transport.write(data)
         if len(body) > COPY_BYTES_MAX and self.request.method != "HEAD":
             connection.transport.write(body)
+            shared.grew(len(body))
         connection.finished(self)
 
     def start_stream(
@@ -81,7 +85,7 @@ class Http1Exchange(Exchange):
         self.must_be_unanswered()
         connection = self._connection
         self.keeps_alive = self.keeps_alive and not self.is_http10
-        head = _head(connection.shared, status, content_type) + self._extra(headers)
+        head = connection.shared.head(status, content_type) + self._extra(headers)
         if not self.is_http10:
             head += b"transfer-encoding: chunked\r\n"
         if self.keeps_alive:
@@ -172,6 +176,7 @@ class Http1Stream(Stream):
 class Http1(asyncio.Protocol):
     __slots__ = (
         "_ahead",
+        "_burst",
         "_current",
         "_has_eof",
         "_is_advance_due",
@@ -195,6 +200,7 @@ class Http1(asyncio.Protocol):
         self._current: Http1Exchange | None = None
         self._queue: list[tuple[Http1Exchange, Answer | None]] = []  # not a deque: that is 600 bytes when empty
         self._ahead = bytearray()
+        self._burst = 0  # requests handled in this turn
         self.stage = OPEN
         self._lingers = False
         self._has_eof = False
@@ -217,19 +223,20 @@ class Http1(asyncio.Protocol):
         if self._current is not None or self._ahead or self.is_write_blocked or self._is_advance_due:
             self._hold(data)
             return
+        self._burst = self.reader.work = 0
         if len(data) <= SLICE_BYTES:
             self.reader.feed(data)
         else:
             self._feed_sliced(memoryview(data))
         if self._ahead:
-            self._advance()
+            self._advance_soon() if _has_worked(self) else self._advance()
         elif self.reader.request is not None or self.reader.target:
             self._await_rest()
 
     def eof_received(self) -> bool:
         """True keeps the sending side open: requests from before EOF are still answered."""
         self._has_eof = True
-        if self.stage >= CLOSING or self._is_idle():
+        if self.stage >= CLOSING or _is_idle(self):
             return False
         if self._current is not None:
             self._current.ended_by_client()
@@ -265,6 +272,11 @@ class Http1(asyncio.Protocol):
 
     # --- what the listener calls
 
+    @property
+    def held_bytes(self) -> int:
+        unsent_bytes = 0 if self.stage == LOST else self.transport.get_write_buffer_size()
+        return unsent_bytes + len(self._ahead) + self.reader.held_bytes
+
     def expire(self, now: float) -> None:
         waiting_bytes = self.transport.get_write_buffer_size()
         if 0 < waiting_bytes < self._stalled_bytes:  # the peer is slow, but it reads
@@ -280,7 +292,7 @@ class Http1(asyncio.Protocol):
             self._close()
 
     def drain(self) -> None:
-        if self.stage < CLOSING and self._is_idle():
+        if self.stage < CLOSING and _is_idle(self):
             self._close()
 
     def abort(self) -> None:
@@ -292,6 +304,7 @@ class Http1(asyncio.Protocol):
 
     def _hold(self, data: bytes | memoryview) -> None:
         self._ahead += data
+        self.shared.grew(len(data))
         if len(self._ahead) > self.shared.limits.ahead_bytes_max and not self._is_read_paused:
             self._is_read_paused = True
             self.transport.pause_reading()
@@ -300,7 +313,13 @@ class Http1(asyncio.Protocol):
         for start in range(0, len(data), SLICE_BYTES):
             if self.stage != OPEN:
                 return
-            if self._current is not None or self._ahead or self.is_write_blocked or self.reader.has_stopped:
+            if (
+                self._current is not None
+                or self._ahead
+                or self.is_write_blocked
+                or self.reader.has_stopped
+                or _has_worked(self)
+            ):
                 self._hold(data[start:])
                 return
             self.reader.feed(data[start : start + SLICE_BYTES])
@@ -327,10 +346,12 @@ class Http1(asyncio.Protocol):
             self.stage = DEAF
             self._lingers = answer is not None
         exchange = Http1Exchange(self, request, keeps_alive, is_http10)
-        if self._current is None and not self._queue and not self.is_write_blocked:
+        if self._current is None and not self._queue and not self.is_write_blocked and self._burst < BURST_MAX:
             self._run(exchange, answer)
-        else:
-            self._queue.append((exchange, answer))
+            return
+        self._queue.append((exchange, answer))
+        if self._burst >= BURST_MAX and self._current is None:
+            self._advance_soon()
 
     def broken(self, answer: Answer | None) -> None:
         if self.stage != OPEN:
@@ -351,6 +372,7 @@ class Http1(asyncio.Protocol):
 
     def _run(self, exchange: Http1Exchange, answer: Answer | None) -> None:
         self._current = exchange
+        self._burst += 1
         try:
             if answer is None:
                 self.shared.app.handle(exchange.request, exchange)
@@ -384,6 +406,7 @@ class Http1(asyncio.Protocol):
 
     def _advance_later(self) -> None:
         self._is_advance_due = False
+        self._burst = self.reader.work = 0
         self._advance()
 
     def _advance(self) -> None:
@@ -391,8 +414,12 @@ class Http1(asyncio.Protocol):
         if self._is_advancing:
             return
         self._is_advancing = True
+        is_due = False
         try:
             while self._current is None and not self.is_write_blocked and self.stage < CLOSING:
+                if _has_worked(self) and (self._queue or self.reader.has_stopped or self._ahead):
+                    is_due = True
+                    break
                 if self._queue:
                     self._run(*self._queue.pop(0))
                 elif self.reader.has_stopped:
@@ -406,10 +433,12 @@ class Http1(asyncio.Protocol):
                     break
         finally:
             self._is_advancing = False
+        if is_due:
+            self._advance_soon()
 
     def _go_idle(self) -> None:
         """Nothing runs and nothing waits: read on, or close."""
-        if self._is_idle() and (self._has_eof or self.stage == DEAF):
+        if _is_idle(self) and (self._has_eof or self.stage == DEAF):
             self._close()
             return
         if self._is_read_paused and not self._has_eof:
@@ -420,14 +449,6 @@ class Http1(asyncio.Protocol):
             self._await_rest()
         else:
             self.deadline = self.shared.now + self.shared.limits.idle_s
-
-    def _is_idle(self) -> bool:
-        """Whether nothing runs or waits, and nothing can come of what was received."""
-        if self._current is not None or self._queue or self.reader.has_stopped:
-            return False
-        if self._ahead and self.stage == OPEN:
-            return False
-        return self._has_eof or self.stage >= DEAF or not self.reader.is_midway
 
     # --- the end
 
@@ -464,9 +485,15 @@ class Http1(asyncio.Protocol):
             self.transport.close()
 
 
-def _head(shared: Connections, status: int, content_type: bytes) -> bytes:
-    """Status line and the headers common to all answers of this status and type; cached until the date changes."""
-    reason = REASONS.get(status, b"")
-    head = b"HTTP/1.1 %d %b\r\ndate: %b\r\ncontent-type: %b\r\n" % (status, reason, shared.date, content_type)
-    shared.heads[status, content_type] = head
-    return head
+def _has_worked(connection: Http1) -> bool:
+    """Whether this turn has had its share (LM10): what is left waits for the next one."""
+    return connection._burst >= BURST_MAX or connection.reader.work >= WORK_MAX
+
+
+def _is_idle(connection: Http1) -> bool:
+    """Whether nothing runs or waits, and nothing can come of what was received."""
+    if connection._current is not None or connection._queue or connection.reader.has_stopped:
+        return False
+    if connection._ahead and connection.stage == OPEN:
+        return False
+    return connection._has_eof or connection.stage >= DEAF or not connection.reader.is_midway

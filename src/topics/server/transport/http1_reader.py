@@ -22,10 +22,13 @@ from topics.server.transport.exchange import (
     Answer,
     Connections,
     Request,
+    add_part,
+    joined,
     logger,
     malformed,
 )
 
+WORK_MAX: Final = 4096  # parts of a body, which may be a byte each, that are taken in one turn of the loop
 SLASH: Final = ord("/")
 UNUSUAL: Final = frozenset((b"connection", b"expect", b"transfer-encoding", b"upgrade"))
 
@@ -56,8 +59,10 @@ class Refused(Exception):
 class Http1Reader:
     __slots__ = (
         "_body_bytes",
+        "_body_bytes_max",
         "_fed_bytes",
         "_headers",
+        "_idle_bytes",
         "_is_http10",
         "_is_refused",
         "_is_upgrade",
@@ -67,6 +72,7 @@ class Http1Reader:
         "_peer",
         "_refused",
         "_repeated",
+        "_seen_bytes",
         "_shared",
         "_since",
         "_sink",
@@ -75,6 +81,7 @@ class Http1Reader:
         "request",
         "rests",
         "target",
+        "work",
     )
 
     def __init__(self, sink: Sink, shared: Connections, peer: tuple[str, int]) -> None:
@@ -85,12 +92,15 @@ class Http1Reader:
         self.target = b""
         self.request: Request | None = None
         self.is_continue_due = False  # the client waits for 100 Continue
+        self.work = 0  # parts of bodies seen; whoever feeds sets it back
         self.rests = False  # no input is expected for long: the parser need not be kept
         self.has_stopped = False  # behind a head that asks for an upgrade: what follows may not be HTTP
         self._headers: dict[bytes, bytes] = {}
         self._repeated: list[tuple[bytes, bytes]] = []
-        self._parts: list[bytes] = []
-        self._body_bytes = 0
+        self._parts: list[bytes | bytearray] = []
+        self._body_bytes = self._body_bytes_max = 0
+        self._seen_bytes = 0  # of the body, when a read last brought some
+        self._idle_bytes = 0  # input since then
         self._fed_bytes = -1  # input since the read in which the message began; -1 = it began in this one
         self._since = 0.0  # when the message was first seen to be incomplete
         self._keeps_alive = True
@@ -102,6 +112,11 @@ class Http1Reader:
     @property
     def is_midway(self) -> bool:
         return self.request is not None or bool(self.target)
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept of the message under way."""
+        return max(0, self._fed_bytes) if self.request is None else 0 if self._is_refused else self._body_bytes
 
     @property
     def deadline(self) -> float:
@@ -160,6 +175,7 @@ class Http1Reader:
 
     def _bound(self, fed_bytes: int) -> None:
         """A message goes on beyond this read: bound its size, and note when it began."""
+        self._shared.grew(fed_bytes)
         if self._fed_bytes < 0:
             self._fed_bytes = 0
             self._since = self._shared.now
@@ -169,9 +185,15 @@ class Http1Reader:
         if self.request is None:
             if self._fed_bytes > head_bytes_max:
                 self.break_off(HEAD_TOO_LARGE)
-        elif self._fed_bytes > 2 * head_bytes_max + 8 * self._body_bytes:
-            # Chunk headers, extensions and trailers may be a multiple of the data, but not an unbounded one.
-            self.break_off(malformed("the framing of the body is larger than its content"))
+        elif self._body_bytes != self._seen_bytes:
+            self._seen_bytes, self._idle_bytes = self._body_bytes, 0
+            if self._fed_bytes > 2 * head_bytes_max + 8 * self._body_bytes:
+                # Chunk headers and extensions may be a multiple of the data, but not an unbounded one.
+                self.break_off(malformed("the framing of the body is larger than its content"))
+        else:
+            self._idle_bytes += fed_bytes
+            if self._idle_bytes > head_bytes_max:  # of an extension or of trailers, which the parser puts together
+                self.break_off(malformed("the framing of the body is larger than its content"))
 
     def go_on(self) -> None:
         """After a head that asks for an upgrade: llhttp took it for bodyless and stopped.
@@ -196,18 +218,25 @@ class Http1Reader:
         self.target = self.target + url if self.target else url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.request is not None:  # a trailer: nobody asks for it
+            return
         name = name.lower()
         if name in self._headers:
             self._repeated.append((name, value.rstrip()))
+            lines = len(self._repeated)
         else:
             self._headers[name] = value.rstrip()
+            lines = len(self._headers)
+        if lines > self._shared.limits.headers_max:  # a line of four bytes takes thirty times as much memory
+            raise self._refuse_to_go_on(HEAD_TOO_LARGE)
 
     def on_headers_complete(self) -> None:
         parser, target, headers, repeated = self._parser, self.target, self._headers, self._repeated or ()
         assert parser is not None
-        self.target, self._headers = b"", {}
+        self.target = b""
         if self.request is not None:  # the stand-in head of go_on
             return
+        self._headers = {}
         path, _, query = target.partition(b"?")
         length = int(headers.get(b"content-length", 0))
         method = parser.get_method().decode()
@@ -218,24 +247,28 @@ class Http1Reader:
             self._repeated = []
         if not self._keeps_alive or b"host" not in headers or repeated or not UNUSUAL.isdisjoint(headers):
             self._examine(request, parser)
+        if method == "CONNECT":
+            raise self._refuse_to_go_on(malformed("CONNECT is for proxies, and this is none"))
         if target[0] != SLASH or b"#" in target:
             self._normalise_target(request)
         limits = self._shared.limits
         if len(target) > limits.target_bytes_max or len(headers) + len(repeated) > limits.headers_max:
             raise self._refuse_to_go_on(HEAD_TOO_LARGE)
         answer = self._shared.refusal(request)
+        self._body_bytes_max = request.body_bytes_max
         if answer is not None:
             self._refuse(request, answer)
 
     def on_body(self, data: bytes) -> None:
         self._body_bytes += len(data)
+        self.work += 1
         if self._is_refused:
             if self._body_bytes > self._shared.limits.refused_body_bytes_max:
                 raise self._refuse_to_go_on(None)
-        elif self._body_bytes > self._shared.limits.body_bytes_max:
+        elif self._body_bytes > self._shared.limits.body_bytes_max or self._body_bytes > self._body_bytes_max:
             raise self._refuse_to_go_on(TOO_LARGE)
         else:
-            self._parts.append(data)
+            add_part(self._parts, data)
 
     def on_message_complete(self) -> None:
         if self._is_upgrade:
@@ -243,14 +276,12 @@ class Http1Reader:
         request, parts = self.request, self._parts
         assert request is not None
         if parts:
-            request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+            request.body = joined(parts)
             self._parts = []
         self.request = None
-        self._body_bytes = 0
+        self._body_bytes = self._seen_bytes = self._idle_bytes = 0
         self._fed_bytes = -1
         self.is_continue_due = False
-        if self._headers:  # trailers
-            self._headers, self._repeated = {}, []
         if self._is_refused:
             self._is_refused = False
         else:

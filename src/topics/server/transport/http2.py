@@ -32,11 +32,14 @@ from h2.exceptions import ProtocolError
 from topics.server.transport.exchange import (
     TOO_LARGE,
     Connections,
+    add_part,
+    joined,
     logger,
 )
 from topics.server.transport.http2_exchange import Http2Exchange, attempt
 from topics.server.transport.http2_reader import (
     FRAME_BYTES_MAX,
+    RESET_WEIGHT,
     WINDOW_BYTES,
     Flood,
     Noise,
@@ -60,6 +63,7 @@ class Http2(asyncio.Protocol):
         self.h2 = new_state_machine(shared.limits)
         self.noise = Noise(shared.limits, shared.now)
         self._unrefilled_bytes = 0  # of the connection's window
+        self._ahead = bytearray()  # what came in and waits for its turn; nothing is read meanwhile
         self._stage = OPEN
 
     @property
@@ -76,10 +80,31 @@ class Http2(asyncio.Protocol):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
+        if self._ahead:
+            self._ahead += data
+        else:
+            self._take(data)
+
+    def _take_more(self) -> None:
+        """A turn of its own: take more of what has come, and read on when that is used up."""
+        data, self._ahead = bytes(self._ahead), bytearray()
+        self._take(data)
+        if not self._ahead and self._stage < LOST and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _take(self, data: bytes) -> None:
+        """Take what is enough for a turn (LM10), and keep the rest for the next one."""
         if self._stage >= CLOSING:
             return
         try:
-            self.noise.hear(data, self.shared.now)
+            self.shared.grew(len(data))
+            used_bytes = self.noise.hear(data, self.shared.now)
+            if used_bytes < len(data):
+                self._ahead += memoryview(data)[used_bytes:]
+                data = data[:used_bytes]
+                if self.transport.is_reading():
+                    self.transport.pause_reading()
+                self.shared.soon(self._take_more)
             for event in self.h2.receive_data(data):
                 handler = HANDLERS.get(type(event))
                 if handler is not None:
@@ -105,12 +130,17 @@ class Http2(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._stage = LOST
+        self._ahead.clear()
         self.shared.forget(self)
         for exchange in list(self._exchanges.values()):
             exchange.lost()
         vars(self.h2).clear()  # it refers to itself
 
     # --- what the listener calls
+
+    @property
+    def held_bytes(self) -> int:
+        return self.unsent_bytes + len(self._ahead) + sum(one.held_bytes for one in self._exchanges.values())
 
     def expire(self, now: float) -> None:
         if self._stage >= CLOSING:
@@ -160,10 +190,10 @@ class Http2(asyncio.Protocol):
         exchange = self._exchanges.get(event.stream_id)
         if exchange is None or exchange.is_answered:
             return
-        exchange.parts.append(bytes(event.data))
+        add_part(exchange.parts, bytes(event.data))
         exchange.body_bytes += len(event.data)
         exchange.unrefilled_bytes += event.flow_controlled_length
-        if exchange.body_bytes > self.shared.limits.body_bytes_max:
+        if exchange.body_bytes > min(exchange.request.body_bytes_max, self.shared.limits.body_bytes_max):
             exchange.answer(TOO_LARGE)
         elif exchange.unrefilled_bytes >= WINDOW_BYTES // 2:
             self._refill()
@@ -184,7 +214,7 @@ class Http2(asyncio.Protocol):
         exchange.is_complete = True
         if exchange.is_answered:
             return
-        exchange.request.body = b"".join(exchange.parts)
+        exchange.request.body = joined(exchange.parts)
         exchange.parts = []
         self._refill()
         try:
@@ -194,17 +224,12 @@ class Http2(asyncio.Protocol):
 
     def _on_reset(self, event: StreamReset) -> None:
         exchange = self._exchanges.get(event.stream_id)
+        if not event.remote_reset:  # the peer has sent what it may not, and h2 has reset its stream
+            self.noise.add(RESET_WEIGHT)
         if exchange is not None:
             exchange.lost()
             self._refill()
             self._rest()
-
-    def _on_window(self, event: Event) -> None:
-        self._go_on([one for one in self._exchanges.values() if one.pending_bytes])
-
-    def _on_goaway(self, event: ConnectionTerminated) -> None:
-        self._stage = max(self._stage, ENDING)
-        self._rest()
 
     # --- output
 
@@ -266,12 +291,21 @@ class Http2(asyncio.Protocol):
             self.transport.write_eof()
 
 
+def _on_window(connection: Http2, event: Event) -> None:
+    connection._go_on([one for one in connection._exchanges.values() if one.pending_bytes])
+
+
+def _on_goaway(connection: Http2, event: ConnectionTerminated) -> None:
+    connection._stage = max(connection._stage, ENDING)
+    connection._rest()
+
+
 HANDLERS: Final[dict[type[Event], Callable[[Http2, Any], None]]] = {
     RequestReceived: Http2._on_request,
     DataReceived: Http2._on_data,
     StreamEnded: Http2._on_end,
     StreamReset: Http2._on_reset,
-    WindowUpdated: Http2._on_window,
-    RemoteSettingsChanged: Http2._on_window,
-    ConnectionTerminated: Http2._on_goaway,
+    WindowUpdated: _on_window,
+    RemoteSettingsChanged: _on_window,
+    ConnectionTerminated: _on_goaway,
 }

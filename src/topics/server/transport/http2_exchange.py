@@ -41,13 +41,21 @@ class Http2Exchange(Exchange):
         self.since = connection.shared.now  # the request began, or something pending was last sent
         # In.
         self.is_complete = False
-        self.parts: list[bytes] = []
+        self.parts: list[bytes | bytearray] = []
         self.body_bytes = 0
         self.unrefilled_bytes = 0  # taken from the stream's window and not given back yet
         # Out.
         self.pending: deque[memoryview] = deque()
         self.pending_bytes = 0
         self.is_ending = False  # nothing comes after what is pending
+
+    @property
+    def held_bytes(self) -> int:
+        return self.pending_bytes + (0 if self.is_complete or self.is_answered else self.body_bytes)
+
+    @property
+    def is_lost(self) -> bool:
+        return self.is_gone
 
     def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
         self.must_be_unanswered()
@@ -106,6 +114,8 @@ class Http2Exchange(Exchange):
             self.pending.append(memoryview(data))
             self.pending_bytes += len(data)
         self._connection.send_in_turn([self])
+        if self.pending_bytes:
+            self._connection.shared.grew(len(data))
 
     def send_frame(self) -> bool:
         """For the connection: send one frame, if there is something to send. True: there may be more."""

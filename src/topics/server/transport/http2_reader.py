@@ -23,6 +23,8 @@ TARGET: Final = re.compile(rb'/[!"$-~]*')  # printable ASCII without `#`
 
 # DATA and HEADERS weigh nothing, RST_STREAM and SETTINGS more than others, any other frame 1.
 WEIGHTS: Final = {0: 0, 1: 0, 3: 10, 4: 5}
+RESET_WEIGHT: Final = 10  # also of a stream that the peer made the server reset
+FRAMES_MAX: Final = 64  # of one connection that are taken in one turn of the loop
 
 
 class Flood(Exception):
@@ -43,11 +45,15 @@ class FrameWatch:
         self._partial = b""  # of a frame header
         self._skip_bytes = len(PREFACE)  # still to come of a payload
 
-    def weigh(self, data: bytes) -> int:
-        """The weight of the frames whose headers end in `data`."""
-        weight, at = 0, self._skip_bytes
+    def weigh(self, data: bytes) -> tuple[int, int]:
+        """The weight of the first FRAMES_MAX frames whose headers end in `data`, and how many of its bytes they are."""
+        weight, at, frames, before = 0, self._skip_bytes, 0, len(self._partial)
         data = self._partial + data
         while at + self.HEADER.size <= len(data):
+            if frames == FRAMES_MAX:
+                self._partial, self._skip_bytes = b"", 0
+                return weight, at - before
+            frames += 1
             high, low, kind, _, _ = self.HEADER.unpack_from(data, at)
             size = high << 16 | low
             if size > FRAME_BYTES_MAX:
@@ -56,7 +62,7 @@ class FrameWatch:
             at += self.HEADER.size + size
         self._partial = data[at:]
         self._skip_bytes = max(0, at - len(data))
-        return weight
+        return weight, len(data) - before
 
 
 class Noise:
@@ -68,11 +74,16 @@ class Noise:
         self._weight = 0  # of the frames since `_since`, less what was forgiven
         self._since = now
 
-    def hear(self, data: bytes, now: float) -> None:
-        """Weigh what came in."""
+    def hear(self, data: bytes, now: float) -> int:
+        """Weigh what came in; how much of it is enough for one turn of the loop."""
         if now - self._since >= self._limits.noise_s:
             self._weight, self._since = 0, now
-        self._weight += self._watch.weigh(data)
+        weight, used_bytes = self._watch.weigh(data)
+        self.add(weight)
+        return used_bytes
+
+    def add(self, weight: int) -> None:
+        self._weight += weight
         if self._weight > self._limits.noise_max:
             raise Flood("too many control frames")
 

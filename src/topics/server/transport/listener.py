@@ -17,6 +17,7 @@ from topics.server.transport.exchange import Application, Connections, Limits
 from topics.server.transport.http1 import Http1
 from topics.server.transport.http2 import Http2
 from topics.server.transport.http2_reader import PREFACE
+from topics.tuning import connections_allowed
 
 SWEEP_S: Final = 1.0
 BACKLOG: Final = 1024
@@ -35,6 +36,9 @@ class Sniffer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if not self._shared.admits_one_more():
+            self._transport.abort()
+            return
         self._shared.accepted_total += 1
         self._shared.open.add(self)
 
@@ -56,6 +60,10 @@ class Sniffer(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._shared.forget(self)
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._seen)
 
     def expire(self, now: float) -> None:
         self._shared.expired_total += 1
@@ -84,6 +92,7 @@ class Listener:
     async def start(self, host: str, port: int, *, sweeps: bool = True) -> None:
         """Bind and accept. Port 0 is any free one."""
         loop = asyncio.get_running_loop()
+        self.connections.connections_max = self.connections.limits.connections_max or connections_allowed()
         first = await loop.create_server(lambda: Sniffer(self.connections), host, port, backlog=BACKLOG)
         self._servers.append(first)
         self.address = first.sockets[0].getsockname()[:2]

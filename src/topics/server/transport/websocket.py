@@ -32,6 +32,7 @@ except ImportError:  # no compiled one for this machine
 from topics.errors import InvalidRequest
 from topics.server.transport.exchange import Request
 
+FRAMES_MAX: Final = 1000  # of one socket that are taken in one turn of the loop
 GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 VERSION: Final = b"13"
 CONTROL_BYTES_MAX: Final = 125
@@ -105,7 +106,7 @@ def _head(opcode: int, size: int) -> bytes:
 class FrameReader:
     """Bytes in, whole messages and control frames out. After BrokenOff it must not be used."""
 
-    __slots__ = ("_at", "_buffer", "_message", "_message_opcode", "_need_bytes", "message_bytes_max")
+    __slots__ = ("_at", "_buffer", "_message", "_message_opcode", "_need_bytes", "message_bytes_max", "work")
 
     def __init__(self, message_bytes_max: int) -> None:
         self.message_bytes_max = message_bytes_max
@@ -114,6 +115,7 @@ class FrameReader:
         self._need_bytes = 2  # no frame is complete before there are as many behind `_at`
         self._message: bytearray | None = None  # the fragments so far
         self._message_opcode = 0
+        self.work = 0  # frames seen; whoever feeds sets it back
 
     def feed(self, data: bytes) -> None:
         if self._at == len(self._buffer):
@@ -123,9 +125,22 @@ class FrameReader:
             self._buffer, self._at = bytearray(memoryview(self._buffer)[self._at :]), 0
         self._buffer += data
 
+    @property
+    def held_bytes(self) -> int:
+        return len(self._buffer) - self._at + (0 if self._message is None else len(self._message))
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether the next frame may be complete."""
+        return len(self._buffer) - self._at >= self._need_bytes
+
     def next(self) -> tuple[int, bytes] | None:
-        """The opcode and payload of the next message or control frame; None: it is not complete yet."""
-        while (got_bytes := len(self._buffer) - self._at) >= self._need_bytes:
+        """The opcode and payload of the next message or control frame.
+
+        None: it is not complete yet, or it has so many fragments that it is time to let others go on.
+        """
+        while self.work < FRAMES_MAX and (got_bytes := len(self._buffer) - self._at) >= self._need_bytes:
+            self.work += 1
             found = self._next_frame(got_bytes)
             if found is not None:
                 return found
@@ -234,6 +249,7 @@ class WebSocket(asyncio.Protocol):
         "_close_code",
         "_has_eof",
         "_head",
+        "_is_due",
         "_is_parsing",
         "_peer",
         "_pong",
@@ -257,6 +273,7 @@ class WebSocket(asyncio.Protocol):
         self._pong: bytes | None = None  # owed to the client
         self._close_code: int = CloseCode.NORMAL_CLOSURE  # of the client's Close
         self._has_eof = False
+        self._is_due = False  # a turn in which it parses on is scheduled; nothing is read before
         self._is_parsing = False
         self._peer: Peer | None = meet(self)  # None once the connection is gone
 
@@ -271,7 +288,9 @@ class WebSocket(asyncio.Protocol):
         if self.stage == OPEN:
             self.pings = 0
             self._reader.feed(data)
-            self._parse()
+            if not self._is_due:
+                self._reader.work = 0
+                self._parse()
 
     def eof_received(self) -> bool:
         """A client that ends without Close gets nothing more. True keeps the sending side open."""
@@ -306,6 +325,11 @@ class WebSocket(asyncio.Protocol):
     def is_connected(self) -> bool:
         """Whether the connection was handed over."""
         return not self._head
+
+    @property
+    def unread_bytes(self) -> int:
+        """What came in and is not a whole message yet."""
+        return self._reader.held_bytes
 
     @property
     def buffered(self) -> int:
@@ -362,7 +386,7 @@ class WebSocket(asyncio.Protocol):
             self.transport.abort()
 
     def _read_on(self) -> None:
-        if not self._has_eof and not self.transport.is_closing():
+        if not self._has_eof and not self._is_due and not self.transport.is_closing():
             self.transport.resume_reading()
 
     # --- input
@@ -380,6 +404,20 @@ class WebSocket(asyncio.Protocol):
         finally:
             self._is_parsing = False
         self._answer_ping()
+        if self.stage == OPEN and not self.is_paused and not self._is_due and self._reader.has_frame:
+            self._is_due = True
+            if not self.transport.is_closing() and self.transport.is_reading():
+                self.transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._parse_on)
+
+    def _parse_on(self) -> None:
+        """A turn of its own: take more of what has come, and read on when that is used up."""
+        self._is_due = False
+        self._reader.work = 0
+        if self.stage == OPEN and not self.is_paused:
+            self._parse()
+        if not self._is_due and not self.is_paused and self.stage < LOST:
+            self._read_on()
 
     def _answer_ping(self) -> None:
         """Of several pings the last one is answered, when the client takes it."""

@@ -13,17 +13,28 @@ from msgspec import Raw
 
 from topics.core.topic.records import NO_META, RecordIn, decode_json
 from topics.errors import BatchTooLarge, InvalidRequest
+from topics.server.wire.counts import UNCOUNTED_TIMES, CountedRecord, decode_counted, exceeds, may_exceed
 
 _decode_lines = msgspec.json.Decoder(RecordIn).decode_lines
+_decode_counted_lines = msgspec.json.Decoder(CountedRecord).decode_lines
 _decode_raw = msgspec.json.Decoder(Raw).decode
 
 COLUMNS: Final = ("data", "tag", "node", "meta")
 
 
-def ndjson_in(body: bytes) -> list[RecordIn]:
+def ndjson_in(body: bytes, records_max: int) -> list[RecordIn]:
     """One record object per line; blank lines are skipped."""
+    breaks_max = UNCOUNTED_TIMES * (records_max + 1)
+    if exceeds(body, b"\n", breaks_max) or exceeds(body, b"\r", breaks_max):
+        raise BatchTooLarge(f"the body has far more lines, blank ones included, than the {records_max} records allowed")
     try:
-        records: list[RecordIn] = decode_json(_decode_lines, body)
+        records: list[RecordIn]
+        if may_exceed(body, records_max):
+            records = decode_counted(_decode_counted_lines, body, records_max)
+        else:
+            records = decode_json(_decode_lines, body)
+    except BatchTooLarge:
+        raise
     except InvalidRequest as error:
         message = error.message
         raise InvalidRequest(f"records{message}" if message.startswith("[") else message) from None

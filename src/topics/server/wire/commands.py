@@ -11,9 +11,17 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from topics.core.topic.records import WriteIn, decode_json
-from topics.errors import InvalidRequest, TopicsError
+from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
+from topics.server.wire.counts import CountedRecord, decode_counted, may_exceed
 from topics.server.wire.replies import WatchedTopic, encode
-from topics.server.wire.requests import Match, Natural, WatchTopicIn, check_starts
+from topics.server.wire.requests import (
+    Match,
+    Natural,
+    WatchTopicIn,
+    check_followed,
+    check_starts,
+    small_body_bytes_max,
+)
 from topics.settings import Settings
 
 NO_ID: Final = Raw()
@@ -45,6 +53,12 @@ class PublishIn(WriteIn, gc=False, kw_only=True):
     return_seqs: bool = True
 
 
+class CountedPublishIn(PublishIn, gc=False, kw_only=True):
+    """A publish that may have too many records."""
+
+    records: list[CountedRecord]  # type: ignore[assignment]
+
+
 class SubscribeIn(Struct, frozen=True):
     topic: str | UnsetType = UNSET
     from_seq: Natural = 0
@@ -67,6 +81,7 @@ class UnsubscribeIn(Struct, frozen=True):
 
 _decode_command = msgspec.json.Decoder(CommandIn).decode
 _decode_publish = msgspec.json.Decoder(PublishIn).decode
+_decode_counted = msgspec.json.Decoder(CountedPublishIn).decode
 _decode_subscribe = msgspec.json.Decoder(SubscribeIn).decode
 _decode_unsubscribe = msgspec.json.Decoder(UnsubscribeIn).decode
 _decode_any = msgspec.json.Decoder(Raw).decode
@@ -87,12 +102,16 @@ def command_in(text: bytes) -> CommandIn:
         raise
 
 
-def publish_in(text: bytes) -> PublishIn:
+def publish_in(text: bytes, records_max: int) -> PublishIn:
+    if may_exceed(text, records_max):
+        return decode_counted(_decode_counted, text, records_max)  # type: ignore[no-any-return]
     return decode_json(_decode_publish, text)  # type: ignore[no-any-return]
 
 
 def subscribe_in(text: bytes, settings: Settings) -> tuple[SubscribeIn, dict[str, WatchTopicIn]]:
     """A subscribe, and where to start in each topic."""
+    _check_size(text, settings)
+    check_followed(text, settings)
     given: SubscribeIn = decode_json(_decode_subscribe, text)
     if isinstance(given.topic, str) == isinstance(given.topics, dict):
         raise InvalidRequest("subscribe needs either topic or topics")
@@ -104,12 +123,19 @@ def subscribe_in(text: bytes, settings: Settings) -> tuple[SubscribeIn, dict[str
     return given, starts
 
 
-def unsubscribe_in(text: bytes) -> list[str]:
+def unsubscribe_in(text: bytes, settings: Settings) -> list[str]:
     """The topics to leave, each once."""
+    _check_size(text, settings)
     given: UnsubscribeIn = decode_json(_decode_unsubscribe, text)
     if isinstance(given.topic, str) == isinstance(given.topics, list):
         raise InvalidRequest("unsubscribe needs either topic or topics")
     return list(dict.fromkeys(given.topics if isinstance(given.topics, list) else [str(given.topic)]))
+
+
+def _check_size(text: bytes, settings: Settings) -> None:
+    bytes_max = small_body_bytes_max(settings)
+    if len(text) > bytes_max:
+        raise PayloadTooLarge(f"the message is {len(text)} bytes; one that is no publish may have {bytes_max}")
 
 
 # --- frames, as JSON

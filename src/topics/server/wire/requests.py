@@ -28,6 +28,7 @@ from topics.model import (
     TagMatch,
     is_topic_name,
 )
+from topics.server.wire.counts import SMALL_BYTES, CountedRecord, check_lists, decode_counted, may_exceed
 from topics.settings import Settings
 
 T = TypeVar("T")
@@ -37,6 +38,10 @@ HEARTBEAT_MS_DEFAULT: Final = 15_000
 HEARTBEAT_MS_MAX: Final = 60_000
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 1000
+SMALL_BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # of all requests but writes
+CURSOR_BYTES_MAX: Final = 1024 * 1024  # of an id of a stream; one of 256 topics has up to 96 KiB
+NODES_MAX: Final = 256  # ids that one reader may stand for
+QUERY_KEPT_BYTES_MAX: Final = 256  # of a query string whose parameters are remembered
 DIGITS_MAX: Final = 40  # of a number in a query; further ones are ignored, it is above every range anyway
 
 Natural = Annotated[int, Meta(ge=0)]
@@ -143,6 +148,12 @@ class WatchIn(Struct, frozen=True):
     filter: Match | None = None
 
 
+class CountedWriteIn(WriteIn, gc=False):
+    """A write that may have too many records."""
+
+    records: list[CountedRecord]  # type: ignore[assignment]
+
+
 _decode_config = msgspec.json.Decoder(ConfigIn).decode
 _decode_diff = msgspec.json.Decoder(DiffIn).decode
 _decode_delete = msgspec.json.Decoder(DeleteIn).decode
@@ -155,6 +166,7 @@ _decode_nack = msgspec.json.Decoder(NackIn).decode
 _decode_extend = msgspec.json.Decoder(ExtendIn).decode
 _decode_redrive = msgspec.json.Decoder(RedriveIn).decode
 _decode_write = msgspec.json.Decoder(WriteIn).decode
+_decode_counted = msgspec.json.Decoder(CountedWriteIn).decode
 _decode_texts = msgspec.json.Decoder(list[str]).decode
 _decode_cursor = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -162,17 +174,26 @@ EMPTY_DIFF: Final = DiffIn()
 EMPTY_CONFIG: Final = ConfigIn()
 
 
+def small_body_bytes_max(settings: Settings) -> int:
+    """How large the body of a request that is no write may be (LM9)."""
+    return min(SMALL_BODY_BYTES_MAX, settings.max_body_bytes)
+
+
 def config_in(body: bytes) -> ConfigIn:
     """The body of PUT topic; an empty one stands for {}."""
     return decode_json(_decode_config, body) if body else EMPTY_CONFIG
 
 
-def write_in(body: bytes) -> WriteIn:
+def write_in(body: bytes, records_max: int) -> WriteIn:
+    if may_exceed(body, records_max):
+        return decode_counted(_decode_counted, body, records_max)  # type: ignore[no-any-return]
     return decode_json(_decode_write, body)  # type: ignore[no-any-return]
 
 
-def diff_in(body: bytes) -> DiffIn:
+def diff_in(body: bytes, settings: Settings) -> DiffIn:
     """The body of a diff; an empty one stands for {}."""
+    if len(body) > SMALL_BYTES:
+        check_lists(body, nodes_max=NODES_MAX, node_bytes=settings.max_node_bytes)
     return decode_json(_decode_diff, body) if body else EMPTY_DIFF
 
 
@@ -202,17 +223,20 @@ def claim_in(body: bytes, settings: Settings) -> tuple[str, int, int | None]:
 
 
 def ack_in(body: bytes, settings: Settings) -> HeldJobs:
+    check_lists(body, claim_max=settings.max_claim)
     return _held_jobs(decode_json(_decode_ack, body), settings)
 
 
 def nack_in(body: bytes, settings: Settings) -> tuple[HeldJobs, int]:
     """A nack, and for how long its jobs stay hidden."""
+    check_lists(body, claim_max=settings.max_claim)
     given: NackIn = decode_json(_decode_nack, body)
     return _held_jobs(given, settings), min(given.delay_ms, DELAY_MS_MAX)
 
 
 def extend_in(body: bytes, settings: Settings) -> tuple[HeldJobs, int]:
     """An extend, and the new length."""
+    check_lists(body, claim_max=settings.max_claim)
     given: ExtendIn = decode_json(_decode_extend, body)
     return _held_jobs(given, settings), lease_length(given.lease_ms)
 
@@ -271,23 +295,37 @@ def query_of(diff: DiffIn, settings: Settings) -> Query:
         seq("from_seq", diff.from_seq),
         min(diff.limit or LIMIT_DEFAULT, settings.max_limit),
         min(diff.max_batch_bytes or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX),
-        nodes_of(diff.node),
+        nodes_of(diff.node, settings),
         None if diff.filter is None else TagMatch.parse(diff.filter, "filter"),
         None if diff.epoch is None else seq("epoch", diff.epoch),
         Projection(diff.include_tags, diff.include_meta, True),
     )
 
 
-def nodes_of(node: str | list[str] | None) -> frozenset[str]:
-    """The nodes that a reader stands for (ND1)."""
-    return frozenset() if node is None else frozenset((node,)) if isinstance(node, str) else frozenset(node)
+def nodes_of(node: str | list[str] | None, settings: Settings) -> frozenset[str]:
+    """The nodes that a reader stands for (ND1, LM8)."""
+    if node is None:
+        return frozenset()
+    nodes = [node] if isinstance(node, str) else node
+    if len(nodes) > NODES_MAX:
+        raise InvalidRequest(f"node has {len(nodes)} ids, at most {NODES_MAX}")
+    for one in nodes:
+        if 4 * len(one) > settings.max_node_bytes and (size := len(one.encode())) > settings.max_node_bytes:
+            raise InvalidRequest(f'node "{one[:40]}" is {size} bytes, at most {settings.max_node_bytes}')
+    return frozenset(nodes)
 
 
 def watch_in(body: bytes, settings: Settings) -> WatchIn:
     """The body of POST /v0/watch; the number of topics and the cursors are checked."""
+    check_followed(body, settings)
     watch: WatchIn = decode_json(_decode_watch, body)
     check_starts(watch.topics, settings)
     return watch
+
+
+def check_followed(body: bytes, settings: Settings) -> None:
+    """Refuse a watch or subscribe with too many topics or nodes from its text."""
+    check_lists(body, topics_max=settings.max_watch_topics, nodes_max=NODES_MAX, node_bytes=settings.max_node_bytes)
 
 
 def check_starts(topics: dict[str, WatchTopicIn], settings: Settings) -> None:
@@ -344,10 +382,12 @@ class Parameters:
         return decode_cursor(text) if text else ""
 
 
-@lru_cache(maxsize=1024)
+_remembered = lru_cache(maxsize=1024)(Parameters)
+
+
 def parameters_of(query: bytes) -> Parameters:
-    """The parameters of a query string; clients repeat the same ones."""
-    return Parameters(query)
+    """The parameters of a query string. Clients repeat short ones; what names a node or may be large is not kept."""
+    return Parameters(query) if len(query) > QUERY_KEPT_BYTES_MAX or b"node" in query else _remembered(query)
 
 
 def diff_of(parameters: Parameters) -> DiffIn:
@@ -393,6 +433,8 @@ def decode_cursor(text: str) -> str:
 
 def decode_positions(text: str) -> dict[str, int]:
     """The cursors in an id of a watch stream (SS14), in any of the spellings of CV15."""
+    if len(text) > CURSOR_BYTES_MAX:
+        raise InvalidRequest(f"cursor is {len(text)} bytes long, at most {CURSOR_BYTES_MAX}")
     try:
         positions = _decode_positions(_unpack(text))
         if any(position > SEQ_MAX for position in positions.values()):

@@ -1,0 +1,163 @@
+"""How much of what one connection sends is worked on in one turn of the loop, before others have theirs (LM10)."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from tests.api.clients.raw import MemoryTransport, ScriptedApp, chunked, get
+from tests.api.clients.websocket import client_frame
+from topics.server.transport.exchange import Limits
+from topics.server.transport.http1 import BURST_MAX, Http1
+from topics.server.transport.http1_reader import WORK_MAX
+from topics.server.transport.http2_reader import FRAMES_MAX as HTTP2_FRAMES_MAX
+from topics.server.transport.http2_reader import PREFACE, FrameWatch
+from topics.server.transport.websocket import CONT, FRAMES_MAX, TEXT, FrameReader, WebSocket
+
+HEAD = b"\x82\x86\x04\x02/a\x01\x01a"  # GET /a
+SETTINGS = FrameWatch.HEADER.pack(0, 0, 4, 0, 0)
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return FrameWatch.HEADER.pack(0, len(payload), kind, flags, stream) + payload
+
+
+def first_turn(peer: MemoryTransport, data: bytes) -> None:
+    """One read of the server, without what it leaves for later turns."""
+    peer._protocol.data_received(data)
+
+
+def one_turn(peer: MemoryTransport) -> bool:
+    """What the next turn does; False: nothing is left."""
+    if not peer._turns:
+        return False
+    peer._turns.pop(0)()
+    return True
+
+
+def test_pipelined_requests_take_turns() -> None:
+    """LM10: each turn has a few, and all are answered, in order."""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    first_turn(peer, b"".join(get(f"/{number}") for number in range(5000)))
+    seen = len(app.requests)
+    assert 0 < seen <= BURST_MAX
+    while one_turn(peer):
+        assert len(app.requests) - seen <= BURST_MAX
+        seen = len(app.requests)
+    assert [request.target for request in app.requests] == [b"/%d" % number for number in range(5000)]
+
+
+def test_refused_requests_take_turns_no_less() -> None:
+    """LM10"""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    first_turn(peer, get("/refused") * 1000)
+    answers = peer.written.count(b"HTTP/1.1 ")
+    assert 0 < answers <= BURST_MAX
+    while one_turn(peer):
+        assert peer.written.count(b"HTTP/1.1 ") - answers <= BURST_MAX
+        answers = peer.written.count(b"HTTP/1.1 ")
+    assert answers == 1000
+
+
+def test_small_chunks_take_turns() -> None:
+    """LM10"""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    first_turn(peer, chunked("/a", *[b"x"] * 40_000))
+    http1 = cast(Http1, peer._protocol)
+    turns = 1
+    while one_turn(peer):
+        assert http1.reader.work <= 2 * WORK_MAX  # a slice of input may go beyond
+        turns += 1
+    assert turns >= 4 and len(app.requests[0].body) == 40_000
+
+
+def test_a_large_body_has_all_of_its_read_in_one_turn() -> None:
+    """LM10: what is little work is not put off."""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    first_turn(peer, chunked("/a", bytes(200_000)))
+    assert not peer._turns and len(app.requests[0].body) == 200_000
+
+
+def http2_requests(count: int) -> bytes:
+    return b"".join(frame(1, 0x05, stream, HEAD) for stream in range(1, 2 * count, 2))
+
+
+def test_http2_frames_take_turns() -> None:
+    """LM10"""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    first_turn(peer, PREFACE + SETTINGS + http2_requests(1000))
+    seen = len(app.requests)
+    assert 0 < seen <= HTTP2_FRAMES_MAX and not peer.reads
+    while one_turn(peer):
+        assert len(app.requests) - seen <= HTTP2_FRAMES_MAX
+        seen = len(app.requests)
+    assert seen == 1000 and peer.reads and not peer.is_ended
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 5000])
+def test_http2_frames_take_turns_however_they_are_cut(size: int) -> None:
+    """LM10"""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    data = PREFACE + SETTINGS + http2_requests(300)
+    for at in range(0, len(data), size):
+        peer.feed(data[at : at + size])
+    assert len(app.requests) == 300 and not peer.is_ended
+
+
+def test_streams_that_the_server_resets_are_noise() -> None:
+    """LM10: data behind the end of a request; the server says so by a reset, without an end."""
+    app = ScriptedApp()
+    peer = MemoryTransport(app, Limits(noise_max=2000))
+    peer.feed(PREFACE + SETTINGS)
+    for stream in range(1, 2000, 2):
+        peer.feed(frame(1, 0x05, stream, HEAD) + frame(0, 0, stream, b"x"))
+    assert peer.is_ended and len(app.requests) <= 201
+    assert frame(7, 0, 0, b"")[3:4] in peer.written
+
+
+class Listening:
+    """A peer that counts what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes | None] = []
+
+    def received(self, text: bytes | None) -> None:
+        self.heard.append(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: None
+
+
+def test_fragments_are_taken_so_many_at_a_time() -> None:
+    """LM10"""
+    reader = FrameReader(1000)
+    reader.feed(client_frame(TEXT, fin=False) + client_frame(CONT, fin=False) * 5000 + client_frame(CONT, b"end"))
+    turns = 0
+    while (found := reader.next()) is None:
+        assert reader.work == FRAMES_MAX and reader.has_frame
+        reader.work, turns = 0, turns + 1
+    assert found == (TEXT, b"end") and turns == 5
+
+
+def test_a_socket_takes_fragments_in_turns_and_reads_on_afterwards() -> None:
+    """LM10"""
+
+    async def main() -> None:
+        peer, wire = Listening(), MemoryTransport(ScriptedApp())
+        socket = WebSocket(b"101", 1000, lambda _: peer)
+        wire.set_protocol(socket)
+        socket.connection_made(wire)
+        many = client_frame(TEXT, fin=False) + client_frame(CONT, fin=False) * 5000 + client_frame(CONT, b"end")
+        socket.data_received(many)
+        assert not peer.heard and not wire.reads
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert peer.heard == [b"end"] and wire.reads
+
+    asyncio.run(main())

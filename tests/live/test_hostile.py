@@ -1,0 +1,196 @@
+"""One client that sends whatever it likes, against a real server: what it costs everybody else.
+
+Measured are the server's processor time between two answers to somebody else, the most memory it ever had, and that it
+ends when it is told to. The bars are multiples of what holds on a quiet machine.
+"""
+
+import gzip
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.api.clients.raw import chunked
+from tests.api.clients.transcript import Client, request_bytes
+from tests.api.clients.websocket import client_frame, handshake
+from topics.server.transport.http2_reader import PREFACE, FrameWatch
+from topics.testing.patience import PATIENCE_S
+from topics.testing.server import ServerProcess, ask_status
+
+MIB: Final = 1024 * 1024
+TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+CPU_S_MAX: Final = 0.5  # of the server, between two answers to others; 0.05 is what is promised
+MEMORY_BYTES_MAX: Final = 96 * MIB  # beyond the bytes sent; 64 MiB is what is promised
+
+Attack = Callable[[], bytes]
+
+
+def cpu_s(pid: int) -> float:
+    """The processor time of a process, its threads included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * TICK_S
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the system does not tell")
+
+
+def send_all(address: tuple[str, int], data: bytes) -> None:
+    """Send, and read whatever comes until the server closes or has answered all that is complete."""
+    with socket.create_connection(address, timeout=PATIENCE_S) as connection:
+        reader = threading.Thread(target=read_all, args=(connection,))
+        reader.start()
+        try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it has seen enough
+        reader.join(PATIENCE_S)
+
+
+def read_all(connection: socket.socket) -> None:
+    try:
+        while connection.recv(MIB):
+            pass
+    except OSError:
+        pass
+
+
+def write(body: bytes, *headers: str) -> bytes:
+    return request_bytes("POST", "/v0/topics/t", body, "Connection: close", *headers)
+
+
+def gzip_members() -> bytes:
+    """Empty members of gzip, 2 MiB of them."""
+    return write(gzip.compress(b"") * 99_000, "Content-Encoding: gzip")
+
+
+def gzip_padding() -> bytes:
+    """One member, and zeros behind it."""
+    return write(gzip.compress(b"") + bytes(32 * MIB), "Content-Encoding: gzip")
+
+
+def gzip_bomb() -> bytes:
+    return write(gzip.compress(bytes(MIB) * 60), "Content-Encoding: gzip")
+
+
+def chunks(*parts: bytes) -> bytes:
+    return chunked("/v0/topics/t", *parts).replace(b"\r\n", b"\r\nContent-Type: application/json\r\n", 1)
+
+
+def trailers() -> bytes:
+    """A body, and as many trailers as it may have had."""
+    body = chunks(bytes(4 * MIB))
+    return body[:-2] + b"a:\r\n" * 8_000_000
+
+
+def head_lines() -> bytes:
+    return b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a:\r\n" * 8_000_000
+
+
+def small_chunks() -> bytes:
+    return chunks(*[b"xy"] * 2_000_000)
+
+
+def lines() -> bytes:
+    return write(b'{"data":1}\n' * 5_800_000, "Content-Type: application/x-ndjson")
+
+
+def records() -> bytes:
+    return write(b'{"records":[%b]}' % b",".join([b'{"data":1}'] * 5_800_000))
+
+
+def watched_topics() -> bytes:
+    topics = b",".join(b'"t%d":{}' % number for number in range(300_000))
+    return request_bytes("POST", "/v0/watch", b'{"topics":{%b}}' % topics, "Connection: close")
+
+
+def jobs() -> bytes:
+    body = b'{"node":"n","seqs":[%b]}' % b",".join([b"1"] * 2_000_000)
+    return request_bytes("POST", "/v0/topics/t/ack", body, "Connection: close")
+
+
+def pipelined() -> bytes:
+    return b"GET /v0/health HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000
+
+
+def reset_streams() -> bytes:
+    """HTTP/2: a GET, and data behind its end, for which the server resets the stream."""
+    head = b"\x82\x86\x04\x0a/v0/health\x01\x01a"
+    frames = [
+        FrameWatch.HEADER.pack(0, len(head), 1, 0x05, stream) + head + FrameWatch.HEADER.pack(0, 1, 0, 0, stream) + b"x"
+        for stream in range(1, 40_001, 2)
+    ]
+    return PREFACE + FrameWatch.HEADER.pack(0, 0, 4, 0, 0) + b"".join(frames)
+
+
+def fragments() -> bytes:
+    """WebSocket: a message of a million empty fragments."""
+    return handshake() + client_frame(1, fin=False) + client_frame(0, fin=False) * 1_000_000
+
+
+ATTACKS: Final[list[Attack]] = [
+    gzip_members,
+    gzip_padding,
+    gzip_bomb,
+    trailers,
+    head_lines,
+    small_chunks,
+    lines,
+    records,
+    watched_topics,
+    jobs,
+    pipelined,
+    reset_streams,
+    fragments,
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_one_client_cannot_hurt_others(tmp_path: Path, attack: Attack) -> None:
+    """LM10, LM11: the loop stays free, memory is bounded by what was sent, and the server ends when told."""
+    with ServerProcess(tmp_path) as server:
+        Client(server.address).create("t")
+        data = attack()
+        send_all(server.address, data[: 64 * 1024])  # what is imported at the first use counts for nobody
+        before, worst = peak_bytes(server.pid), 0.0
+        attacker = threading.Thread(target=send_all, args=(server.address, data))
+        attacker.start()
+        while attacker.is_alive():
+            spent = cpu_s(server.pid)
+            assert ask_status(server.address, "/v0/health") == 200
+            worst = max(worst, cpu_s(server.pid) - spent)
+        grown = peak_bytes(server.pid) - before
+        print(
+            f"{attack.__name__}: {len(data) / MIB:.1f} MiB, {worst:.2f} s, {(grown - len(data)) / MIB:.0f} MiB beyond"
+        )
+        assert worst <= CPU_S_MAX
+        assert grown <= len(data) + MEMORY_BYTES_MAX
+        assert "Traceback" not in server.output
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize("attack", [gzip_members, gzip_bomb], ids=lambda attack: attack.__name__)
+def test_bodies_that_are_being_inflated_do_not_hold_up_a_stop(tmp_path: Path, attack: Attack) -> None:
+    """LM10, SC3"""
+    with ServerProcess(tmp_path) as server:
+        Client(server.address).create("t")
+        sockets = [socket.create_connection(server.address, timeout=PATIENCE_S) for _ in range(16)]
+        data = attack()
+        for connection in sockets:
+            connection.sendall(data)
+        spent = cpu_s(server.pid)
+        server.signal(15)
+        assert server.wait() == 0
+        for connection in sockets:
+            connection.close()
+        assert spent >= 0
+        assert "still running" not in server.output
