@@ -72,6 +72,21 @@ async def test_a_second_engine_on_a_directory_is_refused_and_changes_nothing(tmp
     await fill(tmp_path)
 
 
+@pytest.mark.parametrize("pattern", ["lock", "*"])
+async def test_a_second_engine_is_refused_whatever_files_were_removed(tmp_path: Path, pattern: str) -> None:
+    """ST14, ST11: the directory is locked, not a file in it; and the second one makes no log."""
+    engine = open_engine(tmp_path)
+    await engine.start()
+    await engine.append("t", data(1))
+    for file in tmp_path.glob(pattern):
+        file.unlink()
+    before = content(tmp_path)
+    with pytest.raises(DirectoryLocked, match="in use"):
+        await open_engine(tmp_path).start()
+    assert content(tmp_path) == before
+    await engine.close()
+
+
 @pytest.mark.parametrize("pattern", ["log-*", "snapshot-*"])
 async def test_a_directory_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path, pattern: str) -> None:
     """ST12, G5"""

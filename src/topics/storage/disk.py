@@ -222,11 +222,17 @@ class RealDisk:
         return self._syncer.helper_pid
 
     def lock(self) -> None:
+        """The directory itself is locked: whatever happens to the files in it, it stays the same one.
+
+        The lock file says who has it. It is locked as well, for programs and file systems that know no other lock.
+        """
         try:
             descriptor = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._directory)
         except OSError as error:
             raise _unusable(self.path, error) from error
         try:
+            with suppress(_NoDirectoryLock):
+                _lock_directory(self._directory)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
@@ -246,6 +252,8 @@ class RealDisk:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+            with suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def names(self) -> list[str]:
         with os.scandir(self._directory) as entries:
@@ -304,6 +312,19 @@ def _open_directory(path: str, create: bool) -> int:
         os.close(descriptor)
         raise _unusable(path, OSError(errno.EROFS if is_read_only else errno.EACCES, "not writable"))
     return descriptor
+
+
+class _NoDirectoryLock(Exception):
+    """The file system cannot lock a directory."""
+
+
+def _lock_directory(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise _NoDirectoryLock from error
 
 
 def _make_directory(path: str) -> None:
