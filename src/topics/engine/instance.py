@@ -39,7 +39,7 @@ from topics.errors import UnusableDirectory
 from topics.model import TopicConfig
 from topics.settings import Settings
 from topics.storage.disk import Disk, RealDisk
-from topics.storage.wal import Wal
+from topics.storage.wal import Obstacle, Wal
 
 # The instance, and what its callers hand to it or get from it.
 __all__ = ["Append", "Claimer", "Cold", "Followed", "Gate", "Instance", "PageAddress", "Projection", "Query", "Worker"]
@@ -183,6 +183,11 @@ class Instance:
     def is_read_only(self) -> bool:
         """Whether the log takes no more writes, after a failure that it could not get over."""
         return self.wal.is_read_only
+
+    @property
+    def obstacle(self) -> Obstacle | None:
+        """Why nobody can write now; None: writes are possible (HM7)."""
+        return self._ledger.obstacle
 
     @property
     def topic_count(self) -> int:

@@ -17,7 +17,8 @@ from topics.settings import Settings
 
 CHECKPOINT_BYTES = 64 * 1024 * 1024
 CHECKPOINT_MS = 60_000
-BACKGROUND_MS = 200
+FREEING_MS = 1_000  # between checkpoints while the disk is full: what was deleted leaves it
+BACKGROUND_MS = 200  # a directory that is removed is noticed within this (ST14)
 UNSEALED_FACTOR = 6  # writes wait when this many times the log of a checkpoint is not sealed yet
 FREED_PER_STEP = 8  # dead chunks whose memory is given back in one step
 
@@ -113,7 +114,8 @@ class Upkeep:
             await asyncio.shield(self._checkpoint)
 
     def _do_some(self) -> None:
-        """What is due now: a sync, expiry, memory to give back, a checkpoint."""
+        """What is due now: a look at the disk, a sync, expiry, memory to give back, a checkpoint."""
+        self._ledger.attend()
         self._ledger.wal.start_sync()
         self._expire_some()
         self._free()
@@ -139,7 +141,8 @@ class Upkeep:
         ):
             return False
         age_ms = (self._clock.monotonic() - self._checkpointed_at) * 1000
-        return self._ledger.wal.bytes_since_roll > self._checkpoint_bytes or age_ms >= self._checkpoint_ms
+        due_ms = FREEING_MS if self._ledger.wal.is_full else self._checkpoint_ms
+        return self._ledger.wal.bytes_since_roll > self._checkpoint_bytes or age_ms >= due_ms
 
     def _bury(self, part: Part) -> None:
         """Take over a part that is no longer read, to give its memory back little by little."""

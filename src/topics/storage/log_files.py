@@ -28,9 +28,15 @@ def create(disk: Disk, number: int, cut: int, ahead_bytes: int) -> tuple[File, i
         disk.remove(name)
     file = disk.create(name)
     header = frames.encode_header(frames.FileHeader(number, disk.boot_id, cut))
-    file.write(0, header + bytes(ahead_bytes))
-    file.sync()
-    disk.sync_directory()
+    try:
+        file.write(0, header + bytes(ahead_bytes))
+        file.sync()
+        disk.sync_directory()
+    except OSError:
+        file.close()
+        with suppress(OSError):
+            disk.remove(name)
+        raise
     return file, frames.position_of(number, len(header))
 
 
@@ -40,15 +46,22 @@ def read_payload(disk: Disk, position: int, end: int) -> bytes:
         return file.read(frames.offset_of(position), end - position)[frames.FRAME_OVERHEAD_BYTES :]
 
 
-def mark_void(disk: Disk, positions: Iterable[int]) -> None:
-    """Try to keep frames whose commit failed from ever being replayed; if this fails, the first of them may be."""
-    with suppress(OSError):
-        for position in sorted(positions, reverse=True):
-            with closing(disk.open(name_of(frames.number_of(position)))) as file:
-                file.write(frames.offset_of(position), frames.VOID_MARK)
-        for number in {frames.number_of(position) for position in positions}:
-            with closing(disk.open(name_of(number))) as file:
-                file.sync()
+def mark_void(disk: Disk, positions: Iterable[int], opened: File | None) -> None:
+    """Try to keep frames whose commit failed from ever being replayed; if this fails, the first of them may be.
+
+    `opened` is a log file that is open: for the frames in it no descriptor is needed.
+    """
+    by_name: dict[str, list[int]] = {}
+    for position in sorted(positions, reverse=True):
+        by_name.setdefault(name_of(frames.number_of(position)), []).append(frames.offset_of(position))
+    for name, offsets in by_name.items():
+        with suppress(OSError):
+            file = opened if opened is not None and opened.name == name else disk.open(name)
+            for offset in offsets:
+                file.write(offset, frames.VOID_MARK)
+            file.sync()
+            if file is not opened:
+                file.close()
 
 
 class StartedFile(NamedTuple):

@@ -15,7 +15,7 @@ from itertools import count
 
 from topics.errors import CommitFailed
 
-READ_ONLY = "the log is read-only after a failure of the disk"
+READ_ONLY = "the log is read-only after a failure of the disk; it is tried again every second"
 
 Callback = Callable[[CommitFailed | None], None]
 

@@ -160,7 +160,7 @@ def is_to_be_replayed(state: "State", entry: RouterSet | RouterRemoved, position
 
 
 def check_contiguous(state: "State", topic: "Topic", first: int) -> None:
-    """Refuse to replay a record that does not follow the topic's head: two servers wrote this log, or part of it is gone.
+    """Refuse to replay a record that does not follow the topic's head: two servers wrote this log, or a part is gone.
 
     A stretch that is given to no record is announced by an entry of its own. Only a topic that has just left the
     class ephemeral may be further than its log says: its last records were in no file.

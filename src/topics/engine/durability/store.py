@@ -18,7 +18,7 @@ from topics.engine.durability.sealing import Sealer
 from topics.errors import Damaged
 from topics.settings import Settings
 from topics.storage import segments
-from topics.storage.disk import Disk
+from topics.storage.disk import NO_SPACE, Disk
 from topics.storage.log_files import Replay
 from topics.storage.wal import Wal
 
@@ -70,12 +70,16 @@ class Store:
     def _begin(self, log: Replay, payload: bytes) -> None:
         """Make the directory fit for writing: the log's end, its next file, and nothing that is not in force."""
         log.repair()
-        self.wal.begin(log.next_number, payload, log.end)
+        self.wal.begin_or_wait(log.next_number, payload, log.end)
         superfluous = [*self.catalogue.snapshots.obsolete(), *self.catalogue.superfluous()]
         for name in superfluous:
             self._disk.remove(name)
         if superfluous:
             self._disk.sync_directory()
+        try:
+            self._disk.set_space_aside()
+        except OSError as error:
+            self.wal.note_full(error)
 
     def rebuild(self, void: frozenset[int]) -> State:
         """The state without the frames in `void`, after the log failed. Blocking."""
@@ -96,5 +100,15 @@ class Store:
 
         `current` gives the state. It is asked for once the log has rolled: a failure before that replaces the state.
         """
-        checkpoint = Checkpoint(self._disk, self.catalogue, self.wal, self._sealer, self._clock, self._settings)
-        await checkpoint.take(current, on_sealed, is_last)
+        try:
+            await self._new_checkpoint().take(current, on_sealed, is_last)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self.wal.note_full(error)
+            if not await self._disk.run(self._disk.use_reserved_space):
+                raise
+            await self._new_checkpoint().take(current, on_sealed, is_last)
+
+    def _new_checkpoint(self) -> Checkpoint:
+        return Checkpoint(self._disk, self.catalogue, self.wal, self._sealer, self._clock, self._settings)
