@@ -17,7 +17,8 @@ FSYNC = {"durability": "fsync"}
 
 
 def reason(engine: Engine) -> str:
-    return "" if engine.obstacle is None else engine.obstacle.reason
+    obstacle = engine.obstacle()
+    return "" if obstacle is None else obstacle.reason
 
 
 async def later(engine: Engine, clock: ManualClock) -> None:
@@ -35,7 +36,7 @@ async def test_a_directory_that_is_removed_is_noticed_and_writes_are_refused_fro
     disk = MemoryDisk()
     async with running(disk) as engine:
         await engine.append("t", data(1), config=FSYNC)
-        assert engine.obstacle is None
+        assert not reason(engine)
         disk.is_removed = True
         await tick(engine)
         with pytest.raises(CommitFailed, match="memory was removed while the server was running"):
@@ -74,7 +75,7 @@ async def test_a_log_without_descriptors_is_read_only_goes_on_by_itself_and_forg
         killed = disk.kill()
         disk.has_descriptors = True
         await later(engine, clock)
-        assert engine.obstacle is None and not engine.is_read_only
+        assert not reason(engine) and not engine.is_read_only
         assert await texts(engine, "t") == [b'"acked"']
         await engine.append("t", data("next"))
         assert await texts(engine, "t") == [b'"acked"', b'"next"']
@@ -119,7 +120,7 @@ async def test_on_a_full_disk_deletes_are_taken_and_make_the_space_for_writes() 
             await engine.append("large", data("y" * 900_000))
         await engine.checkpoint()
         disk.hooks.append(Capacity(size_of(disk) + 4096))
-        while engine.obstacle is None:
+        while not reason(engine):
             await asyncio.gather(engine.append("large", data("z" * 300_000)), return_exceptions=True)
         assert reason(engine) == "disk_full"
         with pytest.raises(CommitFailed, match="the disk is full"):

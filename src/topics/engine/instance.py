@@ -39,7 +39,7 @@ from topics.errors import UnusableDirectory
 from topics.model import TopicConfig
 from topics.settings import Settings
 from topics.storage.disk import Disk, RealDisk
-from topics.storage.wal import Obstacle, Wal
+from topics.storage.wal import Wal
 
 # The instance, and what its callers hand to it or get from it.
 __all__ = ["Append", "Claimer", "Cold", "Followed", "Gate", "Instance", "PageAddress", "Projection", "Query", "Worker"]
@@ -87,6 +87,7 @@ class Instance:
         self.remove_worker = self.workers.leave
         self.is_open = gates.is_open
         self.when_open = gates.when_open
+        self.obstacle = ledger.obstacle
         self.listen = ledger.listen
         self.unlisten = ledger.unlisten
 
@@ -183,11 +184,6 @@ class Instance:
     def is_read_only(self) -> bool:
         """Whether the log takes no more writes, after a failure that it could not get over."""
         return self.wal.is_read_only
-
-    @property
-    def obstacle(self) -> Obstacle | None:
-        """Why nobody can write now; None: writes are possible (HM7)."""
-        return self._ledger.obstacle
 
     @property
     def topic_count(self) -> int:

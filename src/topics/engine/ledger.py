@@ -248,12 +248,11 @@ class Ledger:
         if self._unread is not None:
             self._rebuild(self._unread)
 
-    @property
     def obstacle(self) -> Obstacle | None:
         """Why nobody can write now; None: writes are possible (HM7)."""
         if self.broken is not None:
             return Obstacle("state_unreadable", self.broken.message)
-        return self.wal.obstacle
+        return self.wal.obstacle()
 
     def _rebuild(self, void: frozenset[int]) -> None:
         """Start over from the disk after the log failed, without the frames in `void`."""

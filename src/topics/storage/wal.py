@@ -26,59 +26,22 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 from topics.clock import Clock
 from topics.errors import CommitFailed
 from topics.storage import frames, log_files
 from topics.storage.disk import NO_SPACE, Disk, File
-from topics.storage.log_progress import READ_ONLY, Callback, Progress, settle
-from topics.storage.processes import NO_DESCRIPTOR
+from topics.storage.log_progress import READ_ONLY, Callback, Counters, DiskFull, Obstacle, Progress, settle
 
-__all__ = ["Callback", "Wal", "settle"]
+__all__ = ["Callback", "DiskFull", "Obstacle", "Wal", "settle"]
 
 AHEAD_BYTES = 1024 * 1024  # zeros written at a time
 AHEAD_BYTES_MIN = 64 * 1024  # in the first file, if the disk is full
 ATTEMPT_SECONDS = 1.0  # between attempts of a read-only log to go on
 UNSYNCED_BYTES_MAX = 8 * 1024 * 1024  # more than this is synced unasked
 QUEUE_BYTES_MAX = 64 * 1024 * 1024  # frames that may wait for the disk
-FSYNC_BUCKETS_US = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
 
 logger = logging.getLogger("topics.wal")
-
-
-class Counters:
-    """What the metrics show of the log."""
-
-    bounds_us = FSYNC_BUCKETS_US  # upper bounds of the buckets
-
-    def __init__(self) -> None:
-        self.frames = 0
-        self.batches = 0
-        self.bytes_written = 0
-        self.fsyncs = 0
-        self.fsync_micros = 0
-        self.fsync_buckets = [0] * (len(FSYNC_BUCKETS_US) + 1)  # not cumulative; the last is above all bounds
-        self.rotations = 0
-        self.submit_full = 0
-        self.queue_depth_peak = 0
-
-    def add_fsync(self, micros: int) -> None:
-        self.fsyncs += 1
-        self.fsync_micros += micros
-        index = sum(1 for bound in FSYNC_BUCKETS_US if micros > bound)
-        self.fsync_buckets[index] += 1
-
-
-class DiskFull(CommitFailed):
-    """No space can be reserved in the log."""
-
-
-class Obstacle(NamedTuple):
-    """Why nobody can write: a word for programs, a sentence for people."""
-
-    reason: str
-    message: str
 
 
 class Wal(Progress):
@@ -106,9 +69,6 @@ class Wal(Progress):
         self.generation = 0  # rises with each failure; the end of a sync from before is ignored
         self._creating = threading.Lock()  # a file is created by a roll, off the loop, or after a failure, on it
         self._refusal: str | None = None  # why no more frames are taken
-        self._full: OSError | None = None  # the disk is full: only what frees space is taken
-        self._missing = ""  # the directory or file of the log that was removed
-        self._latched: OSError | None = None  # why the log is read-only
         self._go_on: Callable[[], None] = lambda: None  # what a read-only log has to do to go on
         self._attempt_at = 0.0
 
@@ -302,31 +262,6 @@ class Wal(Progress):
             self._ahead += size
 
     # --- obstacles
-
-    @property
-    def obstacle(self) -> Obstacle | None:
-        """Why nobody can write now; None: writes are possible (HM7)."""
-        if self._missing:
-            return Obstacle("directory_gone", f"{self._missing} was removed while the server was running")
-        if self._latched is not None:
-            number = self._latched.errno
-            full, few = number in NO_SPACE, number in NO_DESCRIPTOR
-            word = "disk_full" if full else "descriptors_exhausted" if few else "log_read_only"
-            return Obstacle(word, f"{READ_ONLY}: {self._latched}")
-        if self._full is not None:
-            return Obstacle("disk_full", f"the disk is full; only what frees space is taken: {self._full}")
-        return None
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the disk is full, so that only what frees space is taken."""
-        return self._full is not None
-
-    def note_full(self, error: OSError) -> None:
-        """The disk is full: writes are refused until the space that is kept back is there again."""
-        if self._full is None:
-            logger.error("the disk is full: %s; only what frees space is taken", error)
-        self._full = error
 
     def attend(self) -> None:
         """Look at the directory, and try to get over what stands in the way of writes. Every now and then."""

@@ -75,7 +75,7 @@ def health(call: Call) -> None:
 def ready(call: Call) -> None:
     if not call.app.is_serving:
         raise call.app.unavailable()
-    if (obstacle := call.app.engine.obstacle) is not None:
+    if (obstacle := call.app.engine.obstacle()) is not None:
         raise NotReady(f"no write can be kept: {obstacle.message}", reason=obstacle.reason)
     call.answer(200, Ready("ready", True, call.app.engine.topic_count))
 
@@ -119,7 +119,7 @@ def _metrics(call: Call, counters: InstanceCounters) -> Metrics:
         queue_leases_in_flight=counters.leases,
         sse_connections=app.slots.streams,
         watch_sessions=app.slots.sessions,
-        ready=app.is_serving and app.engine.obstacle is None,
+        ready=app.is_serving and app.engine.obstacle() is None,
         replay_progress=round(min(1.0, app.engine.replay_progress), 4),
         uptime_ms=app.uptime_ms,
         wal=_wal(counters.log),
