@@ -5,6 +5,8 @@ All of it in slices of time, so that no turn of the event loop is long.
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from topics.clock import Clock
 from topics.core.state import State
@@ -83,9 +85,20 @@ class Upkeep:
         await asyncio.shield(self._start_checkpoint())
 
     def _start_checkpoint(self) -> "asyncio.Task[None]":
-        self._checkpoint = asyncio.create_task(self._ledger.store.checkpoint(self._current_state, self._bury))
-        self._checkpoint.add_done_callback(self._checkpoint_done)
+        return self._begin(self._ledger.store.checkpoint(self._current_state, self._bury), self._checkpoint_done)
+
+    def _begin(
+        self, work: Coroutine[Any, Any, None], done: "Callable[[asyncio.Task[None]], None]"
+    ) -> "asyncio.Task[None]":
+        """Begin what installs a snapshot; one at a time."""
+        self._checkpoint = asyncio.create_task(work)
+        self._checkpoint.add_done_callback(done)
         return self._checkpoint
+
+    def _announced(self, task: "asyncio.Task[None]") -> None:
+        self._checkpoint = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the snapshot cannot be told of the log's new file, and will be again: %s", error)
 
     def _current_state(self) -> State:
         return self._ledger.state
@@ -119,7 +132,11 @@ class Upkeep:
         self._ledger.wal.start_sync()
         self._expire_some()
         self._free()
-        if self._checkpoint is None and self._is_checkpoint_due():
+        if self._checkpoint is not None or self._ledger.broken is not None:
+            return
+        if not self._ledger.store.is_log_announced:
+            self._begin(self._ledger.store.announce_log(), self._announced)
+        elif self._is_checkpoint_due():
             self._start_checkpoint()
 
     def _expire_some(self) -> None:

@@ -277,6 +277,17 @@ class SegmentFile:
             raise Damaged(self.path, size, "the segment is cut short")
         return file
 
+    def identify(self) -> None:
+        """Refuse a file that is not the one of this name that the snapshot means: its checksums say which it is."""
+        with closing(self._open()) as file:
+            if file.size() == self.ref.size_bytes:
+                columns = [self.ref.columns[name] for name in _CHECKED]
+                places = [place for column in columns for place in (column.validity, column.offsets, column.values)]
+                head = file.read(0, min(place[0] for place in places if place != (0, 0)))
+                if all(column.checksum.encode() in head for column in columns):
+                    return
+        raise Damaged(self.path, 0, "another segment is in its place")
+
     def checked(self) -> memoryview:
         """The file's bytes, known to be what was written, except for the delete flags."""
         view = self.view()

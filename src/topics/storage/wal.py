@@ -31,6 +31,7 @@ from topics.clock import Clock
 from topics.errors import CommitFailed
 from topics.storage import frames, log_files
 from topics.storage.disk import NO_SPACE, Disk, File
+from topics.storage.log_files import PADDING_BYTES
 from topics.storage.log_progress import READ_ONLY, Callback, Counters, DiskFull, Obstacle, Progress, settle
 
 __all__ = ["Callback", "DiskFull", "Obstacle", "Wal", "settle"]
@@ -57,7 +58,7 @@ class Wal(Progress):
         self.on_progress: Callable[[], None] = lambda: None  # `written` or `synced` has moved
         self.on_failure: Callable[[frozenset[int]], None] = lambda void: None  # these frames do not count
         self._file: File | None = None
-        self._number = 0
+        self.number = 0  # of the file that is written to
         self._ahead = 0  # offset up to which the file was filled with zeros
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
@@ -80,11 +81,11 @@ class Wal(Progress):
         Earlier files are synced, and end at `synced`. Their frames from `cut` on do not count; 0 = all count.
         """
         self.synced = synced
-        file, start, ahead = self._create(number, cut, len(payload))
+        file, start = self._create(number, cut, len(payload))
         frame = frames.encode_frame(payload, start, synced)
         file.write(frames.offset_of(start), frame)
         file.sync()
-        self._append_to(file, number, start + len(frame), ahead)
+        self._append_to(file, number, start + len(frame))
         self.written = self.synced = self.end
 
     def begin_or_wait(self, number: int, payload: bytes, synced: int) -> None:
@@ -97,11 +98,11 @@ class Wal(Progress):
             self.written = self.end = self.synced
             self._latch(error, lambda: self.begin(number, payload, synced))
 
-    def _create(self, number: int, cut: int, payload_bytes: int) -> tuple[File, int, int]:
-        """A new file, the position of its first frame, and how many zeros are in it. On a full disk they are fewer."""
+    def _create(self, number: int, cut: int, payload_bytes: int) -> tuple[File, int]:
+        """A new file, and the position of its first frame. On a full disk there are fewer zeros in it."""
         for ahead in (AHEAD_BYTES, AHEAD_BYTES, AHEAD_BYTES_MIN):
             try:
-                return *log_files.create(self._disk, number, cut, ahead + payload_bytes), ahead + payload_bytes
+                return log_files.create(self._disk, number, cut, ahead + payload_bytes)
             except OSError as error:
                 if error.errno not in NO_SPACE:
                     raise
@@ -110,16 +111,16 @@ class Wal(Progress):
                 self._disk.use_reserved_space()
         raise failure
 
-    def _append_to(self, file: File, number: int, position: int, ahead: int = AHEAD_BYTES) -> None:
-        """Frames go to `file` from now on, the next one at `position`; `ahead` zeros were written to it."""
+    def _append_to(self, file: File, number: int, position: int) -> None:
+        """Frames go to `file` from now on, the next one at `position`."""
         assert not self._buffer, "frames that were encoded for one file must not go to another"
-        self._file, self._number, self.end = file, number, position
-        self._ahead = max(ahead, frames.offset_of(position))
+        self._file, self.number, self.end = file, number, position
+        self._ahead = file.size()
         self.bytes_since_roll = 0
 
     async def roll(self) -> int:
         """Go on in a new file. Gives the position at which it starts; everything below it is synced."""
-        generation, number, old = self.generation, self._number + 1, self._file
+        generation, number, old = self.generation, self.number + 1, self._file
         if old is None or self.is_read_only:
             raise CommitFailed(READ_ONLY)
 
@@ -214,8 +215,8 @@ class Wal(Progress):
         position = self.end
         frame = frames.encode_frame(payload, position, self.synced)
         end = position + len(frame)
-        if frames.offset_of(end) > self._ahead or self._full is not None:
-            self._make_room(frames.offset_of(end), frees)
+        if frames.offset_of(end) + PADDING_BYTES > self._ahead or self._full is not None:
+            self._make_room(frames.offset_of(end) + PADDING_BYTES, frees)
         self._buffer.append(frame)
         self._buffered_bytes += len(frame)
         if needs_sync:

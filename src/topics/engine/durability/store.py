@@ -34,7 +34,7 @@ class Store:
         self._disk = disk
         self._clock = clock
         self._settings = settings
-        self._sealer = Sealer(disk)
+        self._sealer = Sealer(disk, clock)
         self.catalogue = Catalogue(disk)
         self.wal = Wal(disk, clock)
         self.progress = 0.0  # of replay, 0.0 to 1.0
@@ -71,6 +71,7 @@ class Store:
         """Make the directory fit for writing: the log's end, its next file, and nothing that is not in force."""
         log.repair()
         self.wal.begin_or_wait(log.next_number, payload, log.end)
+        self._announce_log()
         superfluous = [*self.catalogue.snapshots.obsolete(), *self.catalogue.superfluous()]
         for name in superfluous:
             self._disk.remove(name)
@@ -80,6 +81,27 @@ class Store:
             self._disk.set_space_aside()
         except OSError as error:
             self.wal.note_full(error)
+
+    @property
+    def is_log_announced(self) -> bool:
+        """Whether the snapshot knows the file that the log is written to."""
+        return self.wal.is_read_only or self.catalogue.announced_log >= self.wal.number
+
+    async def announce_log(self) -> None:
+        """Let the snapshot know the file that the log is written to. No checkpoint may be under way."""
+        await self._disk.run(self._announce_log)
+
+    def _announce_log(self) -> None:
+        if self.is_log_announced:
+            return
+        try:
+            self.catalogue.announce_log(self.wal.number)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self.wal.note_full(error)
+            if self._disk.use_reserved_space():
+                self.catalogue.announce_log(self.wal.number)
 
     def rebuild(self, void: frozenset[int]) -> State:
         """The state without the frames in `void`, after the log failed. Blocking."""
