@@ -49,10 +49,10 @@ class Settings:
         256 * MIB, "TOPICS_CACHE_BYTES", "memory for records of logged topics and their rendered form", minimum=MIB
     )
     segment_max_events: int = _setting(
-        10_000, "TOPICS_SEGMENT_MAX_EVENTS", "records in one segment", minimum=SEGMENT_EVENTS_MIN
+        10_000, "TOPICS_SEGMENT_MAX_EVENTS", "records in one segment; at least 100", minimum=SEGMENT_EVENTS_MIN
     )
     segment_max_bytes: int = _setting(
-        64 * MIB, "TOPICS_SEGMENT_MAX_BYTES", "record bytes in one segment", minimum=SEGMENT_BYTES_MIN
+        64 * MIB, "TOPICS_SEGMENT_MAX_BYTES", "record bytes in one segment; at least 65536", minimum=SEGMENT_BYTES_MIN
     )
     segment_max_age_ms: int = _setting(3_600_000, "TOPICS_SEGMENT_MAX_AGE_MS", "age at which records are sealed")
     max_body_bytes: int = _setting(64 * MIB, "TOPICS_MAX_BODY_BYTES", "request body, inflated")
