@@ -246,6 +246,7 @@ class SegmentFile:
         self.ref = ref
         self.name = name_of(ref.number)
         self._view: memoryview | None = None
+        self._flags: bytes | None = None  # as they were at one moment; None = as they are
         self._is_checked = False
 
     @property
@@ -322,11 +323,15 @@ class SegmentFile:
     def flags(self, start: int, stop: int) -> bytes:
         """The delete flags of rows start..stop, as they are at this moment."""
         base = self.ref.columns["deleted"].values[0] + start
-        flags = self.read(base, stop - start)
+        flags = self.read(base, stop - start) if self._flags is None else self._flags[start:stop]
         if flags.count(LIVE) + flags.count(DELETED) != len(flags):
             row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
             raise Damaged(self.path, base + row, f"a delete flag is {flags[row]}")
         return flags
+
+    def keep_flags(self) -> None:
+        """Show the delete flags as they are at this moment from now on."""
+        self._flags = self.flags(0, self.ref.count)
 
     def let_go(self) -> None:
         """Unmap the file. It is mapped again when it is touched, and not checked again."""
