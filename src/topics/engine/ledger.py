@@ -174,6 +174,8 @@ class Ledger:
 
     async def change(self, topic: Topic | None, decided: Sequence[AnyEntry]) -> None:
         """Commit entries by which a topic comes, changes or goes, or a router (no topic)."""
+        if self.broken is not None:
+            raise CommitFailed(self.broken.message)
         if topic is None or topic.is_logged:
             self.commit(decided)
             return
