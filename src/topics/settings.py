@@ -14,6 +14,8 @@ from typing import Any, Final
 from topics.errors import ConfigurationError
 
 MIB: Final = 1024 * 1024
+SEGMENT_EVENTS_MIN: Final = 100  # a file of less costs more than what is in it, and a stop writes them all
+SEGMENT_BYTES_MIN: Final = 64 * 1024
 PORT_MAX: Final = 65_535
 NUMBER_DIGITS_MAX: Final = 18  # below 2^63, whatever the digits
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -50,8 +52,12 @@ class Settings:
     cache_bytes: int = _setting(
         256 * MIB, "TOPICS_CACHE_BYTES", "memory for records of logged topics and their rendered form", minimum=MIB
     )
-    segment_max_events: int = _setting(10_000, "TOPICS_SEGMENT_MAX_EVENTS", "records in one segment")
-    segment_max_bytes: int = _setting(64 * MIB, "TOPICS_SEGMENT_MAX_BYTES", "record bytes in one segment")
+    segment_max_events: int = _setting(
+        10_000, "TOPICS_SEGMENT_MAX_EVENTS", "records in one segment; at least 100", minimum=SEGMENT_EVENTS_MIN
+    )
+    segment_max_bytes: int = _setting(
+        64 * MIB, "TOPICS_SEGMENT_MAX_BYTES", "record bytes in one segment; at least 65536", minimum=SEGMENT_BYTES_MIN
+    )
     segment_max_age_ms: int = _setting(3_600_000, "TOPICS_SEGMENT_MAX_AGE_MS", "age at which records are sealed")
     max_body_bytes: int = _setting(64 * MIB, "TOPICS_MAX_BODY_BYTES", "request body, inflated")
     max_batch_records: int = _setting(10_000, "TOPICS_MAX_BATCH_RECORDS", "records in one write")

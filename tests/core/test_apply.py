@@ -18,6 +18,7 @@ from topics.core.entries import (
     TopicConfigured,
     TopicCreated,
 )
+from topics.core.routing.copies import MissingRecord
 from topics.core.state import Keys, State, Topic, Written
 from topics.core.topic.records import Batch
 from topics.model import Gap, TopicConfig
@@ -152,12 +153,32 @@ def test_replay_skips_what_the_snapshot_has() -> None:
     """ST9"""
     state = state_of(created())
     state.by_id[1].notes.snapshot_position = 100
-    for position in (50, 99, 100, 150):
-        replay(state, Appended(1, 1, 0, BATCH), position)
+    for position, first in ((50, 1), (99, 1), (100, 1), (150, 3)):
+        replay(state, Appended(1, first, 0, BATCH), position)
     assert state.by_id[1].log.head == 4
     replay(state, created(), 200)
     replay(state, Appended(9, 1, 0, BATCH), 200)
     assert state.by_id[1].log.head == 4
+
+
+@pytest.mark.parametrize("first", [1, 2, 4, 9])
+def test_a_record_that_does_not_follow_the_head_is_not_replayed(first: int) -> None:
+    """ST14, ST12: a log that two servers wrote, or one with a hole, is damage; it never becomes a state."""
+    state = state_of(created(), Appended(1, 1, 0, BATCH))
+    with pytest.raises(MissingRecord, match=f'seq {first} of topic "t1" does not follow its last one, 2'):
+        replay(state, Appended(1, first, 0, BATCH), 1)
+    assert state.by_id[1].log.head == 2
+
+
+def test_only_a_topic_that_has_just_left_the_class_ephemeral_may_be_ahead_of_its_log() -> None:
+    """DU5, ST14: once, and never behind its log."""
+    state = state_of(created(durability="ephemeral"))
+    replay(state, TopicConfigured(1, TopicConfig()), 1)
+    replay(state, Appended(1, 5, 0, BATCH), 1)
+    log = state.by_id[1].log
+    assert (log.head, log.floor) == (6, 5)
+    with pytest.raises(MissingRecord):
+        replay(state, Appended(1, 9, 0, BATCH), 1)
 
 
 def test_records_of_an_ephemeral_topic_that_the_log_lacks_are_announced_on_replay() -> None:

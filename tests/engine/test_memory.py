@@ -82,10 +82,10 @@ async def test_a_checkpoint_is_due_after_a_minute_with_changes() -> None:
         await engine.append("t", data(1))
         clock.advance(59_000)
         await tick(engine)
-        assert not [name for name in disk.names() if name.startswith("snapshot-")]
+        assert not [name for name in disk.names() if name.startswith("segment-")]
         clock.advance(1000)
         await tick(engine)
-        assert [name for name in disk.names() if name.startswith("snapshot-")]
+        assert [name for name in disk.names() if name.startswith("segment-")]
         installed = disk.names()
         clock.advance(600_000)
         await tick(engine)

@@ -14,6 +14,11 @@ def content(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir() if file.name != "lock"}
 
 
+def remove(path: Path, pattern: str) -> None:
+    for file in path.glob(pattern):
+        file.unlink()
+
+
 def make_newer(path: Path, pattern: str) -> None:
     """Write another version number into the newest of these files."""
     newest = max(path.glob(pattern))
@@ -47,7 +52,7 @@ async def test_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     files = list((tmp_path / "data").iterdir())
     assert len(files) > 2
     assert {file.stat().st_mode & 0o077 for file in files} == {0}
-    assert {file.name.partition("-")[0] for file in files} <= {"log", "snapshot", "segment", "lock"}
+    assert {file.name.partition("-")[0] for file in files} <= {"log", "snapshot", "segment", "lock", "reserve"}
 
 
 async def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
@@ -70,6 +75,20 @@ async def test_a_second_engine_on_a_directory_is_refused_and_changes_nothing(tmp
         await engine.append("t", data(2))
         assert await seqs(engine, "t") == [1, 2]
     await fill(tmp_path)
+
+
+@pytest.mark.parametrize("pattern", ["lock", "*"])
+async def test_a_second_engine_is_refused_whatever_files_were_removed(tmp_path: Path, pattern: str) -> None:
+    """ST14, ST11: the directory is locked, not a file in it; and the second one makes no log."""
+    engine = open_engine(tmp_path)
+    await engine.start()
+    await engine.append("t", data(1))
+    remove(tmp_path, pattern)
+    before = content(tmp_path)
+    with pytest.raises(DirectoryLocked, match="in use"):
+        await open_engine(tmp_path).start()
+    assert content(tmp_path) == before
+    await engine.close()
 
 
 @pytest.mark.parametrize("pattern", ["log-*", "snapshot-*"])

@@ -13,10 +13,21 @@ import topics
 from topics.core.topic.parts import Chunk
 from topics.core.topic.records import NO_META, RecordIn, batch_of
 from topics.engine import Engine
-from topics.engine.durability.sealing import LARGE_BYTES_MIN, PACKAGE_ROOT, PartRows, PiecePlan, Sealer, encode, plan
+from topics.engine.durability.sealing import (
+    LARGE_BYTES_MIN,
+    PACKAGE_ROOT,
+    REST_SECONDS,
+    PartRows,
+    PiecePlan,
+    Sealer,
+    encode,
+    plan,
+)
 from topics.settings import Settings
 from topics.storage.disk import RealDisk
 from topics.storage.segments import SegmentFile, SegmentPiece
+from topics.testing.clock import ManualClock
+from topics.testing.disk import MemoryDisk
 
 SETTINGS = Settings()
 
@@ -92,7 +103,7 @@ async def test_the_helper_makes_the_same_file_as_is_made_on_the_spot(tmp_path: P
         PiecePlan(7, [PartRows(sealed, [(0, 3), (5, 50)]), PartRows(chunk, [(0, 10), (500, 1100), (1101, 1602)])]),
         PiecePlan(9, [PartRows(chunk_of(1, 3), [(1, 2)])]),
     ]
-    sealer = Sealer(disk)
+    sealer = Sealer(disk, ManualClock())
     try:
         helped = await sealer.encode(2, pieces, is_large=True)
         assert sealer.helper_pid is not None
@@ -121,9 +132,12 @@ async def test_a_large_checkpoint_goes_through_the_helper_and_ends_with_the_engi
 
 
 @pytest.mark.slow
-async def test_a_helper_that_dies_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """ST7"""
-    async with Engine.open(str(tmp_path), background=False) as engine:
+async def test_a_helper_that_dies_is_done_without_for_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ST7: then it is started again."""
+    clock = ManualClock()
+    async with Engine.open(str(tmp_path), background=False, clock=clock) as engine:
         await fill(engine)
         await engine.checkpoint()
         pid = engine._ledger.store._sealer.helper_pid
@@ -134,7 +148,11 @@ async def test_a_helper_that_dies_is_done_without(tmp_path: Path, caplog: pytest
         assert "records are sealed without it" in caplog.text
         assert engine._ledger.store._sealer.helper_pid is None
         assert all(isinstance(part, SegmentPiece) for part in engine.state.topics["t"].log.parts)
-        assert await everything(engine) == list(range(1, 2 * COUNT + 1))
+        clock.advance(round(REST_SECONDS * 1000))
+        await fill(engine)
+        await engine.checkpoint()
+        assert engine._ledger.store._sealer.helper_pid not in (None, pid)
+        assert await everything(engine) == list(range(1, 3 * COUNT + 1))
 
 
 RECORD = "x" * 2000
@@ -160,3 +178,26 @@ def is_running(pid: int) -> bool:
 def test_the_helper_is_told_where_the_package_lies() -> None:
     """Also where that is not on the module search path, but only in the working directory."""
     assert Path(PACKAGE_ROOT) == Path(topics.__file__).parents[1]
+
+
+class SlowClock(ManualClock):
+    """A clock on which every look takes a second."""
+
+    def monotonic(self) -> float:
+        self.advance(1000)
+        return super().monotonic()
+
+
+async def test_a_last_checkpoint_of_very_many_files_is_given_up_and_the_log_is_replayed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """SC3, ST7: a stop is bounded."""
+    disk, settings = MemoryDisk(), Settings(segment_max_events=1)
+    engine = Engine.open("memory", settings, disk=disk, clock=SlowClock(), background=False)
+    await engine.start()
+    await engine.append("t", [{"data": n} for n in range(100)])
+    await engine.close()
+    assert "the last checkpoint failed: it takes more than 8 s" in caplog.text
+    assert not [name for name in disk.kill().names() if name.startswith("segment-")]
+    async with Engine.open("memory", settings, disk=disk.kill(), clock=ManualClock(), background=False) as again:
+        assert (await again.topic_state("t")).count == 100

@@ -589,3 +589,41 @@ async def test_records_go_straight_into_duckdb_and_polars(tmp_path: Path) -> Non
     frame = polars.from_arrow(records)
     assert isinstance(frame, polars.DataFrame) and frame["seq"].sum() == 630
     assert msgspec.json.decode(frame["data"][34]) == {"price": 34}
+
+
+class BusyDisk(RealDisk):
+    """A directory in which a server takes checkpoint after checkpoint: one whenever a log file has been opened."""
+
+    def __init__(self, path: Path, checkpoint: Callable[[], None]) -> None:
+        super().__init__(path, create=False)
+        self.checkpoint, self.snapshots_read = checkpoint, 0
+
+    def open(self, name: str, *, writable: bool = True) -> Any:
+        file = super().open(name, writable=writable)
+        self.snapshots_read += name.startswith(snapshots.PREFIX)
+        if name.startswith("log-"):
+            self.checkpoint()
+        return file
+
+
+def test_a_check_beside_a_server_that_takes_checkpoints_all_the_time_holds_what_it_reads(tmp_path: Path) -> None:
+    """ST15: it reads one snapshot, and finds nothing wrong, though every file of it is replaced meanwhile."""
+    seqs = iter(range(31, 60))
+
+    async def write(engine: Engine, seq: int) -> None:
+        await engine.append("a", numbers(1, start=seq))
+        await engine.delete("a", before_seq=seq - 20)
+        await engine.checkpoint()
+
+    with asyncio.Runner() as runner:
+        engine = Engine.open(str(tmp_path), background=False)
+        runner.run(engine.start())
+        runner.run(engine.append("a", numbers(30)))
+        runner.run(engine.checkpoint())
+        disk = BusyDisk(tmp_path, lambda: runner.run(write(engine, next(seqs))))
+        with reader.Directory(disk) as directory:
+            before, names = disk.snapshots_read, set(disk.names())
+            assert directory.check().faults == []
+            assert disk.snapshots_read == before * 2, "it started over"
+            assert not {name for name in names if name.startswith("log-")} & set(disk.names())
+        runner.run(engine.close())

@@ -55,6 +55,10 @@ def replay(state: State, entry: AnyEntry, position: int) -> None:
     else:
         topic = state.by_id.get(entry.topic)  # type: ignore[union-attr]
         if topic is not None and position >= topic.notes.snapshot_position:
+            if kind is Appended:
+                table.check_contiguous(state, topic, entry.first)  # type: ignore[union-attr]
+            elif kind is TopicConfigured and not topic.is_logged:
+                state.headless.add(topic.id)
             apply(state, entry)
             if kind is TopicConfigured and not topic.is_logged:
                 _reincarnated(state, Reincarnated(topic.id, topic.epoch))
@@ -67,6 +71,7 @@ def replay(state: State, entry: AnyEntry, position: int) -> None:
 def end_replay(state: State) -> None:
     """All of the log has been replayed."""
     state.skipped_appends = {}
+    state.headless = set()
     keep_references_short(state)
 
 

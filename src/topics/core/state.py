@@ -151,6 +151,7 @@ class State:
         self.expiring: dict[int, Topic] = {}  # topics whose records have a lifetime
         self.shrunk: dict[int, Topic] = {}  # topics that may have dropped parts whose memory can be given back
         self.skipped_appends: SkippedAppends = {}  # during replay: what the state does not need, but copies may
+        self.headless: set[int] = set()  # during replay: topics that left the class ephemeral; their head is not known
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)

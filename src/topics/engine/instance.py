@@ -88,6 +88,7 @@ class Instance:
         self.remove_worker = self.workers.leave
         self.is_open = gates.is_open
         self.when_open = gates.when_open
+        self.obstacle = ledger.obstacle
         self.listen = ledger.listen
         self.unlisten = ledger.unlisten
 

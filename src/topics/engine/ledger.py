@@ -16,16 +16,27 @@ from contextlib import suppress
 from topics.clock import Clock
 from topics.core import decide, dump, entries
 from topics.core.apply import apply
-from topics.core.entries import AnyEntry, HeadInherited, Reserved, TopicConfigured, TopicDeleted
+from topics.core.entries import (
+    AnyEntry,
+    Appended,
+    Forwarding,
+    HeadInherited,
+    Reserved,
+    RouterSet,
+    TopicConfigured,
+    TopicCreated,
+    TopicDeleted,
+)
 from topics.core.framing import Frame, concerned, frames_of, sync_needed
 from topics.core.state import State, Topic
 from topics.engine.durability.store import Store
 from topics.errors import CommitFailed, StorageError, UnusableDirectory
-from topics.storage.wal import Wal, settle
+from topics.storage.wal import DiskFull, Obstacle, Wal, settle
 
 logger = logging.getLogger("topics.engine.ledger")
 
 Listener = Callable[[], None]
+GROWING = (Appended, TopicCreated, RouterSet)  # what takes space, as copies do; everything else frees some, or will
 LASTING = (TopicConfigured, TopicDeleted, HeadInherited, Reserved)  # what the log has of a change of an ephemeral topic
 
 
@@ -44,6 +55,7 @@ class Ledger:
         self.store = store
         self.wal: Wal = store.wal
         self.broken: StorageError | None = None  # the log failed, and the state could not be read back
+        self._unread: frozenset[int] | None = None  # the state is to be read back without these frames
         self._on_commit = on_commit  # something was logged
         self._on_change = on_change  # of a source of routers, or a topic in `watched`
         self.watched: set[int] = set()
@@ -85,11 +97,18 @@ class Ledger:
         """Log and apply entries that were decided together. CommitFailed: the frame that failed, and those behind it,
         have changed nothing.
         """
+        if self.broken is not None:
+            raise CommitFailed(self.broken.message)
         wal = self.wal
         for frame in frames_of(self.state, decided, wal.synced):
             if frame.logged:
                 depends_on = frame.depends_on(wal.synced, wal.end)
-                end = wal.append(entries.encode(frame.logged), frame.needs_sync, depends_on)
+                try:
+                    end = wal.append(entries.encode(frame.logged), frame.needs_sync, depends_on)
+                except DiskFull:
+                    if any(map(_is_growing, frame.logged)):
+                        raise
+                    end = wal.append(entries.encode(frame.logged), frame.needs_sync, depends_on, frees=True)
                 for entry in frame.entries:
                     apply(self.state, entry)
                 if frame.is_control:
@@ -159,6 +178,8 @@ class Ledger:
 
     async def change(self, topic: Topic | None, decided: Sequence[AnyEntry]) -> None:
         """Commit entries by which a topic comes, changes or goes, or a router (no topic)."""
+        if self.broken is not None:
+            raise CommitFailed(self.broken.message)
         if topic is None or topic.is_logged:
             self.commit(decided)
             return
@@ -173,7 +194,9 @@ class Ledger:
         is synced. In any later one the log may have failed, and the state been read back.
         """
         lasting = [entry for entry in decided if isinstance(entry, LASTING) and entry.topic == topic.id]
-        end = self.wal.append(entries.encode(lasting), True)
+        end = self.wal.append(
+            entries.encode(lasting), True, frees=any(type(entry) is TopicDeleted for entry in lasting)
+        )
         changing = self.state.changing
         changing.add(topic.id)
         done = asyncio.get_running_loop().create_future()
@@ -225,16 +248,29 @@ class Ledger:
             if not listeners:
                 del self._listeners[topic_id]
 
+    def attend(self) -> None:
+        """Try to get over what stands in the way of writes and reads. Every now and then."""
+        self.wal.attend()
+        if self._unread is not None:
+            self._rebuild(self._unread)
+
+    def obstacle(self) -> Obstacle | None:
+        """Why nobody can write now; None: writes are possible (HM7)."""
+        if self.broken is not None:
+            return Obstacle("state_unreadable", self.broken.message)
+        return self.wal.obstacle()
+
     def _rebuild(self, void: frozenset[int]) -> None:
         """Start over from the disk after the log failed, without the frames in `void`."""
         old = self.state
         try:
             self.state = self.store.rebuild(void)
         except (StorageError, OSError) as error:
-            logger.critical("the state cannot be read back: %s; nothing is served any more", error)
+            logger.critical("the state cannot be read back: %s; nothing is served", error)
             self.broken = UnusableDirectory(f"the disk failed, and the state cannot be read back: {error}")
-            self.wal.refuse(self.broken.message)
+            self._unread = void if isinstance(error, OSError) else None
             return
+        self.broken = self._unread = None
         for topic in self.state.topics.values():
             before = old.by_id.get(topic.id) or old.dirty.get(topic.id)  # a deletion that failed is in the latter
             if before is not None:
@@ -264,3 +300,7 @@ class Ledger:
             if before is not None and not self.state.by_id[router.dest].is_logged:
                 router.cursor = min(before.cursor, self.state.by_id[router.source].log.head)
                 router.total = before.total
+
+
+def _is_growing(entry: AnyEntry) -> bool:
+    return isinstance(entry, GROWING) or (isinstance(entry, Forwarding) and bool(entry.entry.runs))

@@ -5,6 +5,8 @@ All of it in slices of time, so that no turn of the event loop is long.
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from topics.clock import Clock
 from topics.core.state import State
@@ -17,7 +19,8 @@ from topics.settings import Settings
 
 CHECKPOINT_BYTES = 64 * 1024 * 1024
 CHECKPOINT_MS = 60_000
-BACKGROUND_MS = 200
+FREEING_MS = 1_000  # between checkpoints while the disk is full: what was deleted leaves it
+BACKGROUND_MS = 200  # a directory that is removed is noticed within this (ST14)
 UNSEALED_FACTOR = 6  # writes wait when this many times the log of a checkpoint is not sealed yet
 FREED_PER_STEP = 8  # dead chunks whose memory is given back in one step
 
@@ -82,9 +85,20 @@ class Upkeep:
         await asyncio.shield(self._start_checkpoint())
 
     def _start_checkpoint(self) -> "asyncio.Task[None]":
-        self._checkpoint = asyncio.create_task(self._ledger.store.checkpoint(self._current_state, self._bury))
-        self._checkpoint.add_done_callback(self._checkpoint_done)
+        return self._begin(self._ledger.store.checkpoint(self._current_state, self._bury), self._checkpoint_done)
+
+    def _begin(
+        self, work: Coroutine[Any, Any, None], done: "Callable[[asyncio.Task[None]], None]"
+    ) -> "asyncio.Task[None]":
+        """Begin what installs a snapshot; one at a time."""
+        self._checkpoint = asyncio.create_task(work)
+        self._checkpoint.add_done_callback(done)
         return self._checkpoint
+
+    def _announced(self, task: "asyncio.Task[None]") -> None:
+        self._checkpoint = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the snapshot cannot be told of the log's new file, and will be again: %s", error)
 
     def _current_state(self) -> State:
         return self._ledger.state
@@ -113,11 +127,16 @@ class Upkeep:
             await asyncio.shield(self._checkpoint)
 
     def _do_some(self) -> None:
-        """What is due now: a sync, expiry, memory to give back, a checkpoint."""
+        """What is due now: a look at the disk, a sync, expiry, memory to give back, a checkpoint."""
+        self._ledger.attend()
         self._ledger.wal.start_sync()
         self._expire_some()
         self._free()
-        if self._checkpoint is None and self._is_checkpoint_due():
+        if self._checkpoint is not None or self._ledger.broken is not None:
+            return
+        if not self._ledger.store.is_log_announced:
+            self._begin(self._ledger.store.announce_log(), self._announced)
+        elif self._is_checkpoint_due():
             self._start_checkpoint()
 
     def _expire_some(self) -> None:
@@ -139,7 +158,8 @@ class Upkeep:
         ):
             return False
         age_ms = (self._clock.monotonic() - self._checkpointed_at) * 1000
-        return self._ledger.wal.bytes_since_roll > self._checkpoint_bytes or age_ms >= self._checkpoint_ms
+        due_ms = FREEING_MS if self._ledger.wal.is_full else self._checkpoint_ms
+        return self._ledger.wal.bytes_since_roll > self._checkpoint_bytes or age_ms >= due_ms
 
     def _bury(self, part: Part) -> None:
         """Take over a part that is no longer read, to give its memory back little by little."""

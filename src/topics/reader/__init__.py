@@ -11,6 +11,7 @@ records that only the log has, above a topic's `sealed_through`, are not read.
     directory   open_directory, Directory: topics, pieces, lost; Batches, an iterator
     pieces      read_piece: the live rows of one file, for processes that have no Directory
     checking    Directory.check: snapshot, segments and log against each other
+    pinning     the directory as of one moment, beside a server that goes on
     accounts    what became of every seq
     snapshot    what a snapshot says of topics, pieces and losses
     access      the directory and its segments, opened for reading

@@ -5,6 +5,7 @@ it does not hold. What became of every seq is up to `accounts`.
 """
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from itertools import pairwise
 
 from msgspec import Struct
@@ -46,8 +47,10 @@ class Check(Struct, frozen=True):
 class Checker:
     """One check of a directory against one of its snapshots."""
 
-    def __init__(self, disk: Disk, snapshot: Snapshot) -> None:
+    def __init__(self, disk: Disk, snapshot: Snapshot, segments: Mapping[int, SegmentFile] | None = None) -> None:
+        """`segments` are files of the snapshot that the caller has opened."""
         self._disk = disk
+        self._opened = segments or {}
         self._snapshot = snapshot
         self._names = {item.id: item.name for item in snapshot.topics.values()}
         self._faults: list[Fault] = []
@@ -82,7 +85,7 @@ class Checker:
         self._fault(ref.file, ref.topic, message)
 
     def _check_file(self, file: FileRef, refs: list[PieceRef]) -> None:
-        segment = SegmentFile(self._disk, file)
+        segment = self._opened.get(file.number) or SegmentFile(self._disk, file)
         try:
             topics, seqs = segment.numbers("topic", "I"), segment.numbers("seq", "Q")
             segment.flags(0, file.count)

@@ -11,6 +11,7 @@ import os
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -22,9 +23,11 @@ from topics.model import Gap, TopicConfig
 from topics.reader.access import forbidden, open_disk
 from topics.reader.checking import Check, Checker
 from topics.reader.pieces import COLUMNS, live_rows, schema
+from topics.reader.pinning import Pin
 from topics.reader.snapshot import Lost, Snapshot, bounded, floor_of, lost_in, sealed_through_of
 from topics.storage import frames, log_files, segments, snapshots
 from topics.storage.disk import Disk
+from topics.storage.processes import NO_DESCRIPTOR
 from topics.storage.segments import LIVE, PieceRef, SegmentFile, SegmentPiece
 
 if TYPE_CHECKING:
@@ -145,10 +148,18 @@ class Directory:
     def check(self) -> Check:
         """Hold every segment and every log file against its checksums, and all of them against the snapshot."""
         for _ in range(ATTEMPTS_MAX):
-            found = Checker(self._disk, self._snapshot).run()
-            if not found.faults or snapshots.names_in(self._disk) == self._snapshot.names:
+            try:
+                pin = Pin(self._disk, self._snapshot)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR:
+                    raise
+                found, is_certain = Checker(self._disk, self._snapshot).run(), False
+            else:
+                with closing(pin):
+                    found, is_certain = Checker(pin.disk, self._snapshot, pin.segments).run(), pin.is_whole
+            if is_certain or not found.faults or snapshots.names_in(self._disk) == self._snapshot.names:
                 return found
-            self.reload()  # a checkpoint was taken meanwhile, and files are gone
+            self.reload()  # a checkpoint was taken before all files were held, and some are gone
         raise UnusableDirectory(
             f"the files of {self.path} change faster than they can be checked: check them while less is written, or "
             "with the server stopped"

@@ -17,7 +17,6 @@ This module does not know what is in the files.
 
 import errno
 import fcntl
-import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -27,11 +26,14 @@ from typing import Final, Literal, Protocol, TypeVar
 
 from topics.errors import DirectoryLocked, UnusableDirectory
 from topics.storage import syncer
-from topics.storage.processes import SyncProcess, SyncThread, WorkThread
+from topics.storage.processes import SpareDescriptors, SyncProcess, SyncThread, WorkThread, map_file
 
 T = TypeVar("T")
 
 LOCK_NAME: Final = "lock"
+RESERVE_NAME: Final = "reserve"
+RESERVE_BYTES: Final = 4 * 1024 * 1024  # of the disk, for what frees space once the disk is full
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class File(Protocol):
@@ -105,14 +107,29 @@ class Disk(Protocol):
         """fdatasync of what was written before the call, off the event loop."""
         ...
 
+    def missing(self, file: File) -> str:
+        """What was removed under the feet of this process: the directory or this file of it; "" = nothing."""
+        ...
+
+    def set_space_aside(self) -> None:
+        """Keep some space of the disk back for `use_reserved_space`; OSError if there is none. Blocking."""
+        ...
+
+    def use_reserved_space(self) -> bool:
+        """Give up the space that was kept back: the disk is full. False: there is none."""
+        ...
+
     def close(self) -> None:
         """End thread and helper, unlock. Idempotent."""
         ...
 
 
+_NOT_DATA: Final = (LOCK_NAME, RESERVE_NAME)
+
+
 def check_name(name: str) -> str:
-    """The name of a data file: flat, and not the lock."""
-    if not name or "/" in name or "\0" in name or name in (".", "..", LOCK_NAME):
+    """The name of a data file: flat, and neither the lock nor the reserve."""
+    if not name or "/" in name or "\0" in name or name in (".", "..", LOCK_NAME, RESERVE_NAME):
         raise ValueError(f"{name!r} cannot be the name of a data file")
     return name
 
@@ -122,8 +139,11 @@ class RealFile:
 
     _numbers = count(1)
 
-    def __init__(self, name: str, descriptor: int, on_close: Callable[["RealFile"], None]) -> None:
+    def __init__(
+        self, name: str, descriptor: int, reserve: SpareDescriptors, on_close: Callable[["RealFile"], None]
+    ) -> None:
         self.name = name
+        self._reserve = reserve
         self.number = next(self._numbers)
         self._descriptor = descriptor  # -1 = closed
         self._on_close = on_close
@@ -161,20 +181,25 @@ class RealFile:
         if size == 0:
             return memoryview(b"")
         with self._named:
-            if sys.version_info >= (3, 13):  # without trackfd=False a map holds a descriptor for as long as it lives
-                return memoryview(mmap.mmap(self._descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ, trackfd=False))
-            return memoryview(mmap.mmap(self._descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ))
+            return map_file(self._descriptor, size)
 
     def close(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
+            self._reserve.fill()
             self._on_close(self)
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the file still has a name."""
+        with self._named:
+            return os.fstat(self._descriptor).st_nlink > 0
 
     def duplicate(self) -> int:
         """A second descriptor of the open file, which its receiver closes."""
         with self._named:
-            return os.dup(self._descriptor)
+            return self._reserve.get(lambda: os.dup(self._descriptor))
 
     def _write_rest(self, offset: int, rest: memoryview) -> None:
         while rest:
@@ -211,6 +236,7 @@ class RealDisk:
         self.path = os.path.abspath(path)
         self.boot_id = _read_boot_id()
         self._descriptor = _open_directory(self.path, create)
+        self._reserve = SpareDescriptors(self._descriptor if create else -1)
         self._lock: int | None = None
         self._thread = WorkThread("topics-storage")
         self._syncer: SyncProcess | SyncThread = SyncProcess(self.path) if sync == "process" else SyncThread()
@@ -222,11 +248,17 @@ class RealDisk:
         return self._syncer.helper_pid
 
     def lock(self) -> None:
+        """The directory itself is locked: whatever happens to the files in it, it stays the same one.
+
+        The lock file says who has it. It is locked as well, for programs and file systems that know no other lock.
+        """
         try:
             descriptor = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._directory)
         except OSError as error:
             raise _unusable(self.path, error) from error
         try:
+            with suppress(_NoDirectoryLock):
+                _lock_directory(self._directory)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
@@ -246,10 +278,14 @@ class RealDisk:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+            with suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def names(self) -> list[str]:
-        with os.scandir(self._directory) as entries:
-            return sorted(entry.name for entry in entries if entry.name != LOCK_NAME and entry.is_file())
+        with self._reserve.get(lambda: os.scandir(self._directory)) as entries:
+            found = sorted(entry.name for entry in entries if entry.name not in _NOT_DATA and entry.is_file())
+        self._reserve.fill()
+        return found
 
     def create(self, name: str) -> RealFile:
         return self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -273,12 +309,44 @@ class RealDisk:
         assert isinstance(file, RealFile)
         await self._syncer.sync(file)
 
+    def missing(self, file: File) -> str:
+        assert isinstance(file, RealFile)
+        self._reserve.fill()
+        if not os.fstat(self._directory).st_nlink:
+            return self.path
+        return "" if file.is_linked else f"{self.path}/{file.name}"
+
+    def set_space_aside(self) -> None:
+        descriptor = self._reserve.get(
+            lambda: os.open(RESERVE_NAME, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._directory)
+        )
+        try:
+            if os.fstat(descriptor).st_size < RESERVE_BYTES:
+                if sys.platform == "linux":
+                    os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+                else:
+                    os.pwrite(descriptor, bytes(RESERVE_BYTES), 0)
+        except OSError as error:
+            self.use_reserved_space()
+            if error.errno in NO_SPACE:
+                raise
+        finally:
+            os.close(descriptor)
+
+    def use_reserved_space(self) -> bool:
+        try:
+            os.unlink(RESERVE_NAME, dir_fd=self._directory)
+        except OSError:
+            return False
+        return True
+
     def close(self) -> None:
         if not self._is_closed:
             self._thread.close()
             self._syncer.close()
             self.unlock()
             self._is_closed = True
+            self._reserve.close()
             os.close(self._descriptor)
 
     @property
@@ -288,8 +356,9 @@ class RealDisk:
         return self._descriptor
 
     def _open(self, name: str, flags: int) -> RealFile:
-        descriptor = os.open(check_name(name), flags, 0o600, dir_fd=self._directory)
-        return RealFile(name, descriptor, self._syncer.forget)
+        check_name(name)
+        descriptor = self._reserve.get(lambda: os.open(name, flags, 0o600, dir_fd=self._directory))
+        return RealFile(name, descriptor, self._reserve, self._syncer.forget)
 
 
 def _open_directory(path: str, create: bool) -> int:
@@ -304,6 +373,19 @@ def _open_directory(path: str, create: bool) -> int:
         os.close(descriptor)
         raise _unusable(path, OSError(errno.EROFS if is_read_only else errno.EACCES, "not writable"))
     return descriptor
+
+
+class _NoDirectoryLock(Exception):
+    """The file system cannot lock a directory."""
+
+
+def _lock_directory(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise _NoDirectoryLock from error
 
 
 def _make_directory(path: str) -> None:

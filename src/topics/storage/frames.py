@@ -37,6 +37,7 @@ class FileHeader(msgspec.Struct, array_like=True):
     number: int
     boot_id: str  # of the machine's boot under which it was written
     cut: int  # frames of earlier files from this position on do not count; 0 = all count
+    is_padded: bool = False  # zeros follow the last frame, at least as many as a frame has overhead
 
 
 class BadHeader(Exception):
@@ -122,17 +123,20 @@ def has_frame(data: memoryview) -> bool:
     return _FRAME_MAGIC in bytes(data)
 
 
-def may_be_cut_off(data: memoryview, offset: int) -> bool:
+def may_be_cut_off(data: memoryview, offset: int, is_padded: bool) -> bool:
     """Whether the bad frame at `offset` may be the first part of a write, with zeros written ahead behind it.
 
-    It is not if the frame is there to its last byte, or if anything behind it starts like a frame, valid or not.
+    It is not if the frame is there to its last byte, or if anything behind it starts like a frame, valid or not; nor,
+    in a file that is padded, if the file ends before the frame does.
     """
     end = offset + 1
+    if is_padded and offset + FRAME_OVERHEAD_BYTES > len(data):
+        return False
     if offset + FRAME_OVERHEAD_BYTES <= len(data):
         magic, size, _, _ = _FRAME.unpack_from(data, offset)
         if magic == _FRAME_MAGIC or magic in _VOID_MAGICS:
             end = offset + FRAME_OVERHEAD_BYTES + size
-            if end <= len(data) and data[end - 1]:
+            if (end <= len(data) and data[end - 1]) or (is_padded and end > len(data)):
                 return False
     return not has_frame(data[end:])
 

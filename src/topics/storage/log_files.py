@@ -19,6 +19,7 @@ from topics.storage import frames
 from topics.storage.disk import Disk, File
 
 PREFIX = "log-"
+PADDING_BYTES = frames.FRAME_OVERHEAD_BYTES  # zeros that follow the last frame at least
 
 
 def create(disk: Disk, number: int, cut: int, ahead_bytes: int) -> tuple[File, int]:
@@ -27,10 +28,16 @@ def create(disk: Disk, number: int, cut: int, ahead_bytes: int) -> tuple[File, i
     if name in disk.names():
         disk.remove(name)
     file = disk.create(name)
-    header = frames.encode_header(frames.FileHeader(number, disk.boot_id, cut))
-    file.write(0, header + bytes(ahead_bytes))
-    file.sync()
-    disk.sync_directory()
+    header = frames.encode_header(frames.FileHeader(number, disk.boot_id, cut, is_padded=True))
+    try:
+        file.write(0, header + bytes(ahead_bytes + frames.FRAME_OVERHEAD_BYTES + PADDING_BYTES))
+        file.sync()
+        disk.sync_directory()
+    except OSError:
+        file.close()
+        with suppress(OSError):
+            disk.remove(name)
+        raise
     return file, frames.position_of(number, len(header))
 
 
@@ -40,15 +47,22 @@ def read_payload(disk: Disk, position: int, end: int) -> bytes:
         return file.read(frames.offset_of(position), end - position)[frames.FRAME_OVERHEAD_BYTES :]
 
 
-def mark_void(disk: Disk, positions: Iterable[int]) -> None:
-    """Try to keep frames whose commit failed from ever being replayed; if this fails, the first of them may be."""
-    with suppress(OSError):
-        for position in sorted(positions, reverse=True):
-            with closing(disk.open(name_of(frames.number_of(position)))) as file:
-                file.write(frames.offset_of(position), frames.VOID_MARK)
-        for number in {frames.number_of(position) for position in positions}:
-            with closing(disk.open(name_of(number))) as file:
-                file.sync()
+def mark_void(disk: Disk, positions: Iterable[int], opened: File | None) -> None:
+    """Try to keep frames whose commit failed from ever being replayed; if this fails, the first of them may be.
+
+    `opened` is a log file that is open: for the frames in it no descriptor is needed.
+    """
+    by_name: dict[str, list[int]] = {}
+    for position in sorted(positions, reverse=True):
+        by_name.setdefault(name_of(frames.number_of(position)), []).append(frames.offset_of(position))
+    for name, offsets in by_name.items():
+        with suppress(OSError):
+            file = opened if opened is not None and opened.name == name else disk.open(name)
+            for offset in offsets:
+                file.write(offset, frames.VOID_MARK)
+            file.sync()
+            if file is not opened:
+                file.close()
 
 
 class StartedFile(NamedTuple):
@@ -138,6 +152,13 @@ class Replay:
                     yield found
                 continue
             self.end = frames.position_of(header.number, found.offset)
+            if (
+                is_newest
+                and self._is_same_boot(header)
+                and header.is_padded
+                and len(data) < found.offset + PADDING_BYTES
+            ):
+                raise Damaged(f"{self._disk.path}/{name}", len(data), "the file is cut short: zeros are missing behind")
             if not found.is_clean and not (cut and self.end >= cut):
                 if not is_newest or self._is_damage(data, header, found.offset):
                     raise Damaged(f"{self._disk.path}/{name}", found.offset, "a frame is not valid")
@@ -155,21 +176,27 @@ class Replay:
     def _is_damage(self, data: memoryview, header: frames.FileHeader, offset: int) -> bool:
         """Whether the bad frame at `offset` of the newest file cannot be a torn tail."""
         bad = frames.position_of(header.number, offset)
-        is_same_boot = bool(header.boot_id) and header.boot_id == self._disk.boot_id
-        if is_same_boot and not frames.may_be_cut_off(data, offset):
+        is_same_boot = self._is_same_boot(header)
+        if is_same_boot and not frames.may_be_cut_off(data, offset, header.is_padded):
             return True
         return any(is_same_boot or frame.synced > bad for frame in frames.frames_beyond(data, header.number, offset))
+
+    def _is_same_boot(self, header: frames.FileHeader) -> bool:
+        return bool(header.boot_id) and header.boot_id == self._disk.boot_id
 
     def _data(self, name: str) -> memoryview:
         with closing(self._disk.open(name, writable=False)) as file:
             return memoryview(file.read(0, file.size()))
 
     def repair(self) -> None:
-        """Cut the torn tail off and make what is left durable; remove what is not in force."""
+        """Cut the torn tail off and make what is left durable; remove what is not in force.
+
+        Zeros go over the tail: a file that became shorter could not be told from one that somebody cut.
+        """
         if self.files:
             with closing(self._disk.open(self.files[-1])) as file:
                 if self.torn is not None:
-                    file.truncate(self.torn[1])
+                    file.write(self.torn[1], bytes(file.size() - self.torn[1]))
                 file.sync()
         self._disk.sync_directory()  # the snapshot that makes files superfluous may not be synced itself
         for name in self.orphans:

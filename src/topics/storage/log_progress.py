@@ -1,4 +1,4 @@
-"""How far the log has come (appended, written, synced), and who waits for it to come further.
+"""How far the log has come (appended, written, synced), who waits for it to come further, and what stands in its way.
 
 A waiter is called back once, when its position is reached or the log has failed. `Progress` only notes who is due; the
 log calls them in a turn of its own (ST17). A caller who asks for what is true already is answered within the call.
@@ -7,17 +7,59 @@ Knows neither files nor what a frame holds.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
+from typing import NamedTuple
 
 from topics.errors import CommitFailed
+from topics.storage.disk import NO_SPACE
+from topics.storage.processes import NO_DESCRIPTOR
 
-READ_ONLY = "the log is read-only after a failure of the disk"
+READ_ONLY = "the log is read-only after a failure of the disk; it is tried again every second"
+
+FSYNC_BUCKETS_US = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
+
+logger = logging.getLogger("topics.wal")
 
 Callback = Callable[[CommitFailed | None], None]
+
+
+class Counters:
+    """What the metrics show of the log."""
+
+    bounds_us = FSYNC_BUCKETS_US  # upper bounds of the buckets
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.batches = 0
+        self.bytes_written = 0
+        self.fsyncs = 0
+        self.fsync_micros = 0
+        self.fsync_buckets = [0] * (len(FSYNC_BUCKETS_US) + 1)  # not cumulative; the last is above all bounds
+        self.rotations = 0
+        self.submit_full = 0
+        self.queue_depth_peak = 0
+
+    def add_fsync(self, micros: int) -> None:
+        self.fsyncs += 1
+        self.fsync_micros += micros
+        index = sum(1 for bound in FSYNC_BUCKETS_US if micros > bound)
+        self.fsync_buckets[index] += 1
+
+
+class DiskFull(CommitFailed):
+    """No space can be reserved in the log."""
+
+
+class Obstacle(NamedTuple):
+    """Why nobody can write: a word for programs, a sentence for people."""
+
+    reason: str
+    message: str
 
 
 class Progress:
@@ -34,6 +76,9 @@ class Progress:
         self._waits = count()
         self._sync_wanted = 0  # what lies below this position is synced as soon as it is written
         self._due: list[Callback] = []  # what they waited for is true; the end of a turn tells them
+        self._full: OSError | None = None  # the disk is full: only what frees space is taken
+        self._missing = ""  # the directory or file of the log that was removed
+        self._latched: OSError | None = None  # why the log is read-only
 
     def start_sync(self) -> None:
         """Sync what is written, now or as soon as the sync that runs is over."""
@@ -98,6 +143,30 @@ class Progress:
         waiters = [*self._written_waiters, *(waiter for _, _, waiter in sorted(self._synced_waiters))]
         self._written_waiters, self._synced_waiters, self._sync_wanted = [], [], 0
         return waiters
+
+    def obstacle(self) -> Obstacle | None:
+        """Why nobody can write now; None: writes are possible (HM7)."""
+        if self._missing:
+            return Obstacle("directory_gone", f"{self._missing} was removed while the server was running")
+        if self._latched is not None:
+            number = self._latched.errno
+            full, few = number in NO_SPACE, number in NO_DESCRIPTOR
+            word = "disk_full" if full else "descriptors_exhausted" if few else "log_read_only"
+            return Obstacle(word, f"{READ_ONLY}: {self._latched}")
+        if self._full is not None:
+            return Obstacle("disk_full", f"the disk is full; only what frees space is taken: {self._full}")
+        return None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk is full, so that only what frees space is taken."""
+        return self._full is not None
+
+    def note_full(self, error: OSError) -> None:
+        """The disk is full: writes are refused until the space that is kept back is there again."""
+        if self._full is None:
+            logger.error("the disk is full: %s; only what frees space is taken", error)
+        self._full = error
 
 
 def settle(waiter: "asyncio.Future[None]", failure: CommitFailed | None) -> None:

@@ -1,29 +1,44 @@
-"""Threads and processes that block so that the event loop does not have to.
+"""What the storage needs of its own process: threads and helpers that block in place of the event loop, descriptors.
 
 A `WorkThread` does what it is given, in order. A `HelperProcess` is a Python script that this process talks to over a
 socket. Both carry a way to call fdatasync off the loop: `SyncThread`, and `SyncProcess` with its `SyncHelper`, the talk
-with one helper that runs `syncer.py`.
+with one helper that runs `syncer.py`. `SpareDescriptors` are kept back for the time when the process has no other left,
+and `map_file` needs none for as long as the map lives.
 
 This module knows a file by its number and its descriptor, not where it lies or what is in it.
 """
 
 import asyncio
+import ctypes
 import errno
+import mmap
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
 from topics.storage import syncer
 
 T = TypeVar("T")
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+    *(ctypes.c_int, ctypes.c_int, ctypes.c_longlong),
+)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+RESERVE_DESCRIPTORS: Final = 12  # for the log and its checkpoints, once the process has no other left
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 HELPER_END_SECONDS_MAX: Final = 5.0  # a helper that has not ended by then hangs in the kernel
 
 
@@ -266,3 +281,61 @@ class HelperProcess:
 def _close_optional(descriptor: int | None) -> None:
     if descriptor is not None:
         os.close(descriptor)
+
+
+# --- descriptors
+
+
+def map_file(descriptor: int, size: int) -> memoryview:
+    """A map that holds no descriptor."""
+    if sys.version_info >= (3, 13):
+        return memoryview(mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ, trackfd=False))
+    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    area = (ctypes.c_char * size).from_address(address)  # which every view of it keeps alive
+    weakref.finalize(area, _libc.munmap, address, size).atexit = False
+    return memoryview(area).cast("B").toreadonly()
+
+
+class SpareDescriptors:
+    """Descriptors kept back: what is opened for the directory takes their place when the process has no other left.
+
+    Files are opened and closed on several threads, so a lock guards the list.
+    """
+
+    def __init__(self, directory: int) -> None:
+        self._directory = directory
+        self._kept: list[int] = []
+        self._lock = threading.Lock()
+        self.fill()
+
+    def get(self, work: Callable[[], T]) -> T:
+        """Do work that needs one descriptor more."""
+        while True:
+            try:
+                return work()
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR or not self._let_one_go():
+                    raise
+
+    def fill(self) -> None:
+        """Keep back what is missing, as far as there are descriptors."""
+        if len(self._kept) < RESERVE_DESCRIPTORS:
+            with self._lock, suppress(OSError):
+                while len(self._kept) < RESERVE_DESCRIPTORS and self._directory >= 0:
+                    self._kept.append(os.dup(self._directory))
+
+    def close(self) -> None:
+        with self._lock:
+            self._directory = -1
+        while self._let_one_go():
+            pass
+
+    def _let_one_go(self) -> bool:
+        with self._lock:
+            if not self._kept:
+                return False
+            os.close(self._kept.pop())
+            return True

@@ -246,6 +246,7 @@ class SegmentFile:
         self.ref = ref
         self.name = name_of(ref.number)
         self._view: memoryview | None = None
+        self._flags: bytes | None = None  # as they were at one moment; None = as they are
         self._is_checked = False
 
     @property
@@ -276,6 +277,17 @@ class SegmentFile:
             file.close()
             raise Damaged(self.path, size, "the segment is cut short")
         return file
+
+    def identify(self) -> None:
+        """Refuse a file that is not the one of this name that the snapshot means: its checksums say which it is."""
+        with closing(self._open()) as file:
+            if file.size() == self.ref.size_bytes:
+                columns = [self.ref.columns[name] for name in _CHECKED]
+                places = [place for column in columns for place in (column.validity, column.offsets, column.values)]
+                head = file.read(0, min(place[0] for place in places if place != (0, 0)))
+                if all(column.checksum.encode() in head for column in columns):
+                    return
+        raise Damaged(self.path, 0, "another segment is in its place")
 
     def checked(self) -> memoryview:
         """The file's bytes, known to be what was written, except for the delete flags."""
@@ -311,11 +323,15 @@ class SegmentFile:
     def flags(self, start: int, stop: int) -> bytes:
         """The delete flags of rows start..stop, as they are at this moment."""
         base = self.ref.columns["deleted"].values[0] + start
-        flags = self.read(base, stop - start)
+        flags = self.read(base, stop - start) if self._flags is None else self._flags[start:stop]
         if flags.count(LIVE) + flags.count(DELETED) != len(flags):
             row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
             raise Damaged(self.path, base + row, f"a delete flag is {flags[row]}")
         return flags
+
+    def keep_flags(self) -> None:
+        """Show the delete flags as they are at this moment from now on."""
+        self._flags = self.flags(0, self.ref.count)
 
     def let_go(self) -> None:
         """Unmap the file. It is mapped again when it is touched, and not checked again."""

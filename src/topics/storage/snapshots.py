@@ -2,7 +2,8 @@
 
     8s "TOPICSNP" | u32 version | u64 length | u64 xxh3 of the content | content
 
-The content is MessagePack, a list of (key, value); a nil value means that the key is gone. A base has every key, a
+The content is MessagePack, a list of (key, value); a nil value means that the key is gone. The first key is the file's
+own number. A base has every key, a
 delta those that changed; files are numbered in the order in which they were installed. The newest base and all deltas
 after it are in force. A file is written under a temporary name, synced and renamed, and the directory is synced; only
 then is anything older removed. So either the old or the new snapshot is in force, and installing one costs what
@@ -25,6 +26,7 @@ VERSION = 2
 PREFIX, BASE, DELTA, TEMPORARY = "snapshot-", ".base", ".delta", ".tmp"
 DELTA_BYTES_MIN = 256 * 1024  # deltas below this in sum are not worth a new base
 DELTAS_MAX = 64
+NUMBER = b"#"  # the key of a file's own number, its first item
 
 _HEADER = Layout("<8sIQQ")
 _MAGIC = b"TOPICSNP"
@@ -66,7 +68,7 @@ class Snapshots:
                 raise Damaged(f"{self._disk.path}/{PREFIX}{self._number:010d}{DELTA}", 0, "this file is missing")
             content = self._read(name)
             self._chain.append((name, len(content)))
-            _merge(items, _decode(content))
+            _merge(items, self._checked(name, content))
             yield name, items
 
     @property
@@ -79,7 +81,7 @@ class Snapshots:
 
         If it fails and `number` has risen all the same, the snapshot is in force, but a power loss may undo that.
         """
-        content = _encode(list(changed.items()))
+        content = self._encoded(changed)
         deltas_bytes = len(content) + sum(size for _, size in self._chain[1:])
         if not self._chain or len(self._chain) > DELTAS_MAX or deltas_bytes > max(DELTA_BYTES_MIN, self._chain[0][1]):
             self._install_base(changed)
@@ -95,11 +97,11 @@ class Snapshots:
     def _install_base(self, changed: Mapping[bytes, bytes | None]) -> None:
         items: dict[bytes, bytes] = {}
         for name, _ in self._chain:
-            _merge(items, _decode(self._read(name)))
+            _merge(items, self._checked(name, self._read(name)))
         _merge(items, changed.items())
         old, self._chain = self._chain, []
         try:
-            self._write(BASE, _encode(list(items.items())))
+            self._write(BASE, self._encoded(items))
         except OSError:
             self._chain = self._chain or old
             raise
@@ -119,6 +121,19 @@ class Snapshots:
         self._number += 1
         self._chain.append((name, len(content)))
         self._disk.sync_directory()
+
+    def _encoded(self, items: Mapping[bytes, bytes | None]) -> bytes:
+        """The content of the next file, with its number in it."""
+        return _encode([(NUMBER, _encode(self._number + 1)), *items.items()])
+
+    def _checked(self, name: str, content: bytes) -> list[tuple[bytes, bytes | None]]:
+        """The items of a file, less its number, which must be that of its name."""
+        items = _decode(content)
+        if not items or items[0][0] != NUMBER or items[0][1] is None:
+            return items  # an older version wrote it
+        if (number := msgspec.msgpack.decode(items[0][1], type=int)) != _number_in(name):
+            raise Damaged(f"{self._disk.path}/{name}", 0, f"snapshot {number} is in its place")
+        return items[1:]
 
     def _read(self, name: str) -> bytes:
         path = f"{self._disk.path}/{name}"

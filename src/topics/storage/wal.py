@@ -7,7 +7,9 @@ shares the next one. No timer is involved (ST3).
 Space is written ahead as zeros, so `append` meets a full disk before anything has changed. If a write or sync fails all
 the same, every frame that waited for it fails. The log then goes on in a fresh file, which says from where on earlier
 frames do not count. What was acked already is the first frame of that file (payloads may be joined), so the file is in
-force with all of it or not at all. If even that fails, the log is read-only (ST4).
+force with all of it or not at all. If even that fails, the log is read-only (ST4) until `attend`, which is called in
+the background, gets it to go on (HM7). What frees space is taken on a full disk, too, as long as the space lasts that
+the disk keeps back for it; other frames are taken again once that space is back (ST16).
 
 Who is called back, and when (ST17). Whoever appends, flushes or rolls may be in the middle of a change, and so is the
 log itself while it rolls. So a write or a sync only notes who is due and whether it failed; `_end_turn` acts on that,
@@ -28,40 +30,19 @@ from collections.abc import Callable
 from topics.clock import Clock
 from topics.errors import CommitFailed
 from topics.storage import frames, log_files
-from topics.storage.disk import Disk, File
-from topics.storage.log_progress import READ_ONLY, Callback, Progress, settle
+from topics.storage.disk import NO_SPACE, Disk, File
+from topics.storage.log_files import PADDING_BYTES
+from topics.storage.log_progress import READ_ONLY, Callback, Counters, DiskFull, Obstacle, Progress, settle
 
-__all__ = ["Callback", "Wal", "settle"]
+__all__ = ["Callback", "DiskFull", "Obstacle", "Wal", "settle"]
 
 AHEAD_BYTES = 1024 * 1024  # zeros written at a time
+AHEAD_BYTES_MIN = 64 * 1024  # in the first file, if the disk is full
+ATTEMPT_SECONDS = 1.0  # between attempts of a read-only log to go on
 UNSYNCED_BYTES_MAX = 8 * 1024 * 1024  # more than this is synced unasked
 QUEUE_BYTES_MAX = 64 * 1024 * 1024  # frames that may wait for the disk
-FSYNC_BUCKETS_US = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
 
 logger = logging.getLogger("topics.wal")
-
-
-class Counters:
-    """What the metrics show of the log."""
-
-    bounds_us = FSYNC_BUCKETS_US  # upper bounds of the buckets
-
-    def __init__(self) -> None:
-        self.frames = 0
-        self.batches = 0
-        self.bytes_written = 0
-        self.fsyncs = 0
-        self.fsync_micros = 0
-        self.fsync_buckets = [0] * (len(FSYNC_BUCKETS_US) + 1)  # not cumulative; the last is above all bounds
-        self.rotations = 0
-        self.submit_full = 0
-        self.queue_depth_peak = 0
-
-    def add_fsync(self, micros: int) -> None:
-        self.fsyncs += 1
-        self.fsync_micros += micros
-        index = sum(1 for bound in FSYNC_BUCKETS_US if micros > bound)
-        self.fsync_buckets[index] += 1
 
 
 class Wal(Progress):
@@ -77,7 +58,7 @@ class Wal(Progress):
         self.on_progress: Callable[[], None] = lambda: None  # `written` or `synced` has moved
         self.on_failure: Callable[[frozenset[int]], None] = lambda void: None  # these frames do not count
         self._file: File | None = None
-        self._number = 0
+        self.number = 0  # of the file that is written to
         self._ahead = 0  # offset up to which the file was filled with zeros
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
@@ -89,6 +70,8 @@ class Wal(Progress):
         self.generation = 0  # rises with each failure; the end of a sync from before is ignored
         self._creating = threading.Lock()  # a file is created by a roll, off the loop, or after a failure, on it
         self._refusal: str | None = None  # why no more frames are taken
+        self._go_on: Callable[[], None] = lambda: None  # what a read-only log has to do to go on
+        self._attempt_at = 0.0
 
     # --- files
 
@@ -98,23 +81,46 @@ class Wal(Progress):
         Earlier files are synced, and end at `synced`. Their frames from `cut` on do not count; 0 = all count.
         """
         self.synced = synced
-        file, start = log_files.create(self._disk, number, cut, AHEAD_BYTES)
+        file, start = self._create(number, cut, len(payload))
         frame = frames.encode_frame(payload, start, synced)
         file.write(frames.offset_of(start), frame)
         file.sync()
         self._append_to(file, number, start + len(frame))
         self.written = self.synced = self.end
 
+    def begin_or_wait(self, number: int, payload: bytes, synced: int) -> None:
+        """Begin; on a disk that is too full for that, be read-only until there is space. Blocking."""
+        try:
+            self.begin(number, payload, synced)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self.written = self.end = self.synced
+            self._latch(error, lambda: self.begin(number, payload, synced))
+
+    def _create(self, number: int, cut: int, payload_bytes: int) -> tuple[File, int]:
+        """A new file, and the position of its first frame. On a full disk there are fewer zeros in it."""
+        for ahead in (AHEAD_BYTES, AHEAD_BYTES, AHEAD_BYTES_MIN):
+            try:
+                return log_files.create(self._disk, number, cut, ahead + payload_bytes)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                self.note_full(error)
+                failure = error
+                self._disk.use_reserved_space()
+        raise failure
+
     def _append_to(self, file: File, number: int, position: int) -> None:
         """Frames go to `file` from now on, the next one at `position`."""
         assert not self._buffer, "frames that were encoded for one file must not go to another"
-        self._file, self._number, self.end = file, number, position
-        self._ahead = max(AHEAD_BYTES, frames.offset_of(position))
+        self._file, self.number, self.end = file, number, position
+        self._ahead = file.size()
         self.bytes_since_roll = 0
 
     async def roll(self) -> int:
         """Go on in a new file. Gives the position at which it starts; everything below it is synced."""
-        generation, number, old = self.generation, self._number + 1, self._file
+        generation, number, old = self.generation, self.number + 1, self._file
         if old is None or self.is_read_only:
             raise CommitFailed(READ_ONLY)
 
@@ -177,8 +183,8 @@ class Wal(Progress):
 
     async def warm_up(self) -> None:
         """Sync once off the loop, so that the first commit does not wait for a helper to start."""
-        assert self._file is not None
-        await self._disk.sync(self._file)
+        if self._file is not None:
+            await self._disk.sync(self._file)
 
     def close(self) -> None:
         if self._file is not None:
@@ -196,10 +202,11 @@ class Wal(Progress):
         """Take no more frames."""
         self._refusal = why
 
-    def append(self, payload: bytes, needs_sync: bool, depends_on: int = 0) -> int:
+    def append(self, payload: bytes, needs_sync: bool, depends_on: int = 0, *, frees: bool = False) -> int:
         """Buffer one frame. Gives the position at its end. CommitFailed: nothing was taken.
 
         Its ack waits until it is synced itself, or all below `depends_on` is; if the log fails before, it is void.
+        `frees`: it makes space, so it is taken on a full disk, too.
         """
         if self._refusal is not None:
             raise CommitFailed(self._refusal)
@@ -208,8 +215,8 @@ class Wal(Progress):
         position = self.end
         frame = frames.encode_frame(payload, position, self.synced)
         end = position + len(frame)
-        if frames.offset_of(end) > self._ahead:
-            self._fill_ahead(frames.offset_of(end))
+        if frames.offset_of(end) + PADDING_BYTES > self._ahead or self._full is not None:
+            self._make_room(frames.offset_of(end) + PADDING_BYTES, frees)
         self._buffer.append(frame)
         self._buffered_bytes += len(frame)
         if needs_sync:
@@ -224,15 +231,77 @@ class Wal(Progress):
             self._schedule_flush()
         return end
 
-    def _fill_ahead(self, offset: int) -> None:
-        """Write zeros at least up to `offset`, so that later writes cannot meet a full disk."""
-        assert self._file is not None
-        size = offset - self._ahead + AHEAD_BYTES
+    def _make_room(self, offset: int, frees: bool) -> None:
+        """Have zeros up to `offset`, so that later writes cannot meet a full disk.
+
+        On a full disk only what frees space gets them, of the space that was kept back; others once that is back.
+        """
         try:
-            self._file.write(self._ahead, bytes(size))
+            if self._full is not None and not frees:
+                self._disk.set_space_aside()
+            try:
+                self._fill_ahead(offset)
+            except OSError as error:
+                if not (frees and error.errno in NO_SPACE and self._disk.use_reserved_space()):
+                    raise
+                self.note_full(error)
+                self._fill_ahead(offset)
         except OSError as error:
-            raise CommitFailed(f"no space can be reserved in the log: {error}") from error
-        self._ahead += size
+            if error.errno not in NO_SPACE:
+                raise CommitFailed(f"no space can be reserved in the log: {error}") from error
+            self.note_full(error)
+            raise DiskFull(f"the disk is full, no space can be reserved in the log: {error}") from error
+        if not frees:
+            self._full = None
+
+    def _fill_ahead(self, offset: int) -> None:
+        """Write zeros at least up to `offset`."""
+        if offset > self._ahead:
+            assert self._file is not None
+            size = offset - self._ahead + AHEAD_BYTES
+            self._file.write(self._ahead, bytes(size))
+            self._ahead += size
+
+    # --- obstacles
+
+    def attend(self) -> None:
+        """Look at the directory, and try to get over what stands in the way of writes. Every now and then."""
+        if self._file is not None and not self._missing and (missing := self._disk.missing(self._file)):
+            self._missing = missing
+            self._refusal = f"{missing} was removed while the server was running; nothing can be kept any more"
+            logger.critical("%s", self._refusal)
+        if self._missing or (self._latched is None and self._full is None):
+            return
+        if self._clock.monotonic() - self._attempt_at < ATTEMPT_SECONDS:
+            return
+        self._attempt_at = self._clock.monotonic()
+        try:
+            if self._latched is not None:
+                self._resume()
+            if self._full is not None:
+                self._disk.set_space_aside()
+                self._full = None
+                logger.info("the disk has space again; writes are taken")
+        except OSError as error:
+            logger.debug("writes are still impossible: %s", error)
+
+    def _latch(self, error: OSError, go_on: Callable[[], None]) -> None:
+        """Be read-only until `go_on` succeeds."""
+        self.is_read_only, self._refusal = True, READ_ONLY
+        self._latched, self._go_on = error, go_on
+        self._attempt_at = self._clock.monotonic()
+
+    def _resume(self) -> None:
+        """Go on in a fresh file after all; the state is read back, without what was refused."""
+        try:
+            self._go_on()
+        except OSError as error:
+            self._latched = error
+            raise
+        self.is_read_only, self._refusal, self._latched = False, None, None
+        self.generation += 1
+        logger.warning("the log goes on in a fresh file; writes are taken again")
+        self.on_failure(frozenset())
 
     def _schedule_flush(self) -> None:
         if self._buffer:
@@ -344,19 +413,22 @@ class Wal(Progress):
         waiters = self._take_waiters()
         self._buffer, self._buffered_bytes = [], 0
         self._unsynced.clear()
-        failed = self._file
-        try:
+        failed, synced, number = self._file, self.synced, frames.number_of(self.written) + 1
+
+        def go_on() -> None:
             payload = b"".join([log_files.read_payload(self._disk, position, end) for position, end in kept])
             with self._creating:
-                self.begin(frames.number_of(self.written) + 1, payload, self.synced, cut=self.synced)
+                self.begin(number, payload, synced, cut=synced)
+            if failed is not None:
+                failed.close()
+
+        try:
+            go_on()
         except OSError as second:
-            logger.critical("the log cannot go on in a new file: %s; it is read-only from now on", second)
-            self.is_read_only = True
-            self._refusal = READ_ONLY
+            logger.critical("the log cannot go on in a new file: %s; it is read-only for now", second)
+            self._latch(second, go_on)
             self.end = self.written
-            log_files.mark_void(self._disk, void)
-        if failed is not None and failed is not self._file:
-            failed.close()
+            log_files.mark_void(self._disk, void, failed)
         self.on_failure(void)
         _call_back(waiters, CommitFailed(f"the disk failed: {error}"))
 

@@ -39,7 +39,7 @@ from typing import Any, Final, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from topics.errors import DirectoryLocked
-from topics.storage.disk import File, check_name
+from topics.storage.disk import RESERVE_BYTES, File, check_name
 
 T = TypeVar("T")
 
@@ -90,6 +90,9 @@ class MemoryDisk:
         self._entries = {check_name(name): Inode(content) for name, content in (files or {}).items()}
         self._durable_entries = dict(self._entries)
         self._entry_changes: list[_EntryChange] = []  # since the last sync_directory, in order
+        self.is_removed = False  # the directory was removed
+        self.has_descriptors = True  # False: nothing can be opened (EMFILE)
+        self.has_reserve = False  # some space is kept back
         self._is_locked = False
         self._is_closed = False
         self._is_holding = False
@@ -114,11 +117,13 @@ class MemoryDisk:
         self._check_usable()
         if check_name(name) in self._entries:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        self._check_descriptors(name)
         inode = Inode()
         self.perform(Operation("create", name), lambda _: self._change_entry(_EntryChange("", name, inode)))
         return MemoryFile(self, name, inode, is_writable=True)
 
     def open(self, name: str, *, writable: bool = True) -> "MemoryFile":
+        self._check_descriptors(name)
         return MemoryFile(self, name, self._inode(name), is_writable=writable)
 
     def rename(self, old: str, new: str) -> None:
@@ -164,6 +169,23 @@ class MemoryDisk:
 
         await _completed(turn())
 
+    def missing(self, file: File) -> str:
+        assert isinstance(file, MemoryFile)
+        if self.is_removed:
+            return self.path
+        return "" if file.inode in self._entries.values() else f"{self.path}/{file.name}"
+
+    def set_space_aside(self) -> None:
+        self._check_usable()
+        for hook in self.hooks:
+            if isinstance(hook, Capacity):
+                hook.check(self, RESERVE_BYTES)
+        self.has_reserve = True
+
+    def use_reserved_space(self) -> bool:
+        had, self.has_reserve = self.has_reserve, False
+        return had
+
     def close(self) -> None:
         self._is_closed = True
         self.unlock()
@@ -173,7 +195,7 @@ class MemoryDisk:
     def kill(self) -> "MemoryDisk":
         """What the next process finds if this one ends now, in whatever way."""
         after = MemoryDisk(boot=self._boot)
-        after.boot_id = self.boot_id
+        after.boot_id, after.has_reserve = self.boot_id, self.has_reserve
         inodes = {*self._entries.values(), *self._durable_entries.values(), *(c.inode for c in self._entry_changes)}
         copies = {inode: inode.copy() for inode in inodes}
         after._entries = {name: copies[inode] for name, inode in self._entries.items()}
@@ -279,6 +301,10 @@ class MemoryDisk:
         self.check_alive()
         if self._is_closed:
             raise OSError(errno.EBADF, "the disk is closed")
+
+    def _check_descriptors(self, name: str) -> None:
+        if not self.has_descriptors:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), name)
 
     def _inode(self, name: str) -> "Inode":
         self._check_usable()
@@ -553,6 +579,29 @@ class Faulty:
         self.failed += 1
         part = min(self.part, operation.size - 1) if self.kind == "write" else 0
         return Interruption(OSError(self.error, os.strerror(self.error), operation.name), part)
+
+
+class Capacity:
+    """A disk of `size` bytes: a write that makes a file longer than fits is refused with ENOSPC."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, disk: MemoryDisk, operation: Operation) -> Interruption | None:
+        if operation.kind != "write":
+            return None
+        grown = operation.offset + operation.size - len(disk.files().get(operation.name, b""))
+        try:
+            self.check(disk, grown)
+        except OSError as error:
+            return Interruption(error)
+        return None
+
+    def check(self, disk: MemoryDisk, more: int) -> None:
+        """Refuse `more` bytes if they do not fit."""
+        used = sum(map(len, disk.files().values())) + (RESERVE_BYTES if disk.has_reserve else 0)
+        if more > 0 and used + more > self.size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 Rule = Callable[[MemoryDisk, Operation], str | None]  # what is wrong with doing this now; None = nothing

@@ -155,6 +155,23 @@ def is_to_be_replayed(state: "State", entry: RouterSet | RouterRemoved, position
     return isinstance(entry, RouterRemoved) or (entry.source in state.by_id and entry.dest in state.by_id)
 
 
+def check_contiguous(state: "State", topic: "Topic", first: int) -> None:
+    """Refuse to replay a record that does not follow the topic's head: two servers wrote this log, or a part is gone.
+
+    A stretch that is given to no record is announced by an entry of its own. Only a topic that has just left the
+    class ephemeral may be further than its log says: its last records were in no file.
+    """
+    expected = topic.log.head + 1
+    is_headless = topic.id in state.headless
+    if topic.is_logged and first != expected and not (is_headless and first > expected):
+        raise MissingRecord(
+            f'seq {first} of topic "{topic.name}" does not follow its last one, {expected - 1}: the log is not of one '
+            "server, or part of it is missing"
+        )
+    if is_headless and topic.is_logged:
+        state.headless.discard(topic.id)
+
+
 def replay_forwarded(state: "State", entry: Forwarded, position: int) -> None:
     """Apply a Forwarded of the log: each of its parts unless the snapshot has it, or what it changes is gone."""
     dest, source = state.by_id.get(entry.dest), state.by_id.get(entry.source)
@@ -168,6 +185,8 @@ def replay_forwarded(state: "State", entry: Forwarded, position: int) -> None:
             if dest is not None:
                 raise
     if dest is not None:
+        if entry.lost or entry.runs:  # otherwise only the cursor moves
+            check_contiguous(state, dest, entry.first)
         _grow(state, dest, entry, batches)
     else:
         at = entry.first + entry.lost

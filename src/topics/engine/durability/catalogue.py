@@ -11,9 +11,12 @@ Invariants, while no checkpoint is under way
 
 import threading
 
+import msgspec
+from msgspec.structs import replace
+
 from topics.core import dump
 from topics.core.topic.parts import Part
-from topics.engine.durability.recovery import Contents, Recovery, file_key, piece_key
+from topics.engine.durability.recovery import Contents, Meta, Recovery, file_key, piece_key
 from topics.storage import frames, log_files, segments
 from topics.storage.disk import Disk
 from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentPiece
@@ -29,6 +32,7 @@ class Catalogue:
         self._disk = disk
         self.snapshots = Snapshots(disk)
         self.installing = threading.Lock()  # a snapshot is installed off the loop, and loaded after a failure on it
+        self._meta = Meta()  # as of the snapshot, while no checkpoint is under way
         self.start = frames.position_of(1, 0)  # of the log
         self.sealed_bytes = 0  # of the log appended in this run, behind a checkpoint
         self.next_segment = 1
@@ -40,6 +44,7 @@ class Catalogue:
         """Start over from the snapshot on the disk. The log is still to be replayed, without the frames in `void`."""
         with self.installing:
             contents = Contents(self.snapshots.load() or {})
+            self._meta = contents.meta
             self.start = contents.meta.start
             self.next_segment = max(self.next_segment, contents.meta.next_segment, *(n + 1 for n in contents.files))
             self.files = {number: SegmentFile(self._disk, ref) for number, ref in contents.files.items()}
@@ -49,6 +54,25 @@ class Catalogue:
                 self.put_in_force(piece)
             self.obsolete = recovery.unattached
         return recovery
+
+    def announce_log(self, number: int) -> None:
+        """Say in the snapshot that the log has come to file `number`: should the file get lost, it is missed. Blocking.
+
+        Nothing that was written to that file may be acked before.
+        """
+        with self.installing:
+            meta = replace(self._meta, is_clean=False, last_log=number)
+            self.snapshots.install({dump.META: msgspec.msgpack.encode(meta)})
+            self._meta = meta
+
+    @property
+    def announced_log(self) -> int:
+        """The number of the newest log file that the snapshot knows."""
+        return 0 if self._meta.is_clean else max(self._meta.last_log, frames.number_of(self._meta.start))
+
+    def installed(self, meta: Meta) -> None:
+        """A checkpoint has installed a snapshot with this item on the whole."""
+        self._meta = meta
 
     def add_file(self, ref: FileRef) -> SegmentFile:
         """A file that the next snapshot names."""

@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
+from math import inf
 
 import msgspec
 from msgspec import Struct
@@ -38,6 +39,7 @@ from topics.storage.disk import Disk
 from topics.storage.segments import FileRef, PieceRef, Runs, SegmentPiece
 from topics.storage.wal import Wal
 
+LAST_SECONDS_MAX = 8.0  # for the segments of the last checkpoint; a stop that takes longer does without it
 SLICE_SECONDS = 0.002  # work done on the loop before others get their turn
 SEGMENT_BYTES_LIMIT = 1024 * 1024 * 1024  # Arrow's text columns have 32-bit offsets
 SMALL_PIECES_MAX = 8  # a topic's small pieces are merged beyond this number
@@ -74,6 +76,7 @@ class Checkpoint:
         self._events_max = settings.segment_max_events
         self._bytes_max = min(settings.segment_max_bytes, SEGMENT_BYTES_LIMIT)
         self._state = State()
+        self._meta = Meta()  # what the snapshot will say of the whole
         self._generation = 0  # of the log: another one means that the state was rebuilt
         self._sparse: set[int] = set()  # files to be rewritten
         self._topics: list[Topic] = []  # captured, or about to be
@@ -88,20 +91,22 @@ class Checkpoint:
         """Do all steps, as `Store.checkpoint` says."""
         catalogue, wal = self._catalogue, self._wal
         start = await wal.roll()
+        await self._disk.run(partial(catalogue.announce_log, frames.number_of(start)))
         state = self._state = current()
         keep_references_short(state)
         self._generation, sealed_bytes, installed = wal.generation, wal.bytes_appended, catalogue.snapshots.number
         obsolete: list[PieceRef] = []
         try:
             await self._capture_all()
-            await self._write_segments()
+            await self._write_segments(self._clock.monotonic() + LAST_SECONDS_MAX if is_last else inf)
             await wal.wait_synced(wal.end)
             self._check_log()
             await self._write_flags()
             if is_last:
                 start = frames.position_of(frames.number_of(start) + 1, 0)
-            meta = Meta(start, state.next_id, catalogue.next_segment, is_last)
-            self._items[dump.META] = msgspec.msgpack.encode(meta)
+            last_log = frames.number_of(start) - is_last
+            self._meta = Meta(start, state.next_id, catalogue.next_segment, is_last, last_log)
+            self._items[dump.META] = msgspec.msgpack.encode(self._meta)
             replaced = [part for group in self._groups for part in group.old if isinstance(part, SegmentPiece)]
             obsolete = [*catalogue.obsolete, *(piece.ref for piece in (*self._dropped, *replaced))]
             self._items.update(catalogue.ending(obsolete))
@@ -195,8 +200,8 @@ class Checkpoint:
 
     # --- writing
 
-    async def _write_segments(self) -> None:
-        """Write the rows of the groups as pieces of segments; they are durable at the end."""
+    async def _write_segments(self, end_at: float) -> None:
+        """Write the rows of the groups as pieces of segments; they are durable at the end. No file begins too late."""
         is_large = sum(part.live_bytes for group in self._groups for part in group.old) >= LARGE_BYTES_MIN
         pieces: list[tuple[Group, PiecePlan]] = []
         count = size = 0
@@ -206,6 +211,8 @@ class Checkpoint:
                 pieces.append((group, piece))
                 count, size = count + piece.count, size + piece.size_bytes
                 if count >= self._events_max or size >= self._bytes_max:
+                    if self._clock.monotonic() > end_at:
+                        raise CommitFailed(f"it takes more than {LAST_SECONDS_MAX:.0f} s")
                     await self._write_file(pieces, is_large)
                     pieces, count, size = [], 0, 0
         if pieces:
@@ -244,6 +251,7 @@ class Checkpoint:
         with self._catalogue.installing:
             self._check_log()
             self._catalogue.snapshots.install(self._items)
+            self._catalogue.installed(self._meta)
 
     def _replace(self, obsolete: list[PieceRef], on_sealed: Callable[[Part], None]) -> None:
         """The snapshot is in force: let the sealed parts stand in for those they were made of."""

@@ -41,6 +41,7 @@ class Meta(Struct, array_like=True):
     next_id: int = 1
     next_segment: int = 1
     is_clean: bool = True  # taken at a graceful stop, or there never was a snapshot
+    last_log: int = 0  # the log has come as far as the file of this number, at least; 0 = not known
 
 
 _decode_meta = msgspec.msgpack.Decoder(Meta).decode
@@ -97,12 +98,20 @@ class Recovery:
         self.frames = 0  # replayed
         self.attached: list[SegmentPiece] = []
         self.unattached: list[PieceRef] = []  # pieces that no topic needs
+        identified: set[int] = set()
         for ref in contents.pieces:
             topic = self.state.by_id.get(ref.topic)
             if topic is None or not topic.is_logged or ref.topic in unreadable:
                 self.unattached.append(ref)
                 continue
+            if ref.file not in files:
+                raise Damaged(
+                    f"{disk.path}/{segments.name_of(ref.file)}", 0, "a snapshot names a piece of this segment only"
+                )
             piece = SegmentPiece(files[ref.file], ref)
+            if ref.file not in identified:
+                identified.add(ref.file)
+                piece.file.identify()
             if _attach(topic.log, piece):
                 self.attached.append(piece)
             else:
@@ -133,8 +142,10 @@ class Recovery:
     @property
     def missing_log(self) -> str:
         """The log file that the snapshot needs and that was not there when the log was replayed; "" if none is."""
-        is_missing = not self._meta.is_clean and not self.log.files
-        return log_files.name_of(frames.number_of(self._meta.start)) if is_missing else ""
+        first = frames.number_of(self._meta.start)
+        next_number = self.log.next_number if self.log.files else first
+        is_missing = not self._meta.is_clean and next_number <= max(first, self._meta.last_log)
+        return log_files.name_of(next_number) if is_missing else ""
 
     def announce_losses(self) -> list[AnyEntry]:
         """Apply what the stop took without being asked. Gives the entries that announce it, for the log."""

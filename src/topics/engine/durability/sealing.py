@@ -32,6 +32,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from topics.clock import Clock
 from topics.core.topic.parts import PAGE_ROWS, Chunk, ChunkImage, Part
 from topics.model import Columns
 from topics.storage import segments
@@ -40,6 +41,7 @@ from topics.storage.processes import HelperProcess, WorkThread
 from topics.storage.segments import FileRef, PieceBuilder, PieceRef, Runs, SegmentFile, SegmentPiece
 
 PACKAGE_ROOT = str(Path(__file__).parents[3])
+REST_SECONDS = 60.0  # after the helper has failed, before it is started again
 LARGE_BYTES_MIN = 4 * 1024 * 1024  # a checkpoint of less is sealed on the spot
 BUFFERS_MAX = 512  # given to one system call
 
@@ -162,11 +164,12 @@ def _columns(rows: PartRows) -> Iterator[Columns]:
 class Sealer:
     """Makes images of segments: in a helper process if that pays, else on the storage thread."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk
+        self._clock = clock
         self._thread: WorkThread | None = None
         self._helper: HelperProcess | None = None
-        self._has_failed = False
+        self._rests_until = 0.0  # when the helper may be started again after a failure
 
     @property
     def helper_pid(self) -> int | None:
@@ -174,14 +177,14 @@ class Sealer:
 
     async def encode(self, number: int, pieces: Sequence[PiecePlan], *, is_large: bool) -> Encoded:
         """The image of segment `number`. `is_large`: it is part of a large checkpoint."""
-        if is_large and isinstance(self._disk, RealDisk) and not self._has_failed:
+        if is_large and isinstance(self._disk, RealDisk) and self._clock.monotonic() >= self._rests_until:
             if self._thread is None:
                 self._thread = WorkThread("topics-sealing")
             try:
                 return await self._thread.run(lambda: self._ask(number, pieces))
             except OSError as error:
-                logger.warning("the sealing helper failed: %s; records are sealed without it from now on", error)
-                self._has_failed = True
+                logger.warning("the sealing helper failed: %s; records are sealed without it for a minute", error)
+                self._rests_until = self._clock.monotonic() + REST_SECONDS
                 self._end_helper()
         return await self._disk.run(lambda: encode(number, [(piece.topic, piece.rows) for piece in pieces]))
 

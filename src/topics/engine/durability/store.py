@@ -18,7 +18,7 @@ from topics.engine.durability.sealing import Sealer
 from topics.errors import Damaged
 from topics.settings import Settings
 from topics.storage import segments
-from topics.storage.disk import Disk
+from topics.storage.disk import NO_SPACE, Disk
 from topics.storage.log_files import Replay
 from topics.storage.wal import Wal
 
@@ -34,7 +34,7 @@ class Store:
         self._disk = disk
         self._clock = clock
         self._settings = settings
-        self._sealer = Sealer(disk)
+        self._sealer = Sealer(disk, clock)
         self.catalogue = Catalogue(disk)
         self.wal = Wal(disk, clock)
         self.progress = 0.0  # of replay, 0.0 to 1.0
@@ -70,12 +70,38 @@ class Store:
     def _begin(self, log: Replay, payload: bytes) -> None:
         """Make the directory fit for writing: the log's end, its next file, and nothing that is not in force."""
         log.repair()
-        self.wal.begin(log.next_number, payload, log.end)
+        self.wal.begin_or_wait(log.next_number, payload, log.end)
+        self._announce_log()
         superfluous = [*self.catalogue.snapshots.obsolete(), *self.catalogue.superfluous()]
         for name in superfluous:
             self._disk.remove(name)
         if superfluous:
             self._disk.sync_directory()
+        try:
+            self._disk.set_space_aside()
+        except OSError as error:
+            self.wal.note_full(error)
+
+    @property
+    def is_log_announced(self) -> bool:
+        """Whether the snapshot knows the file that the log is written to."""
+        return self.wal.is_read_only or self.catalogue.announced_log >= self.wal.number
+
+    async def announce_log(self) -> None:
+        """Let the snapshot know the file that the log is written to. No checkpoint may be under way."""
+        await self._disk.run(self._announce_log)
+
+    def _announce_log(self) -> None:
+        if self.is_log_announced:
+            return
+        try:
+            self.catalogue.announce_log(self.wal.number)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self.wal.note_full(error)
+            if self._disk.use_reserved_space():
+                self.catalogue.announce_log(self.wal.number)
 
     def rebuild(self, void: frozenset[int]) -> State:
         """The state without the frames in `void`, after the log failed. Blocking."""
@@ -96,5 +122,15 @@ class Store:
 
         `current` gives the state. It is asked for once the log has rolled: a failure before that replaces the state.
         """
-        checkpoint = Checkpoint(self._disk, self.catalogue, self.wal, self._sealer, self._clock, self._settings)
-        await checkpoint.take(current, on_sealed, is_last)
+        try:
+            await self._new_checkpoint().take(current, on_sealed, is_last)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self.wal.note_full(error)
+            if not await self._disk.run(self._disk.use_reserved_space):
+                raise
+            await self._new_checkpoint().take(current, on_sealed, is_last)
+
+    def _new_checkpoint(self) -> Checkpoint:
+        return Checkpoint(self._disk, self.catalogue, self.wal, self._sealer, self._clock, self._settings)

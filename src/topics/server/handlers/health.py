@@ -1,10 +1,11 @@
-"""How the server is: health and readiness (HM1, HM2), metrics as Prometheus text or JSON (HM3-HM5).
+"""How the server is: health and readiness (HM1, HM2, HM7), metrics as Prometheus text or JSON (HM3-HM5).
 
 The names of metrics are contract. What is shown of topics waits for its gate like any read, and a key sees only the
 topics that it may name (AU14).
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 from topics import __version__
 from topics.engine.answers import InstanceCounters, LogCounters, RouterState, TopicState
+from topics.errors import NotReady, StorageError
 from topics.server.call import Call
 from topics.server.handlers.routers import may_see
 from topics.server.wire.replies import Health, Ready
@@ -73,6 +75,8 @@ def health(call: Call) -> None:
 def ready(call: Call) -> None:
     if not call.app.is_serving:
         raise call.app.unavailable()
+    if (obstacle := call.app.engine.obstacle()) is not None:
+        raise NotReady(f"no write can be kept: {obstacle.message}", reason=obstacle.reason)
     call.answer(200, Ready("ready", True, call.app.engine.topic_count))
 
 
@@ -81,8 +85,12 @@ async def metrics(call: Call) -> None:
         call.answer(200, _metrics(call, call.app.engine.counters()))
         return
     engine, key = call.app.engine, call.key
-    states, has_more = await engine.topics_after("", TOPICS_MAX, key.may_name)
-    routers, _ = await engine.routers_after("", ROUTERS_MAX, lambda router: may_see(key, router))
+    states: list[TopicState] = []
+    routers: list[RouterState] = []
+    has_more = False
+    with suppress(StorageError):  # then nothing can be said of single topics
+        states, has_more = await engine.topics_after("", TOPICS_MAX, key.may_name)
+        routers, _ = await engine.routers_after("", ROUTERS_MAX, lambda router: may_see(key, router))
     counters = engine.counters()
     whole = _whole(_metrics(call, counters), counters.log)
     of_some = (*_of_topics(states, has_more), _of_routers(routers))
@@ -111,7 +119,7 @@ def _metrics(call: Call, counters: InstanceCounters) -> Metrics:
         queue_leases_in_flight=counters.leases,
         sse_connections=app.slots.streams,
         watch_sessions=app.slots.sessions,
-        ready=app.is_serving,
+        ready=app.is_serving and app.engine.obstacle() is None,
         replay_progress=round(min(1.0, app.engine.replay_progress), 4),
         uptime_ms=app.uptime_ms,
         wal=_wal(counters.log),
