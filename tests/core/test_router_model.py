@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -43,6 +42,8 @@ TOPOLOGIES = {
     "twice": ["ab", "ab"],
     "long chain": ["ab", "bc", "ca"],  # the last one is refused
 }
+pytestmark = pytest.mark.slow
+
 TURNS_MAX = 10_000  # of the loop; more than forwarding takes
 
 
@@ -234,13 +235,12 @@ class PagedRouterMachine(TinyRouterMachine):
         await super().play(command)
 
 
-# The same histories in every run; the long ones below differ from run to run.
 TestRandomRouting = RouterMachine.TestCase
-TestRandomRouting.settings = settings(profile(25, 40), derandomize=True)
+TestRandomRouting.settings = profile(25, 40)
 TestRandomRoutingAtBorders = TinyRouterMachine.TestCase
-TestRandomRoutingAtBorders.settings = settings(profile(20, 40), derandomize=True)
+TestRandomRoutingAtBorders.settings = profile(20, 40)
 TestRandomRoutingByPages = PagedRouterMachine.TestCase
-TestRandomRoutingByPages.settings = settings(profile(20, 40), derandomize=True)
+TestRandomRoutingByPages.settings = profile(20, 40)
 
 
 @pytest.mark.full
