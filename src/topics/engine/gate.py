@@ -123,8 +123,11 @@ class Gates:
 
     async def done(self, name: str | None, change: Callable[[], tuple[T, Gate]]) -> T:
         """Change something of a topic, and give the answer when it may be shown."""
-        async with self.refusing(name):
+        try:
             answer, gate = change()
+        except Refusal:
+            await self.wait_open(self.of_name(name))
+            raise
         await self.wait_open(gate)
         return answer
 
