@@ -52,7 +52,7 @@ EXCEPTIONS: Sizes = {
         "worker": 2,
     },
     HEART: {
-        "all": 12023,
+        "all": 12019,
     },
 }
 

@@ -82,9 +82,7 @@ def frames_of(state: State, entries: Sequence[AnyEntry], synced: int) -> Sequenc
     """The frames by which entries that were decided together are committed, in this order."""
     first = entries[0]
     if len(entries) == 1 and type(first) is Appended:
-        topic = state.by_id[first.topic]
-        durability = topic.config.durability
-        return (Frame(entries, () if durability == "ephemeral" else entries, (topic,), durability == "fsync"),)
+        return (_frame_of_one(state.by_id[first.topic], entries),)
     if any(type(entry) in CONTROL for entry in entries):
         return (_control_frame(state, entries),)
     changed: dict[int, list[AnyEntry]] = {}

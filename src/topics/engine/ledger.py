@@ -147,11 +147,9 @@ class Ledger:
             if topic.id in renewed:
                 topic.reservation.position = end
                 self.wal.want_synced(end)
-            topic_id = topic.id
-            if topic_id in self._listeners:
-                waiting.append((end, topic_id))
-            if topic_id in self._sources or topic_id in self.watched:
-                self._on_change(topic)
+            if topic.id in self._listeners:
+                waiting.append((end, topic.id))
+            self._changed(topic)
 
     def _note_control(self, frame: Frame, end: int) -> None:
         self.state.names_at = end

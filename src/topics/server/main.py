@@ -208,7 +208,7 @@ async def _save_memory(server: Server) -> None:
 def _announce(server: Server) -> None:
     url = f"http://{server.address}"
     if not server.app.keyring:
-        logger.warning("AUTH IS OFF: whoever reaches this port may read, write and delete everything")
+        logger.warning("AUTH IS OFF: anyone who reaches this port may read, write and delete everything")
     engine = server.engine
     logger.info("topics %s: %d topics in %s", __version__, engine.topic_count, engine.settings.data_dir)
     logger.info("API      %s/v0", url)

@@ -403,7 +403,7 @@ class Wal(Progress):
 
         The state is rebuilt first: whoever hears of the failure finds the state that holds.
         """
-        logger.error("the log failed: %s; what waited for it is refused", error)
+        logger.error("the log failed: %s; every waiting commit is refused", error)
         self._failure = None
         self.generation += 1
         void = frozenset(
@@ -439,4 +439,4 @@ def _call_back(callbacks: list[Callback], failure: CommitFailed | None) -> None:
         try:
             callback(failure)
         except Exception:
-            logger.exception("whoever waited for the log could not be told")
+            logger.exception("a callback of the log failed")
