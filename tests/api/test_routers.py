@@ -350,6 +350,21 @@ def test_a_full_dest_holds_the_router_back_until_there_is_room(api: Client, topi
     assert "blocked_by" not in running
 
 
+def test_a_router_has_nothing_to_wait_for_once_its_records_have_expired(start: Start) -> None:
+    """RT12, RT15, RT17"""
+    server = start()
+    api = Client(server.address)
+    api.create("a", ttl_ms=1000)
+    api.create("b", cap_records=2, discard="reject")
+    route(api, "r", "a", "b")
+    api.write("a", 1, 2, 3)
+    assert shown(api, "r")["state"] == "blocked"
+    server.advance(2000)
+    server.until(lambda: not server.server.engine.forwarder.blocked.by_id)
+    running = shown(api, "r")
+    assert (running["state"], running["lag"], running["forwarded_total"]) == ("running", 0, 3)
+
+
 def test_a_record_too_large_for_its_dest_blocks_the_router_loudly(api: Client, topic: str) -> None:
     """RT15, RT17, WR12"""
     a, b = f"{topic}-a", f"{topic}-b"

@@ -506,6 +506,25 @@ async def test_patience_with_a_blocked_router_doubles() -> None:
         assert delays == [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]
 
 
+@pytest.mark.parametrize("durability", ["disk", "ephemeral"])
+async def test_a_router_whose_last_record_is_lost_is_no_longer_blocked(durability: str) -> None:
+    """RT12, RT15, RT17: it has nothing left to wait for."""
+    clock = ManualClock()
+    async with running(clock=clock) as engine:
+        await engine.put_topic("a", {"durability": "fsync", "ttl_ms": 50})
+        await engine.put_topic("b", {"cap_records": 1, "discard": "reject", "durability": durability})
+        await route(engine, "ab")
+        await engine.append("a", data(1, 2))
+        await turns()
+        assert (await engine.router("ab")).state == "blocked"
+        clock.advance(100)
+        await turns()
+        router = await engine.router("ab")
+        assert (router.state, router.lag, router.blocked_by) == ("running", 0, None)
+        await turns()
+        assert not engine.forwarder.blocked.by_id and not engine.forwarder.lasting
+
+
 async def test_a_stop_drains_chains_and_what_waits_for_a_sync() -> None:
     """SC3"""
     disk = MemoryDisk()
