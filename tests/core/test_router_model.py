@@ -1,9 +1,9 @@
 """Random histories with routers: the engine and the oracle forward alike, whatever is written, lost or restarted.
 
 The machine of test_model.py with routers among three topics: chains, fan-outs, filters, dests with caps, with an
-expiry, that refuse, that are written to directly. After every step both sides forward all they can. Two things have
-tests of their own, for with caps in them, what is lost depends on which router comes first: cycles, and two routers into
-a topic that is a source itself.
+expiry, that refuse, that are written to directly. After every step both sides forward all they can. Cycles, and two
+routers into a topic that is a source itself, have tests of their own: with caps in them, what is lost depends on which
+router comes first.
 """
 
 import asyncio
