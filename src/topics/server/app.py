@@ -11,7 +11,7 @@ becomes its answer, and any other error becomes a 500 and a log line.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from topics.engine.engine import Engine
 from topics.errors import (
@@ -26,7 +26,7 @@ from topics.errors import (
 )
 from topics.server.access.entrance import Entrance
 from topics.server.access.tickets import Tickets
-from topics.server.auth import ANYONE, Keyring
+from topics.server.auth import ANYONE, Key, Keyring
 from topics.server.call import PACKED, Call, wants_gzip
 from topics.server.cors import Cors
 from topics.server.live.delivery import Delivery
@@ -55,6 +55,16 @@ INFLATED_INLINE_BYTES_MAX: Final = 4096  # gzip packs a thousandfold at most; la
 INFLATIONS_MAX: Final = 2  # at the same moment, of the threads that files and answers need as well
 
 
+class Admission(NamedTuple):
+    """What was decided from the head of a request that passed; it holds for all requests with that head."""
+
+    route: Route
+    name: str
+    key: Key
+    media: str
+    keys_version: int  # keys that change change this
+
+
 class App:
     """One server's application. Until `ready` is called only probes and metrics answer: `engine` may still recover."""
 
@@ -64,6 +74,7 @@ class App:
         self.clock = engine.clock
         self.keyring = keyring
         self._has_keys = bool(keyring)
+        self._keys_version = 0
         self.pressure = pressure
         self.routes = Routes(routes)
         self.slots = Slots(engine.settings)
@@ -112,6 +123,7 @@ class App:
 
     def keys_changed(self) -> None:
         """Keys went, or allow less: end the streams and sockets that need what is gone (AU17)."""
+        self._keys_version += 1
         self.delivery.check_keys()
         self.work.check_keys()
 
@@ -145,6 +157,31 @@ class App:
         except Refusal as error:
             return self._refusal(request, error)
         request.context = call
+        if self._is_kept(call, request):
+            request.admission = Admission(call.route, call.name, call.key, call.media, self._keys_version)
+        return None
+
+    def _is_kept(self, call: Call, request: Request) -> bool:
+        """Whether what was decided holds for later requests with this head. Tickets are good for one; keys that stand
+        in a URL are not kept, and heads that are each another are not worth it."""
+        headers = request.headers
+        if call.route.checks_itself or b"idempotency-key" in headers or b"token=" in request.query:
+            return False
+        return b"authorization" in headers if self._has_keys else True
+
+    def readmitted(self, request: Request) -> Answer | None:
+        admission: Admission = request.admission
+        if self.state is not SERVING or admission.keys_version != self._keys_version:
+            request.admission = None
+            return self.headers_received(request)
+        key = admission.key
+        if key is not ANYONE:
+            try:
+                self.slots.check_request(key)
+            except Refusal as error:
+                return self._refusal(request, error)
+        request.context = call = Call(self, request, admission.route, admission.name, key)
+        call.media = admission.media
         return None
 
     def handle(self, request: Request, exchange: Exchange) -> None:

@@ -88,6 +88,10 @@ class ScriptedApp:
             return UNAUTHORIZED
         if request.path == b"/head-boom":
             raise RuntimeError("broken on purpose")
+        request.admission = self
+        return None
+
+    def readmitted(self, request: Request) -> Answer | None:
         return None
 
     def handle(self, request: Request, exchange: Exchange) -> None:

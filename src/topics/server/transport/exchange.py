@@ -11,10 +11,12 @@ application is a 500 and a log line, never a broken or hanging connection.
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
+from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -34,6 +36,8 @@ REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 LOOK_BYTES: Final = 8 * KIB * KIB  # may come in, or wait to go out, between two looks at what is held
 PART_BYTES_MIN: Final = 4 * KIB  # of a body: smaller parts are put together …
 PART_BYTES_MAX: Final = 64 * KIB  # … up to this size
+HEADS_KEPT_MAX: Final = 4096  # heads of requests
+DIGEST_KEY: Final = os.urandom(32)
 BODYLESS: Final = frozenset((204, 304))  # an answer without body and without a length
 
 # Only the transports set these; from the application they would contradict the framing.
@@ -84,6 +88,7 @@ class Request(msgspec.Struct):
     wants_upgrade: bool = False  # HTTP/1.1 with Connection: upgrade, something to upgrade to, and no body
     body: bytes = b""
     context: Any = None  # the application's own, from headers_received to handle
+    admission: Any = None  # what the application decided, for requests with the same head; None: it decides each anew
 
     def header_values(self, name: bytes) -> list[bytes]:
         first = self.headers.get(name)
@@ -122,6 +127,10 @@ class Application(Protocol):
         Takes nothing that must be given back: a request that passes may still never reach `handle`
         (body too large, client gone).
         """
+        ...
+
+    def readmitted(self, request: Request) -> Answer | None:
+        """The same for a request with the head, and the `admission`, of one that passed."""
         ...
 
     def handle(self, request: Request, exchange: "Exchange") -> None:
@@ -280,6 +289,10 @@ def joined(parts: list[bytes | bytearray]) -> bytes:
     return parts[0] if len(parts) == 1 and type(parts[0]) is bytes else b"".join(parts)
 
 
+def head_digest(head: bytes) -> bytes:
+    return blake2b(head, digest_size=32, key=DIGEST_KEY).digest()
+
+
 class Connection(Protocol):
     """What the listener asks of any connection, whatever it speaks."""
 
@@ -319,6 +332,8 @@ class Connections:
         self._grown_bytes = 0  # held, at most, since `_look`
         self._ending: set[Connection] = set()  # cut off by `_look`, and not gone yet
         self.heads: dict[tuple[int, bytes], bytes] = {}  # HTTP/1.1 heads by status and type, with the date
+        self.known_heads: dict[bytes, Request] = {}  # HTTP/1.1 heads of requests that passed, as they came …
+        self.secret_heads: dict[bytes, Request] = {}  # … and the digests of those that hold a key
         self._clock = clock
         self._emptied: asyncio.Future[None] | None = None
         self.refresh()
@@ -374,6 +389,26 @@ class Connections:
         self.date = formatdate(self._clock.now_ms() // 1000, usegmt=True).encode()
         self.heads.clear()
 
+    def remember(self, head: bytes, request: Request) -> None:
+        """Keep a request that passed, for others with the same head. Keys are not kept (AU3)."""
+        is_secret = b"authorization" in request.headers
+        heads = self.secret_heads if is_secret else self.known_heads
+        headers = {name: value for name, value in request.headers.items() if name != b"authorization"}
+        if len(heads) >= HEADS_KEPT_MAX:
+            heads.clear()
+        known = msgspec.structs.replace(request, headers=headers, peer=("", 0), context=None)
+        heads[head_digest(head) if is_secret else head] = known
+
+    def known(self, head: bytes) -> Request | None:
+        """A request that passed with this head."""
+        known = self.known_heads.get(head)
+        return self.secret_heads.get(head_digest(head)) if known is None and self.secret_heads else known
+
+    def forget_head(self, head: bytes) -> None:
+        """What was decided from this head holds no longer."""
+        self.known_heads.pop(head, None)
+        self.secret_heads.pop(head_digest(head), None)
+
     def head(self, status: int, content_type: bytes) -> bytes:
         """Status line and headers common to all HTTP/1.1 answers of a status and type; kept until the date changes."""
         reason = REASONS.get(status, b"")
@@ -389,7 +424,7 @@ class Connections:
     def refusal(self, request: Request) -> Answer | None:
         """The refusal that the headers alone decide: that of the application comes before that of a large body."""
         try:
-            answer = self.app.headers_received(request)
+            answer = self.app.headers_received(request) if request.admission is None else self.app.readmitted(request)
         except Exception:
             logger.exception("%s %s failed at its headers", request.method, request.path.decode("latin-1"))
             return INTERNAL

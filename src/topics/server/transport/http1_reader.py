@@ -8,6 +8,9 @@ Invariants
 - llhttp runs in its strict mode: it refuses bare LF, folded or malformed headers, and a Content-Length that is
   doubled, malformed or beside Transfer-Encoding. `_examine` refuses what llhttp lets through.
 - After `Sink.broken` nothing may be fed any more; while `has_stopped`, nothing before `go_on`.
+- While `_is_between`, the parser stands between two messages. A message whose head is known, byte for byte, and whose
+  body is at hand then passes without the parser, to the effect that the parser would have. The parser stays the law:
+  heads become known by it alone, and what is unusual takes it each time.
 """
 
 from typing import Final, Protocol
@@ -31,6 +34,9 @@ from topics.server.transport.exchange import (
 WORK_MAX: Final = 4096  # parts of a body, which may be a byte each, that are taken in one turn of the loop
 SLASH: Final = ord("/")
 UNUSUAL: Final = frozenset((b"connection", b"expect", b"transfer-encoding", b"upgrade"))
+NEVER_KEPT: Final = UNUSUAL - {b"connection"}  # heads with one of these are parsed each time
+HEAD_KEPT_BYTES_MAX: Final = 2048
+HEAD_END: Final = b"\r\n\r\n"
 
 
 class Sink(Protocol):
@@ -61,8 +67,10 @@ class Http1Reader:
         "_body_bytes",
         "_body_bytes_max",
         "_fed_bytes",
+        "_head",
         "_headers",
         "_idle_bytes",
+        "_is_between",
         "_is_http10",
         "_is_refused",
         "_is_upgrade",
@@ -88,7 +96,9 @@ class Http1Reader:
         self._sink = sink
         self._shared = shared
         self._peer = peer
-        self._parser: HttpRequestParser | None = HttpRequestParser(self)
+        self._parser: HttpRequestParser | None = None  # made when it is needed
+        self._is_between = True
+        self._head = b""  # of the message that is parsed next, if it lies in one read and may be kept
         self.target = b""
         self.request: Request | None = None
         self.is_continue_due = False  # the client waits for 100 Continue
@@ -136,27 +146,87 @@ class Http1Reader:
         del self._sink
 
     def feed(self, data: bytes | memoryview) -> None:
+        self.rests = False
+        end = data[-4:]
+        while data:
+            if self._is_between:
+                data = self._take_known(bytes(data))
+            if data:
+                data = self._feed_parser(data)
+        if self.rests and not self.is_midway and (self._is_between or end == HEAD_END):  # no next message has begun
+            self._parser, self._is_between = None, True
+
+    def _take_known(self, data: bytes) -> bytes:
+        """Take messages with known heads; gives the input from the first other one on."""
+        shared, start = self._shared, 0
+        while True:
+            stop = data.find(HEAD_END, start) + 4
+            head = data[start:stop] if stop >= 4 else b""
+            known = shared.known_heads.get(head) or shared.known(head)
+            if known is None or stop + known.content_length > len(data):
+                self._head = head
+                return data[start:] if start else data
+            start = stop + known.content_length
+            request = Request(
+                known.method,
+                known.target,
+                known.path,
+                known.query,
+                known.headers,
+                (),
+                known.content_length,
+                False,
+                self._peer,
+                known.body_bytes_max,
+                False,
+                data[stop:start],
+                None,
+                known.admission,
+            )
+            refusal = shared.refusal(request)
+            if request.admission is not known.admission:  # it holds no longer
+                shared.forget_head(head)
+            self._sink.received(request, True, False, refusal)
+            if start == len(data):
+                return b""
+
+    def _feed_parser(self, data: bytes | memoryview) -> bytes | memoryview:
+        """Feed the parser up to the end of the message under way, where that is known; gives the input behind it."""
+        if self._is_between:
+            size = len(self._head)
+        elif self.request is not None:
+            size = self.request.content_length - self._body_bytes
+        else:
+            size = 0
+        is_known, self._is_between = 0 < size <= len(data), False
+        if not is_known:
+            size = len(data)
+        rest = data[size:]
+        if not self._parse(data[:size], rest):
+            return b""
+        if self.request is None and not self.target:
+            self._is_between = is_known and self._keeps_alive
+        elif not rest:
+            self._bound(size)
+        return rest
+
+    def _parse(self, data: bytes | memoryview, rest: bytes | memoryview) -> bool:
+        """Feed the parser. False: it has stopped, or the framing is lost. `rest` comes after `data`."""
         if self._parser is None:
             self._parser = HttpRequestParser(self)
-        self.rests = False
-        upgrade_at = -1
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade as error:
-            upgrade_at = error.args[0]
+            self.has_stopped = True
+            self._sink.push_back(bytes(data[error.args[0] :]) + bytes(rest))
+            return False
         except HttpParserCallbackError as error:
             self._stopped(error)
-            return
+            return False
         except HttpParserError as error:
             self.break_off(malformed(f"malformed HTTP: {error}"))
-            return
-        if upgrade_at >= 0:
-            self.has_stopped = True
-            self._sink.push_back(bytes(data[upgrade_at:]))
-        elif self.request is not None or self.target:
-            self._bound(len(data))
-        elif self.rests and bytes(data[-4:]) == b"\r\n\r\n":  # else the next message may have begun
-            self._parser = None
+            return False
+        return True
 
     def _stopped(self, error: HttpParserCallbackError) -> None:
         if self._refused is not None:
@@ -206,11 +276,12 @@ class Http1Reader:
         self.has_stopped = self._is_upgrade = False
         self._parser = HttpRequestParser(self)
         if request.content_length == 0:
+            self._is_between = True
             self.on_message_complete()
         elif request.content_length < 0:
-            self.feed(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+            self._parse(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", b"")
         else:
-            self.feed(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % request.content_length)
+            self._parse(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % request.content_length, b"")
 
     # --- what the parser calls
 
@@ -258,6 +329,22 @@ class Http1Reader:
         self._body_bytes_max = request.body_bytes_max
         if answer is not None:
             self._refuse(request, answer)
+        elif self._head and request.admission is not None:
+            self._remember(request)
+        self._head = b""
+
+    def _remember(self, request: Request) -> None:
+        """Keep a plain head. Where each LF follows a CR, the head ends at its first empty line and not before."""
+        head = self._head
+        if (
+            self._keeps_alive
+            and not self._is_http10
+            and not request.repeated
+            and len(head) <= HEAD_KEPT_BYTES_MAX
+            and NEVER_KEPT.isdisjoint(request.headers)
+            and head.count(b"\n") == head.count(b"\r\n") == head.count(b"\r")
+        ):
+            self._shared.remember(head, request)
 
     def on_body(self, data: bytes) -> None:
         self._body_bytes += len(data)
