@@ -35,6 +35,9 @@ class Gatekeeper:
         request.admission = self if self.remembers else None
         return None
 
+    def still_holds(self, admission: object) -> bool:
+        return True
+
     def readmitted(self, request: Request) -> Answer | None:
         self.readmitted_total += 1
         return None
@@ -169,7 +172,7 @@ def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_head_that_passed_is_judged_by_what_holds_now(start: Start) -> None:
-    """LM2, SC3: slots and the drain are looked at each time."""
+    """LM2, SC3, AU17: slots, the drain and a change of keys are looked at each time."""
     server = start(api_keys="k", max_inflight_per_key=1)
     client = Client(server.address, "k")
     for _ in range(3):
@@ -182,3 +185,7 @@ def test_a_head_that_passed_is_judged_by_what_holds_now(start: Start) -> None:
     server.server.app.state = "draining"
     assert client.get("/v0/topics").status == 503
     server.server.app.state = "serving"
+    ok(client.get("/v0/topics"))
+    server.server.app.keys_changed()
+    for _ in range(2):
+        ok(client.get("/v0/topics"))

@@ -169,11 +169,11 @@ class App:
             return False
         return b"authorization" in headers if self._has_keys else True
 
+    def still_holds(self, admission: Admission) -> bool:
+        return self.state is SERVING and admission.keys_version == self._keys_version
+
     def readmitted(self, request: Request) -> Answer | None:
         admission: Admission = request.admission
-        if self.state is not SERVING or admission.keys_version != self._keys_version:
-            request.admission = None
-            return self.headers_received(request)
         key = admission.key
         if key is not ANYONE:
             try:

@@ -91,6 +91,9 @@ class ScriptedApp:
         request.admission = self
         return None
 
+    def still_holds(self, admission: object) -> bool:
+        return True
+
     def readmitted(self, request: Request) -> Answer | None:
         return None
 

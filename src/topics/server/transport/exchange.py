@@ -129,8 +129,12 @@ class Application(Protocol):
         """
         ...
 
+    def still_holds(self, admission: Any) -> bool:
+        """Whether what was decided from a head still holds; else the head is to be received anew."""
+        ...
+
     def readmitted(self, request: Request) -> Answer | None:
-        """The same for a request with the head, and the `admission`, of one that passed."""
+        """As `headers_received`, for a request with the head of one that passed, whose `admission` still holds."""
         ...
 
     def handle(self, request: Request, exchange: "Exchange") -> None:
@@ -403,11 +407,6 @@ class Connections:
         """A request that passed with this head."""
         known = self.known_heads.get(head)
         return self.secret_heads.get(head_digest(head)) if known is None and self.secret_heads else known
-
-    def forget_head(self, head: bytes) -> None:
-        """What was decided from this head holds no longer."""
-        self.known_heads.pop(head, None)
-        self.secret_heads.pop(head_digest(head), None)
 
     def head(self, status: int, content_type: bytes) -> bytes:
         """Status line and headers common to all HTTP/1.1 answers of a status and type; kept until the date changes."""

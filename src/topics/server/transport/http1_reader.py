@@ -163,7 +163,7 @@ class Http1Reader:
             stop = data.find(HEAD_END, start) + 4
             head = data[start:stop] if stop >= 4 else b""
             known = shared.known_heads.get(head) or shared.known(head)
-            if known is None or stop + known.content_length > len(data):
+            if known is None or stop + known.content_length > len(data) or not shared.app.still_holds(known.admission):
                 self._head = head
                 return data[start:] if start else data
             start = stop + known.content_length
@@ -183,10 +183,7 @@ class Http1Reader:
                 None,
                 known.admission,
             )
-            refusal = shared.refusal(request)
-            if request.admission is not known.admission:  # it holds no longer
-                shared.forget_head(head)
-            self._sink.received(request, True, False, refusal)
+            self._sink.received(request, True, False, shared.refusal(request))
             if start == len(data):
                 return b""
 
