@@ -91,6 +91,19 @@ class RouterNotFound(NotFound):
         super().__init__(f'router "{router}" does not exist', router=router)
 
 
+class CursorNotFound(NotFound):
+    def __init__(self, topic: str, cursor: str) -> None:
+        super().__init__(f'topic "{topic}" has no cursor "{cursor}"', topic=topic, cursor=cursor)
+
+
+class RecordNotFound(NotFound):
+    """`reason`: deleted, lost or not_written."""
+
+    def __init__(self, topic: str, seq: int, reason: str) -> None:
+        said = {"deleted": "was deleted", "lost": "is lost", "not_written": "was never written"}[reason]
+        super().__init__(f'record {seq} of topic "{topic}" {said}', topic=topic, seq=seq, reason=reason)
+
+
 class MethodNotAllowed(Refusal):
     status, code = 405, "method_not_allowed"
 
@@ -132,6 +145,16 @@ class EpochMismatch(Refusal):
             epoch=epoch,
             requested_epoch=requested_epoch,
         )
+
+
+class CursorMoved(Refusal):
+    """A named cursor does not stand where the caller thinks it does."""
+
+    status, code = 409, "cursor_moved"
+
+    def __init__(self, topic: str, cursor: str, seq: int | None) -> None:
+        where = "is not there" if seq is None else f"stands at {seq}"
+        super().__init__(f'cursor "{cursor}" of topic "{topic}" {where}, not at if_seq', topic=topic, seq=seq)
 
 
 class RouterCycle(Refusal):
