@@ -121,8 +121,8 @@ def test_an_unknown_entry_is_named_as_one_of_a_newer_version(payload: bytes) -> 
 
 def test_a_newer_versions_longer_entry_is_read() -> None:
     """Fields are added at the end only."""
-    content = msgspec.msgpack.encode([4, 1, 5, "new"])
-    assert decoded(b"\x00" + len(content).to_bytes(4, "little") + content) == [Evicted(1, 5)]
+    content = msgspec.msgpack.encode([4, 1, 5, 7, "new"])
+    assert decoded(b"\x00" + len(content).to_bytes(4, "little") + content) == [Evicted(1, 5, 7)]
 
 
 def test_an_append_of_many_records_comes_back() -> None:
