@@ -47,10 +47,7 @@ def test_a_cursor_is_stored_shown_moved_and_deleted(start: Start) -> None:
     api.write("t", *range(5))
     epoch = api.state("t")["epoch"]
     first = put(api, "t", "r", 3)
-    assert first == {
-        **{"topic": "t", "name": "r", "seq": 3, "epoch": epoch, "lag": 2, "lost": 0, "seconds_until_loss": None},
-        **{"updated_ts": NOW, "created": True},
-    }
+    assert list(first.values()) == ["t", "r", 3, epoch, 2, 0, None, NOW, True]
     server.advance(10)
     second = put(api, "t", "r", 1)
     assert (second["seq"], second["lag"], second["created"], second["updated_ts"]) == (1, 4, False, NOW + 10)
@@ -158,15 +155,14 @@ def test_of_two_that_race_with_if_seq_one_wins(api: Client, topic: str) -> None:
     """NC1"""
     api.write(topic, *range(50))
     put(api, topic, "r", 0)
-    for step in range(0, 40, 4):
-        at = shown(api, topic, "r")["seq"]
-        with ThreadPoolExecutor(4) as threads:
-            replies = list(
-                threads.map(lambda n: api.put(path(topic), {"seq": at + n, "if_seq": at}), range(1, 5), timeout=None)
-            )
-        assert sorted(reply.status for reply in replies) == [200, 409, 409, 409], step
-        (won,) = [reply.json["seq"] for reply in replies if reply.status == 200]
-        assert shown(api, topic, "r")["seq"] == won
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(10):
+            at = shown(api, topic, "r")["seq"]
+            bodies = [{"seq": at + step, "if_seq": at} for step in range(1, 5)]
+            replies = list(threads.map(lambda body: api.put(path(topic), body), bodies))
+            assert sorted(reply.status for reply in replies) == [200, 409, 409, 409]
+            (won,) = [reply.json["seq"] for reply in replies if reply.status == 200]
+            assert shown(api, topic, "r")["seq"] == won
 
 
 # --- lost and the forecast

@@ -51,7 +51,7 @@ class TopicItem(Struct, array_like=True):
     stamps: list[tuple[str, int, int, list[StampRun]]] = []
     deleted: int = -1  # records deleted on purpose, ever; -1 = not counted, by a program before version 2
     lost: int = 0  # seqs lost, ever; of an ephemeral topic also those that are live
-    expired: int = -1  # of these by age; -1 = not told apart, by a program before version 3, and there are no losses
+    expired: int = -1  # of these by age; -1 = a program that listed no losses wrote this
     trimmed: int = 0  # of these because a source had lost them
     losses: list[Loss] = []
     cursors: dict[str, NamedCursor] = {}
