@@ -91,19 +91,6 @@ class RouterNotFound(NotFound):
         super().__init__(f'router "{router}" does not exist', router=router)
 
 
-class CursorNotFound(NotFound):
-    def __init__(self, topic: str, cursor: str) -> None:
-        super().__init__(f'topic "{topic}" has no cursor "{cursor}"', topic=topic, cursor=cursor)
-
-
-class RecordNotFound(NotFound):
-    """`reason`: deleted, lost or not_written."""
-
-    def __init__(self, topic: str, seq: int, reason: str) -> None:
-        said = {"deleted": "was deleted", "lost": "is lost", "not_written": "was never written"}[reason]
-        super().__init__(f'record {seq} of topic "{topic}" {said}', topic=topic, seq=seq, reason=reason)
-
-
 class MethodNotAllowed(Refusal):
     status, code = 405, "method_not_allowed"
 

@@ -15,7 +15,7 @@ from topics.core.state import Topic
 from topics.engine.answers import CursorState, cursor_state
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
-from topics.errors import CursorNotFound, TopicNotFound
+from topics.errors import NotFound, TopicNotFound
 
 
 class NamedCursors:
@@ -62,7 +62,7 @@ class NamedCursors:
         def look(takes_what_is_warm: bool) -> tuple[CursorState, Gate]:
             current = self._current(topic)
             if name not in current.cursors:
-                raise CursorNotFound(topic, name)
+                raise NotFound(f'topic "{topic}" has no cursor "{name}"', topic=topic, cursor=name)
             return cursor_state(current, name, self._clock.now_ms()), self._gates.of(current)
 
         return await self._gates.shown(topic, look)

@@ -14,7 +14,7 @@ from topics.core.topic.walk import Query
 from topics.engine.answers import RecordResult, TopicTotals, topic_totals
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
-from topics.errors import RecordNotFound, TopicNotFound
+from topics.errors import NotFound, TopicNotFound
 from topics.model import BATCH_BYTES_DEFAULT
 
 WHOLE = Projection(True, True, True)
@@ -42,15 +42,13 @@ class Totals:
         return await self._gates.shown(name, look)
 
     async def record(self, name: str, seq: int) -> RecordResult:
-        """One live record. RecordNotFound: it was deleted, lost, or never written."""
+        """One live record. NotFound: it was deleted, lost, or never written."""
 
         def look(takes_what_is_warm: bool) -> tuple[RecordResult, Gate]:
             topic = self._current(name)
             log = topic.log
             if not log.is_live(seq):
-                if not 0 < seq <= log.head:
-                    raise RecordNotFound(name, seq, "not_written")
-                raise RecordNotFound(name, seq, "deleted" if losses.reason_of(log.losses, seq) is None else "lost")
+                raise _missing(topic, seq)
             plan = walk.read(log, Query(seq - 1, 1, BATCH_BYTES_DEFAULT, projection=WHOLE), topic.epoch, self._cache)
             return RecordResult(name, topic.epoch, b"".join(plan.texts())), self._gates.of(topic)
 
@@ -73,3 +71,12 @@ class Totals:
             raise TopicNotFound(name)
         self._make_copies(topic)
         return topic
+
+
+def _missing(topic: Topic, seq: int) -> NotFound:
+    """The refusal of a record that is not live."""
+    reason, said = "not_written", "was never written"
+    if 0 < seq <= topic.log.head:
+        is_lost = losses.reason_of(topic.log.losses, seq) is not None
+        reason, said = ("lost", "is lost") if is_lost else ("deleted", "was deleted")
+    return NotFound(f'record {seq} of topic "{topic.name}" {said}', topic=topic.name, seq=seq, reason=reason)
