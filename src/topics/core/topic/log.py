@@ -275,7 +275,11 @@ class Log(LiveRecords):
             self.expired += count
         elif reason == "source_trim":
             self.trimmed += count
-        for loss in self._counted(ranges, count, reason, ts or self.last_ts):
+        first, last = ranges[0]
+        ts = ts or self.last_ts
+        if len(ranges) == 1 and last - first + 1 == count and losses.grow(self.losses, first, last, reason, ts):
+            return
+        for loss in self._counted(ranges, count, reason, ts):
             losses.note(self.losses, loss)
         losses.shorten(self.losses, self.earliest)
 

@@ -48,6 +48,18 @@ def note(losses: Losses, loss: Loss) -> None:
         losses[at : at + 2] = [_joined(loss, losses[at + 1])]
 
 
+def grow(losses: Losses, first: int, last: int, reason: LossReason, ts: int) -> bool:
+    """Let the highest loss go on through first..last, if they are one: what a full topic does all the time."""
+    if not losses:
+        return False
+    newest = losses[-1]
+    if newest.last + 1 != first or newest.reason != reason or not -TOGETHER_MS <= ts - newest.ts <= TOGETHER_MS:
+        return False
+    count = newest.count + last - first + 1
+    losses[-1] = Loss(newest.first, last, reason, ts if ts > newest.ts else newest.ts, count)
+    return True
+
+
 def shorten(losses: Losses, earliest: int) -> None:
     """Merge old losses if there are too many; `earliest` is the lowest live seq."""
     if len(losses) <= LOSSES_KEPT + SLACK:
