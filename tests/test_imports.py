@@ -23,7 +23,7 @@ GROUPS = {
     "words": "errors model ranges",  # the vocabulary
     "seams": "clock settings tuning",  # what the outside world is asked through
     "hall": "engine.answers engine.export engine.gate engine.ledger engine.loading",  # what every room knows
-    "rooms": "engine.changes engine.queues engine.reads engine.routers engine.upkeep",
+    "rooms": "engine.changes engine.queues engine.reads engine.routers engine.seeing engine.upkeep",
     "decoding": "core.topic.config core.topic.records core.queue.jobs",  # what requests are decoded to
 }
 # The parts of the package and what each may import of the others, `topics` being the package's own names.

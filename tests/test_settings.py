@@ -16,6 +16,7 @@ NUMBERS = [variable for variable, f in FIELDS.items() if type(f.default) is int]
 LIMITS_THAT_MAY_BE_OFF = [
     "TOPICS_MAX_TOPICS",
     "TOPICS_MAX_ROUTERS",
+    "TOPICS_MAX_CURSORS",
     "TOPICS_MAX_WATCH_SESSIONS",
     "TOPICS_MAX_SSE_CONNECTIONS",
     "TOPICS_MAX_SSE_CONNECTIONS_PER_KEY",

@@ -134,6 +134,16 @@ class EpochMismatch(Refusal):
         )
 
 
+class CursorMoved(Refusal):
+    """A named cursor does not stand where the caller thinks it does."""
+
+    status, code = 409, "cursor_moved"
+
+    def __init__(self, topic: str, cursor: str, seq: int | None) -> None:
+        where = "is not there" if seq is None else f"stands at {seq}"
+        super().__init__(f'cursor "{cursor}" of topic "{topic}" {where}, not at if_seq', topic=topic, seq=seq)
+
+
 class RouterCycle(Refusal):
     status, code = 409, "router_cycle"
 

@@ -70,6 +70,7 @@ class Settings:
     max_watch_topics: int = _setting(256, "TOPICS_MAX_WATCH_TOPICS", "topics in one watch session or socket")
     max_topics: int = _setting(100_000, "TOPICS_MAX_TOPICS", "topics; 0 = off", minimum=0)
     max_routers: int = _setting(10_000, "TOPICS_MAX_ROUTERS", "routers; 0 = off", minimum=0)
+    max_cursors: int = _setting(1000, "TOPICS_MAX_CURSORS", "named cursors of one topic; 0 = off", minimum=0)
     max_watch_sessions: int = _setting(10_000, "TOPICS_MAX_WATCH_SESSIONS", "watch sessions; 0 = off", minimum=0)
     max_sse_connections: int = _setting(
         10_000, "TOPICS_MAX_SSE_CONNECTIONS", "watch, work and WebSocket connections; 0 = off", minimum=0

@@ -180,7 +180,7 @@ async def open_gap(engine: Engine, name: str, size: int, reason: GapReason) -> N
     topic = engine.state.topics.get(name)
     if topic is None:
         raise TopicNotFound(name)
-    engine._ledger.commit([GapOpened(topic.id, topic.log.head + size, reason)])
+    engine._ledger.commit([GapOpened(topic.id, topic.log.head + size, reason, engine.clock.now_ms())])
     await engine.topic_state(name)
 
 

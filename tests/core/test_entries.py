@@ -9,6 +9,8 @@ from topics.core import entries
 from topics.core.entries import (
     AnyEntry,
     Appended,
+    CursorRemoved,
+    CursorSet,
     DeadLettered,
     Deleted,
     Evicted,
@@ -29,6 +31,7 @@ from topics.core.entries import (
     TopicDeleted,
     UnknownEntry,
 )
+from topics.core.topic.losses import Loss
 from topics.core.topic.records import Batch
 from topics.model import SEQ_MAX, RouterDefinition, TagMatch, TopicConfig
 
@@ -48,6 +51,9 @@ ENTRIES: list[AnyEntry] = [
     Reserved(1, 65_536),
     HeadInherited(1, 9, 8),
     Reincarnated(1, 2),
+    HeadInherited(1, 9, 8, 1, [Loss(1, 8, "cap", 5, 7)], 2, 3),
+    CursorSet(1, "reader", 7, 1700),
+    CursorRemoved(1, "reader"),
     RouterSet(9, "a->b", 1, 2, RouterDefinition(True, False, TagMatch("Glob", "x"), True, "exactly_once"), 3, 4),
     RouterSet(9, "a->b", 1, 2, RouterDefinition(), 3, 4),
     RouterRemoved(9, "a->b"),
@@ -71,7 +77,7 @@ def test_an_entry_comes_back_as_it_was(entry: AnyEntry) -> None:
 
 def test_every_kind_of_entry_is_tried() -> None:
     kinds = {kind for kind in vars(entries).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
-    no_entries = {entries.Entry, Batch, TopicConfig, RouterDefinition, Stamp, Forwarding, msgspec.Struct}
+    no_entries = {entries.Entry, entries.Loss, Batch, TopicConfig, RouterDefinition, Stamp, Forwarding, msgspec.Struct}
     assert {type(entry) for entry in ENTRIES} == kinds - no_entries
 
 
@@ -115,8 +121,8 @@ def test_an_unknown_entry_is_named_as_one_of_a_newer_version(payload: bytes) -> 
 
 def test_a_newer_versions_longer_entry_is_read() -> None:
     """Fields are added at the end only."""
-    content = msgspec.msgpack.encode([4, 1, 5, "new"])
-    assert decoded(b"\x00" + len(content).to_bytes(4, "little") + content) == [Evicted(1, 5)]
+    content = msgspec.msgpack.encode([4, 1, 5, 7, "new"])
+    assert decoded(b"\x00" + len(content).to_bytes(4, "little") + content) == [Evicted(1, 5, 7)]
 
 
 def test_an_append_of_many_records_comes_back() -> None:

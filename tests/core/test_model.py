@@ -9,21 +9,23 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import UNSET
 
 from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, open_gap, record_in, topic_view
 from tests.effort import tries
 from topics.core import decide
 from topics.core.topic import blocks, live, log, pages, parts, walk
+from topics.core.topic.log import Log
 from topics.engine import Engine
 from topics.engine.answers import DeleteResult
-from topics.errors import Refusal
+from topics.errors import CursorMoved, InvalidRequest, Refusal
 from topics.model import TagMatch, TopicConfig
 from topics.settings import Settings
 from topics.testing.oracle import Deleted, GapReason, Oracle, Read, Topic, Write, Written
@@ -41,6 +43,8 @@ QUERIES: list[dict[str, Any]] = [
     {"nodes": ["me", "", "you"], "limit": 5, "bytes_max": 60},
     {"filter": TagMatch("Eq", "x"), "nodes": ["you"]},
 ]
+GUESSES = ["any", "any", "right", "none", "wrong"]
+REASONS = {"evicted": "cap", "expired": "ttl"}
 CURSORS_MAX = 24  # compared after one step; in a longer log those around its watermarks are
 
 
@@ -136,6 +140,8 @@ class Machine(RuleBasedStateMachine):
         self.earliest: dict[int, int] = {}  # by the engine's epoch
         self.forgettable: set[tuple[str, int, str]] = set()  # keys whose window was over at some moment
         self.was_ephemeral: set[tuple[str, int]] = set()
+        self.lost_at: dict[tuple[str, int], dict[int, int]] = {}  # instance → seq → when it was lost
+        self.cursors: dict[tuple[str, int], dict[str, tuple[int, int]]] = {}  # instance → named cursors: seq, ts
 
     @initialize(events_max=st.sampled_from([3, 10, 100]), bytes_max=st.sampled_from([100, 10_000]))
     def start(self, events_max: int, bytes_max: int) -> None:
@@ -167,6 +173,37 @@ class Machine(RuleBasedStateMachine):
     @rule(command=st.one_of(drops, gaps))
     def drop_or_lose(self, command: Command) -> None:
         self.adapter.do(self.play(command))
+
+    @rule(name=topics, cursor=st.sampled_from(["r", "s"]), back=st.integers(-1, 9), guess=st.sampled_from(GUESSES))
+    def put_cursor(self, name: str, cursor: str, back: int, guess: str) -> None:
+        """NC1: a cursor goes where it is told, if it stands where the caller thinks."""
+        topic = self.oracle._topics.get(name)
+        if topic is None:
+            return
+        self.oracle.expire(name, self.now)
+        stored = self.cursors.setdefault((name, topic.epoch), {})
+        seq = max(0, topic.head - back)
+        present = stored.get(cursor, (None, 0))[0]
+        if_seq = {"any": UNSET, "right": present, "none": None, "wrong": -1 if present is None else present + 1}[guess]
+        put = self.engine.cursors.put(name, cursor, seq, if_seq=if_seq)
+        answer = self.adapter.do(outcome(put))
+        if if_seq is not UNSET and if_seq != present:
+            assert answer == (CursorMoved, {"topic": name, "seq": present})
+        elif seq > topic.head:
+            assert answer[0] is InvalidRequest
+        else:
+            created, state = answer
+            assert created == (present is None)
+            assert (state.seq, state.lag, state.updated_ts) == (seq, topic.head - seq, self.now)
+            assert state.lost == sum(slot.seq > seq for slot in topic.slots if slot.status not in ("live", "deleted"))
+            stored[cursor] = seq, self.now
+
+    @rule(name=topics, cursor=st.sampled_from(["r", "s"]))
+    def delete_cursor(self, name: str, cursor: str) -> None:
+        topic = self.oracle._topics.get(name)
+        if topic is not None:
+            stored = self.cursors.setdefault((name, topic.epoch), {})
+            assert self.adapter.do(self.engine.cursors.delete(name, cursor)) == (stored.pop(cursor, None) is not None)
 
     @rule(ms=st.sampled_from([1, 20, 51, 101, 1001, 61_000]))
     def pass_time(self, ms: int) -> None:
@@ -209,6 +246,9 @@ class Machine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.adapter.restart()
         self.oracle.restart(clean=True, power_loss=False)
+        for name, topic in self.lives():
+            if topic.config.durability == "ephemeral":
+                self.cursors.pop((name, topic.epoch), None)
 
     @precondition(lambda self: not any((name, t.epoch) in self.was_ephemeral for name, t in self.lives()))
     @rule()
@@ -333,10 +373,35 @@ class Machine(RuleBasedStateMachine):
             slots = [slot.status for slot in self.oracle._topics[topic.name].slots]
             assert topic.log.deleted == slots.count("deleted"), topic.name
             assert topic.log.lost == len(slots) - slots.count("deleted") - slots.count("live"), topic.name
+            self.check_losses(topic.name, topic.log)
+            known = self.cursors.get((topic.name, self.oracle._topics[topic.name].epoch), {})
+            assert topic.cursors == known, topic.name
         self.engine._ledger.store.catalogue.check()
         assert state.records == sum(topic.log.count for topic in state.topics.values())
         assert state.bytes == sum(topic.log.bytes for topic in state.topics.values())
         assert self.engine._cache.size_bytes == sum(page.size_bytes for page in self.engine._cache._pages.values())
+
+    def check_losses(self, name: str, log: Log) -> None:
+        """LS1, LS2: losses are the seqs that were lost, with reason and time; what comes together is one."""
+        slots = self.oracle._topics[name].slots
+        reasons = {s.seq: REASONS.get(s.status, s.reason) for s in slots if s.status not in ("live", "deleted")}
+        assert log.expired == sum(reason == "ttl" for reason in reasons.values())
+        assert log.trimmed == sum(reason == "source_trim" for reason in reasons.values())
+        times = self.lost_at.setdefault((name, self.oracle._topics[name].epoch), {})
+        for seq in reasons:
+            times.setdefault(seq, self.now)
+        covered: set[int] = set()
+        for loss in log.losses:
+            lost = [seq for seq in range(loss.first, loss.last + 1) if seq in reasons]
+            assert {reasons[seq] for seq in lost} == {loss.reason}, f"{loss} of {reasons}"
+            ts = sorted({times[seq] for seq in lost})
+            assert loss.ts == ts[-1] and all(later - earlier <= 1000 for earlier, later in pairwise(ts)), loss
+            assert loss.count == len(lost), f"{loss} of {reasons}"
+            covered.update(lost)
+        assert covered == reasons.keys()
+        for lower, upper in pairwise(log.losses):
+            is_one = lower.last + 1 == upper.first and lower.reason == upper.reason
+            assert not is_one or abs(lower.ts - upper.ts) > 1000, f"{lower} and {upper} are one"
 
 
 TINY = [

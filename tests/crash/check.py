@@ -37,6 +37,7 @@ async def check_recovered(history: History, engine: Engine, clock: ManualClock, 
     no_acked_seq_falls_out(history, oracle, seen)
     every_loss_is_announced(oracle, seen)
     totals_are_right(engine, seen)
+    losses_are_right(history, oracle, engine, now)
     return oracle
 
 
@@ -219,6 +220,29 @@ def totals_are_right(engine: Engine, seen: Seen) -> None:
         assert 1 <= found.floor <= found.earliest <= found.head + 1, name
         engine.state.topics[name].log.check()
     engine._ledger.store.catalogue.check()
+
+
+def losses_are_right(history: History, oracle: Oracle, engine: Engine, now: int) -> None:
+    """LS1, LS2: every seq is live, deleted or in a loss, and the totals tell which.
+
+    Of records that were in memory only, a crash also takes what became of them: then only the sums are known.
+    """
+    oracle = oracle.clone()
+    for name in oracle.names():
+        oracle.expire(name, now)  # as it did when it was looked at
+    for name, topic in oracle._topics.items():
+        log = engine.state.topics[name].log
+        assert log.head == log.count + log.lost + log.deleted, name
+        lost = {slot.seq for slot in topic.slots if slot.status not in ("live", "deleted")}
+        listed = {seq for loss in log.losses for seq in range(loss.first, loss.last + 1)}
+        assert lost <= listed, f"{name}: {sorted(lost - listed)} are in no loss of {log.losses}"
+        assert not listed & {record.seq for record in topic.live()}, f"{name}: live, and in one of {log.losses}"
+        if (name, topic.epoch) in history.weak:
+            continue
+        assert sum(loss.count for loss in log.losses) == len(lost), f"{name}: {log.losses}, lost is {sorted(lost)}"
+        statuses = [slot.status for slot in topic.slots]
+        assert (log.deleted, log.expired) == (statuses.count("deleted"), statuses.count("expired")), name
+        assert log.trimmed == sum(slot.reason == "source_trim" for slot in topic.slots), name
 
 
 async def keys_and_seqs_go_on(history: History, oracle: Oracle, engine: Engine, clock: ManualClock) -> None:

@@ -224,7 +224,7 @@ def _forward(name: str, oracle: Oracle, now: int) -> None:
 def _extent(oracle: Oracle, name: str) -> object:
     """What every change of a topic changes."""
     topic = oracle._topics.get(name)
-    return None if topic is None else (topic.epoch, topic.config, topic.head, len(topic.live()))
+    return None if topic is None else (topic.epoch, topic.config, topic.head, len(topic.live()), dict(topic.cursors))
 
 
 @dataclass(frozen=True)
@@ -242,6 +242,7 @@ class TopicSeen:
     gaps: tuple[tuple[int, int], ...]
     records: tuple[tuple[Any, ...], ...]  # seq, ts, node, tag, data, meta
     told: tuple[tuple[int, int], ...]  # ranges of the tombstones that a reader from 0 meets
+    cursors: tuple[tuple[str, int], ...]  # named ones
 
 
 Seen = dict[str, TopicSeen]
@@ -277,6 +278,7 @@ async def _observe_topic(engine: Engine, name: str) -> TopicSeen:
         _ranges(engine.state.topics[name].log.gaps),
         tuple(found),
         tuple(told),
+        tuple((cursor.name, cursor.seq) for cursor in (await engine.cursors.list_after(name, "", 1000))[0]),
     )
 
 
@@ -305,6 +307,7 @@ def predict(oracle: Oracle, name: str, now: int) -> TopicSeen:
         _ranges(view.gaps),
         tuple(found),
         tuple(told),
+        tuple(sorted(oracle._topics[name].cursors.items())),
     )
 
 

@@ -106,6 +106,19 @@ class Delete(Operation):
 
 
 @dataclass
+class PutCursor(Operation):
+    topic: str
+    cursor: str
+    seq: int
+
+    def changes(self) -> list[Change]:
+        return [lambda oracle, now: oracle.put_cursor(self.topic, self.cursor, self.seq, now)]
+
+    async def carry_out(self, engine: Engine) -> bool:
+        return (await engine.cursors.put(self.topic, self.cursor, self.seq))[0]
+
+
+@dataclass
 class Read(Operation):
     """A reader that tells what it saw: from then on it must not vanish (WR10)."""
 

@@ -141,7 +141,60 @@ class TopicState(Struct, frozen=True, kw_only=True):
     last_write_ts: int | None
     last_read_ts: int | None
     queue: QueueCounts | None = None  # queues only
+    written_total: int = 0  # of this instance: count + lost_total + expired_total + deleted_total
+    lost_total: int = 0
+    expired_total: int = 0
+    deleted_total: int = 0
+    seconds_until_loss: float | None = None  # None: that is not foreseen
     performance: Performance = Performance()
+
+
+class Loss(Struct, frozen=True, kw_only=True):
+    """A range that was lost, and when; some of its seqs may have been deleted before."""
+
+    gap_from: int
+    gap_to: int
+    reason: Literal["cap", "ttl", "mixed", "source_trim"]
+    ts: int
+
+
+class LossList(Struct, frozen=True, kw_only=True):
+    losses: list[Loss]
+
+
+class RecordShown(Struct, frozen=True, kw_only=True):
+    """One record, and the instance of the topic that it is in."""
+
+    topic: str
+    epoch: int
+    record: Record
+    performance: Performance = Performance()
+
+
+class NamedCursor(Struct, frozen=True, kw_only=True):
+    """A named cursor: `lost` seqs above it are lost, and the first live one will be in `seconds_until_loss`."""
+
+    topic: str
+    name: str
+    seq: int
+    epoch: int
+    lag: int
+    lost: int
+    seconds_until_loss: float | None
+    updated_ts: int
+    created: bool | None = None  # of a PUT only
+
+
+class CursorPage(Page[NamedCursor], frozen=True, kw_only=True, rename={"items": "cursors"}):
+    items: list[NamedCursor]
+
+
+class CursorDeleted(Struct, frozen=True, kw_only=True):
+    """`deleted` is False if there was no such cursor."""
+
+    topic: str
+    name: str
+    deleted: bool
 
 
 class TopicListed(Struct, frozen=True, kw_only=True):

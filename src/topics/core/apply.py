@@ -10,6 +10,8 @@ from typing import Any
 from topics.core.entries import (
     AnyEntry,
     Appended,
+    CursorRemoved,
+    CursorSet,
     DeadLettered,
     Deleted,
     Evicted,
@@ -30,7 +32,7 @@ from topics.core.entries import (
 )
 from topics.core.queue.jobs import Queue
 from topics.core.routing import table
-from topics.core.state import Keys, State, Topic, Written
+from topics.core.state import Keys, NamedCursor, State, Topic, Written
 from topics.core.topic.blocks import seqs_in
 from topics.core.topic.log import Log
 from topics.core.topic.records import claimable_from, decode_body
@@ -87,7 +89,7 @@ def _appended(state: State, entry: Appended) -> None:
     topic = state.by_id[entry.topic]
     log = topic.log
     if entry.first > log.head + 1:  # what lay between is lost
-        log.inherit_head(entry.first - 1, entry.first - 1)
+        log.inherit_head(entry.first - 1, entry.first - 1, ts=entry.ts)
     before = log.bytes
     log.append(entry.batch, entry.ts)
     state.records += len(entry.batch.sizes)
@@ -168,11 +170,11 @@ def _forget_jobs(queue: Queue, entry: Any, earliest: int) -> None:
 
 
 def _evict(log: Log, entry: Evicted) -> None:
-    log.evict(entry.last)
+    log.evict(entry.last, entry.ts)
 
 
 def _expire(log: Log, entry: Expired) -> None:
-    log.expire(entry.last)
+    log.expire(entry.last, entry.ts)
 
 
 def _delete(log: Log, entry: Deleted) -> None:
@@ -186,11 +188,14 @@ def _delete(log: Log, entry: Deleted) -> None:
 
 
 def _open_gap(log: Log, entry: GapOpened) -> None:
-    log.open_gap(entry.last, entry.reason)
+    log.open_gap(entry.last, entry.reason, entry.ts)
 
 
 def _inherit_head(log: Log, entry: HeadInherited) -> None:
+    is_new = entry.head > log.head
     log.inherit_head(entry.head, entry.lost, entry.deleted)
+    if is_new and entry.losses is not None:
+        log.inherit_losses(entry.losses, entry.expired, entry.trimmed)
 
 
 def _reserved(state: State, entry: Reserved) -> None:
@@ -203,10 +208,11 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     topic = state.by_id[entry.topic]
     state.records -= topic.log.count
     state.bytes -= topic.log.bytes
-    topic.log.lose_all(topic.log.head)
+    topic.log.lose_all(topic.log.head, entry.ts)
     topic.log.last_write_ts = 0
     topic.epoch = entry.epoch
     topic.keys = Keys()
+    topic.cursors = {}
     topic.queue = Queue(topic.config)
     state.next_id = max(state.next_id, entry.epoch + 1)
     state.dirty[entry.topic] = topic
@@ -230,6 +236,18 @@ def _dead_lettered(state: State, entry: DeadLettered) -> None:
     state.dirty[entry.topic] = topic
 
 
+def _cursor_set(state: State, entry: CursorSet) -> None:
+    topic = state.by_id[entry.topic]
+    topic.cursors[entry.name] = NamedCursor(entry.seq, entry.ts)
+    state.dirty[entry.topic] = topic
+
+
+def _cursor_removed(state: State, entry: CursorRemoved) -> None:
+    topic = state.by_id[entry.topic]
+    topic.cursors.pop(entry.name, None)
+    state.dirty[entry.topic] = topic
+
+
 _APPLY: dict[type, Callable[[State, Any], None]] = {
     Appended: _appended,
     TopicCreated: _topic_created,
@@ -248,4 +266,6 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     Leased: _leased,
     Released: _released,
     DeadLettered: _dead_lettered,
+    CursorSet: _cursor_set,
+    CursorRemoved: _cursor_removed,
 }

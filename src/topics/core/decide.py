@@ -9,11 +9,13 @@ Decisions about jobs are in core/queue (leasing.py, letters.py); an ack and a de
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from topics.core.entries import (
     AnyEntry,
     Appended,
+    CursorRemoved,
+    CursorSet,
     Deleted,
     Evicted,
     Expired,
@@ -31,7 +33,17 @@ from topics.core.topic.blocks import BLOCK, Blocks
 from topics.core.topic.config import ConfigIn, resolve
 from topics.core.topic.records import Batch
 from topics.core.topic.reservation import Reservation
-from topics.errors import InvalidRequest, NotAQueue, RecordTooLarge, Throttled, TopicFull, TopicNotEmpty, TopicNotFound
+from topics.errors import (
+    CursorMoved,
+    EpochMismatch,
+    InvalidRequest,
+    NotAQueue,
+    RecordTooLarge,
+    Throttled,
+    TopicFull,
+    TopicNotEmpty,
+    TopicNotFound,
+)
 from topics.model import TopicConfig, is_topic_name
 
 
@@ -41,6 +53,7 @@ class Caps(NamedTuple):
     max_topics: int = 0
     max_total_bytes: int = 0
     max_routers: int = 0
+    max_cursors: int = 0  # of each topic
 
 
 class PutTopic(Struct, frozen=True, gc=False):
@@ -67,6 +80,14 @@ class Delete(Struct, frozen=True, gc=False):
     topic: str
     before: int | None = None
     blocks: Blocks | None = None  # what the tag predicate selected, see `Log.matching`
+
+
+class PutCursor(Struct, frozen=True, gc=False):
+    topic: str
+    name: str
+    seq: int
+    epoch: int | None = None  # of the instance that it is meant for; None = whichever there is
+    if_seq: int | None | UnsetType = UNSET  # where it must stand now; None = there must be none
 
 
 class Appending(Struct, frozen=True, gc=False):
@@ -150,7 +171,7 @@ def append(state: State, command: Append, now: int, caps: Caps) -> tuple[list[An
     if config.cap_records or config.cap_bytes:
         evicted = admit(topic.name, config, topic, batch)
         if evicted:
-            entries.append(Evicted(topic.id, evicted))
+            entries.append(Evicted(topic.id, evicted, now))
     if caps.max_total_bytes:
         check_total(state, topic, batch, evicted, caps)
     if last > topic.reservation.ample_through:
@@ -190,10 +211,40 @@ def _deleted(topic: Topic, masks: Iterable[tuple[int, int]], count: int) -> Dele
     return Deleted(topic.id, 0, blocks, count)
 
 
+def put_cursor(state: State, command: PutCursor, now: int, caps: Caps) -> list[AnyEntry]:
+    """Let a named cursor stand at a seq (NC1)."""
+    topic, name = require(state, command.topic), command.name
+    if not is_topic_name(name):
+        raise InvalidRequest(
+            f'"{name}" is not a valid name of a cursor: 1 to 255 of A-Z a-z 0-9 . _ : -, the first a letter or digit'
+        )
+    if command.epoch is not None and command.epoch != topic.epoch:
+        raise EpochMismatch(topic.name, topic.epoch, command.epoch)
+    present = topic.cursors.get(name)
+    if command.if_seq is not UNSET and command.if_seq != (None if present is None else present.seq):
+        raise CursorMoved(topic.name, name, None if present is None else present.seq)
+    if command.seq > topic.log.head:
+        raise InvalidRequest(f'seq is {command.seq}, above the head of topic "{topic.name}", {topic.log.head}')
+    if present is None and caps.max_cursors and len(topic.cursors) >= caps.max_cursors:
+        raise Throttled(
+            f'cursor "{name}" would be one more than the {caps.max_cursors} cursors allowed for topic "{topic.name}"; '
+            "delete some that nobody needs",
+            limit="max_cursors",
+            max=caps.max_cursors,
+        )
+    return [CursorSet(topic.id, name, command.seq, now)]
+
+
+def delete_cursor(topic: Topic, name: str) -> list[AnyEntry]:
+    """Forget a named cursor. No entries: there is none."""
+    return [CursorRemoved(topic.id, name)] if name in topic.cursors else []
+
+
 def head_inherited(topic: Topic) -> HeadInherited:
     """What the log has to know of a topic whose records it does not have, from here on."""
     log = topic.log
-    return HeadInherited(topic.id, log.head, max(log.highest_live(log.head), log.floor - 1), log.deleted)
+    lost, losses = max(log.highest_live(log.head), log.floor - 1), log.losses_of_all(log.last_ts)
+    return HeadInherited(topic.id, log.head, lost, log.deleted, losses, log.expired, log.trimmed)
 
 
 def require(state: State, name: str) -> Topic:
@@ -218,7 +269,7 @@ def _append_creating(state: State, command: Append, now: int, caps: Caps) -> tup
     entries: list[AnyEntry] = [created, Appended(created.topic, 1, now, batch, command.key)]
     evicted = admit(command.topic, config, Topic(0, command.topic, 0, config), batch)
     if evicted:
-        entries.append(Evicted(created.topic, evicted))
+        entries.append(Evicted(created.topic, evicted, now))
     if caps.max_total_bytes:
         check_total(state, None, batch, evicted, caps)
     entries += Reservation().renewal(created.topic, config, count)
@@ -241,7 +292,7 @@ def _expiry(topic: Topic, ttl_ms: int, now: int) -> Expired | None:
     log = topic.log
     if not ttl_ms or not log.count or now - log.earliest_ts <= ttl_ms:
         return None
-    return Expired(topic.id, log.expired_through(now - ttl_ms))
+    return Expired(topic.id, log.expired_through(now - ttl_ms), now)
 
 
 def _reconfiguration(state: State, topic: Topic, config: TopicConfig, now: int) -> list[AnyEntry]:
@@ -280,7 +331,7 @@ def retention(state: State, topic: Topic, config: TopicConfig, now: int) -> list
     if config.discard == "old":
         evicted = log.overflow(config.cap_records, config.cap_bytes)
         if evicted > (0 if expired is None else expired.last):
-            entries.append(Evicted(topic.id, evicted))
+            entries.append(Evicted(topic.id, evicted, now))
     if not entries:
         return []
     last = max(entry.last for entry in entries if isinstance(entry, Expired | Evicted))

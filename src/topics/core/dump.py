@@ -19,7 +19,8 @@ from msgspec import Struct
 
 from topics.core.routing.copies import HopRun, StampRun
 from topics.core.routing.table import Router
-from topics.core.state import State, Topic, Written
+from topics.core.state import NamedCursor, State, Topic, Written
+from topics.core.topic.losses import Loss
 from topics.model import Gap, RouterDefinition, TopicConfig
 
 Items = dict[bytes, bytes | None]  # None = the key is gone
@@ -50,6 +51,10 @@ class TopicItem(Struct, array_like=True):
     stamps: list[tuple[str, int, int, list[StampRun]]] = []
     deleted: int = -1  # records deleted on purpose, ever; -1 = not counted, by a program before version 2
     lost: int = 0  # seqs lost, ever; of an ephemeral topic also those that are live
+    expired: int = -1  # of these by age; -1 = a program that listed no losses wrote this
+    trimmed: int = 0  # of these because a source had lost them
+    losses: list[Loss] = []
+    cursors: dict[str, NamedCursor] = {}
 
 
 class RouterItem(Struct, array_like=True):
@@ -109,6 +114,10 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
         topic.stamps.dump(log.earliest) if topic.is_logged else [],
         log.deleted,
         log.lost if topic.is_logged else log.head - log.deleted,
+        log.expired,
+        log.trimmed,
+        log.losses if topic.is_logged else log.losses_of_all(now),
+        topic.cursors if topic.is_logged else {},
     )
     items[topic_key(topic.id)] = _encode(item)
     items.update(_dump_keys(topic, position, now))
@@ -183,10 +192,12 @@ def _load_topic(state: State, item: TopicItem) -> None:
     log.last_write_ts = item.last_write_ts
     log.gaps = list(item.gaps)
     log.earliest = item.head + 1
-    log.deleted, log.lost = item.deleted, item.lost
+    log.deleted, log.lost, log.expired, log.trimmed = item.deleted, item.lost, item.expired, item.trimmed
+    log.losses = list(item.losses)
     if not topic.is_logged:
         log.deleted = max(0, item.deleted)
         log.lose_all(item.live_last)
+    topic.cursors = dict(item.cursors)
     topic.hops = list(item.hops)
     topic.stamps.load(item.stamps)
     topic.queue.dead_lettered = item.dead_lettered

@@ -24,6 +24,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from topics.core.topic.losses import Loss
 from topics.core.topic.records import Batch
 from topics.errors import TopicsError
 from topics.model import RouterDefinition, TopicConfig
@@ -77,6 +78,7 @@ class Evicted(Entry, tag=4):
 
     topic: int
     last: int
+    ts: int = 0  # when; 0 = not known, as an older version logged it
 
 
 class Expired(Entry, tag=5):
@@ -84,6 +86,7 @@ class Expired(Entry, tag=5):
 
     topic: int
     last: int
+    ts: int = 0
 
 
 class Deleted(Entry, tag=6):
@@ -106,6 +109,7 @@ class GapOpened(Entry, tag=7):
     topic: int
     last: int
     reason: Literal["cap", "source_trim"]
+    ts: int = 0
 
 
 class Reserved(Entry, tag=8):
@@ -118,13 +122,17 @@ class Reserved(Entry, tag=8):
 class HeadInherited(Entry, tag=9):
     """The head of a topic whose records the log does not have.
 
-    Those up to `lost` are lost by a crash, or were before; `deleted` ones were deleted on purpose.
+    Those up to `lost` are lost by a crash, or were before; `deleted` ones were deleted on purpose. `losses` say when
+    and why, and are what there is to know if no record is left; an older version did not log them.
     """
 
     topic: int
     head: int
     lost: int
     deleted: int = 0
+    losses: list[Loss] | None = None
+    expired: int = 0
+    trimmed: int = 0
 
 
 class Reincarnated(Entry, tag=10):
@@ -132,6 +140,7 @@ class Reincarnated(Entry, tag=10):
 
     topic: int
     epoch: int
+    ts: int = 0
 
 
 class RouterSet(Entry, tag=11):
@@ -228,6 +237,20 @@ class DeadLettered(Entry, tag=20):
     count: int
 
 
+class CursorSet(Entry, tag=24):
+    """A named cursor of a topic stands at `seq` (NC1)."""
+
+    topic: int
+    name: str
+    seq: int
+    ts: int
+
+
+class CursorRemoved(Entry, tag=25):
+    topic: int
+    name: str
+
+
 OtherEntry = (
     TopicCreated
     | TopicConfigured
@@ -245,6 +268,8 @@ OtherEntry = (
     | Released
     | Forwarded
     | DeadLettered
+    | CursorSet
+    | CursorRemoved
 )
 AnyEntry = Appended | Forwarding | OtherEntry
 

@@ -8,6 +8,7 @@ The state is that of the end of the log. What of it may be shown to anyone is th
 from typing import NamedTuple
 
 from topics.core.queue.jobs import Queue
+from topics.core.rates import Pace
 from topics.core.routing.copies import HopRun, SkippedAppends, Stamps
 from topics.core.routing.table import Routers
 from topics.core.topic.log import Log
@@ -22,6 +23,13 @@ class Written(NamedTuple):
 
     first: int
     last: int
+    ts: int
+
+
+class NamedCursor(NamedTuple):
+    """How far somebody has come in a topic, by his own account, and when he said so (NC1)."""
+
+    seq: int
     ts: int
 
 
@@ -67,7 +75,17 @@ class Keys:
 class Notes:
     """What the engine notes about a topic beside what is logged. Nothing of it is in a snapshot."""
 
-    __slots__ = ("has_unflagged", "key_blocks", "last_read_ms", "snapshot_position", "synced_at", "written_at")
+    __slots__ = (
+        "_read_due",
+        "_read_pace",
+        "has_unflagged",
+        "key_blocks",
+        "last_read_ms",
+        "read_total",
+        "snapshot_position",
+        "synced_at",
+        "written_at",
+    )
 
     def __init__(self) -> None:
         self.written_at = 0  # below this log position all must be written before the topic may be shown
@@ -76,6 +94,26 @@ class Notes:
         self.has_unflagged = False  # rows of segments are dead and not flagged so in their files
         self.key_blocks: list[tuple[int, int]] = []  # snapshot items that hold idempotency keys: number, newest ts
         self.snapshot_position = 0  # entries below this log position are in the snapshot that recovery started from
+        self.read_total = 0  # records handed out since the start
+        self._read_pace: Pace | None = None
+        self._read_due = 0  # when the next sample of that total is to be taken
+
+    def take_over(self, before: "Notes") -> None:
+        """Go on with what was noted of readers before the state was read back."""
+        self.last_read_ms, self.read_total = before.last_read_ms, before.read_total
+        self._read_pace, self._read_due = before._read_pace, before._read_due
+
+    def count_read(self, count: int, now: int) -> None:
+        """`count` records are handed out."""
+        if now >= self._read_due:
+            if self._read_pace is None:
+                self._read_pace = Pace()
+            self._read_due = self._read_pace.sample(now, self.read_total)
+        self.read_total += count
+
+    def read_lately(self, now: int) -> int:
+        """How many records were handed out in the last minute."""
+        return 0 if self._read_pace is None else self._read_pace.grown(now, self.read_total)
 
 
 class Topic:
@@ -83,6 +121,7 @@ class Topic:
 
     __slots__ = (
         "config",
+        "cursors",
         "epoch",
         "hops",
         "id",
@@ -103,6 +142,7 @@ class Topic:
         self.config = config
         self.log = Log()
         self.keys = Keys()
+        self.cursors: dict[str, NamedCursor] = {}
         self.queue = Queue(config)
         self.reservation = Reservation()
         self.notes = Notes()

@@ -5,8 +5,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from topics.core.forecast import seconds_until_loss
 from topics.core.state import Topic
 from topics.core.topic.config import effective_priority
+from topics.core.topic.losses import lost_above
 from topics.core.topic.walk import Plan
 from topics.model import Record, RouterDefinition, Tombstone, TopicConfig
 
@@ -141,6 +143,51 @@ class TopicState(Struct, frozen=True):
     last_read_ts: int | None
     effective_priority: int  # the priority in use now (PR1)
     queue: QueueCounts | None  # queues only
+    written_total: int = 0  # of this instance: live + lost + expired + deleted
+    lost_total: int = 0  # to caps, crashes and sources that had lost them
+    expired_total: int = 0
+    deleted_total: int = 0
+    seconds_until_loss: float | None = None  # of the earliest record; None: that is not foreseen (LS3)
+
+
+class CursorState(Struct, frozen=True):
+    """A named cursor as it is now."""
+
+    topic: str
+    name: str
+    seq: int
+    epoch: int
+    lag: int  # seqs up to the head
+    lost: int  # of these the ones that are lost
+    seconds_until_loss: float | None  # of the first live record above it; None: that is not foreseen
+    updated_ts: int
+
+
+class RecordResult(Struct, frozen=True):
+    """One record of a topic. `text` is its JSON; `record` decodes it."""
+
+    topic: str
+    epoch: int
+    text: bytes
+
+    @property
+    def record(self) -> Record:
+        return _decode_record(self.text)
+
+
+class TopicTotals(Struct, frozen=True):
+    """What a topic has taken in, handed out and lost; written = live + lost + expired + deleted."""
+
+    topic: str
+    written: int
+    read: int  # records handed out since the start of the process
+    lost: dict[str, int]  # reason → seqs, those that expired left out
+    expired: int
+    deleted: int
+    written_lately: int  # records of the last 60 s …
+    read_lately: int  # … in and out
+    cursors: int
+    cursors_lag: int  # the largest
 
 
 class RouterState(Struct, frozen=True):
@@ -187,6 +234,7 @@ class InstanceCounters(Struct, frozen=True):
 
 
 _decode_records = msgspec.json.Decoder(list[Record]).decode
+_decode_record = msgspec.json.Decoder(Record).decode
 _decode_job = msgspec.json.Decoder(Job).decode
 
 
@@ -220,6 +268,35 @@ def topic_state(topic: Topic, now: int) -> TopicState:
         topic.notes.last_read_ms,
         effective_priority(topic.config, topic.notes.last_read_ms, now),
         _queue_counts(topic) if topic.config.type == "queue" else None,
+        log.head,
+        log.lost - log.expired,
+        log.expired,
+        log.deleted,
+        seconds_until_loss(topic, now),
+    )
+
+
+def cursor_state(topic: Topic, name: str, now: int) -> CursorState:
+    seq, ts = topic.cursors[name]
+    lost = lost_above(topic.log.losses, seq)
+    return CursorState(
+        topic.name, name, seq, topic.epoch, topic.log.head - seq, lost, seconds_until_loss(topic, now, seq), ts
+    )
+
+
+def topic_totals(topic: Topic, now: int) -> TopicTotals:
+    log, cursors = topic.log, topic.cursors
+    return TopicTotals(
+        topic.name,
+        log.head,
+        topic.notes.read_total,
+        {"cap": log.lost - log.expired - log.trimmed, "source_trim": log.trimmed},
+        log.expired,
+        log.deleted,
+        log.written_lately(now),
+        topic.notes.read_lately(now),
+        len(cursors),
+        log.head - min(cursor.seq for cursor in cursors.values()) if cursors else 0,
     )
 
 

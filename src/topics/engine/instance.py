@@ -35,6 +35,8 @@ from topics.engine.reads import Reading
 from topics.engine.routers.calls import Routing
 from topics.engine.routers.forwarder import Forwarder
 from topics.engine.routers.owed import OwedCopies
+from topics.engine.seeing.named_cursors import NamedCursors
+from topics.engine.seeing.totals import Totals
 from topics.engine.upkeep import Upkeep
 from topics.errors import UnusableDirectory
 from topics.model import TopicConfig
@@ -56,7 +58,7 @@ class Instance:
         self._has_background = background
         self._is_started = False
         self._is_deferring = False
-        self._caps = Caps(settings.max_topics, settings.max_total_bytes, settings.max_routers)
+        self._caps = Caps(settings.max_topics, settings.max_total_bytes, settings.max_routers, settings.max_cursors)
         self._cache = Cache(settings.cache_bytes // 2)
         self._ledger = ledger = Ledger(
             Store(disk, clock, settings), clock, self._committed, self._changed, self._rebuilt
@@ -70,6 +72,8 @@ class Instance:
         self._owed = owed = OwedCopies(ledger, gates, clock, self.forwarder)
         self._routing = Routing(ledger, gates, self.forwarder, owed, self._caps)
         self._reading = Reading(ledger, gates, owed.make, clock, disk, self._cache)
+        self.cursors = NamedCursors(ledger, gates, clock, self._caps)
+        self.totals = Totals(ledger, gates, owed.make, clock, self._cache)
         self.queues = Queues(ledger, gates, clock, self._caps, self._cache, loader, owed.make)
         self.workers = Workers(ledger, clock, self.queues, loader, self._is_deferred)
         # Calls that a part answers as they are: bound here, so that hot paths pay for one call, and described there.

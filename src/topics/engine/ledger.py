@@ -19,6 +19,7 @@ from topics.core.apply import apply
 from topics.core.entries import (
     AnyEntry,
     Appended,
+    CursorSet,
     Forwarding,
     HeadInherited,
     Reserved,
@@ -36,7 +37,12 @@ from topics.storage.wal import DiskFull, Obstacle, Wal, settle
 logger = logging.getLogger("topics.engine.ledger")
 
 Listener = Callable[[], None]
-GROWING = (Appended, TopicCreated, RouterSet)  # what takes space, as copies do; everything else frees some, or will
+GROWING = (
+    Appended,
+    CursorSet,
+    TopicCreated,
+    RouterSet,
+)  # what takes space, as copies do; everything else frees some, or will
 LASTING = (TopicConfigured, TopicDeleted, HeadInherited, Reserved)  # what the log has of a change of an ephemeral topic
 
 
@@ -274,9 +280,14 @@ class Ledger:
         for topic in self.state.topics.values():
             before = old.by_id.get(topic.id) or old.dirty.get(topic.id)  # a deletion that failed is in the latter
             if before is not None:
-                topic.notes.last_read_ms = before.notes.last_read_ms
+                topic.notes.take_over(before.notes)
                 if not topic.is_logged:
-                    topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
+                    topic.epoch, topic.log, topic.keys, topic.cursors = (
+                        before.epoch,
+                        before.log,
+                        before.keys,
+                        before.cursors,
+                    )
                     topic.queue, topic.hops, topic.stamps = before.queue, before.hops, before.stamps
                     self.store.catalogue.adopt(topic.log.parts)
                 elif topic.is_queue:

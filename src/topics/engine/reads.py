@@ -90,7 +90,9 @@ class Reading:
         if query.nodes and not topic.config.dedupe_node:
             query = replace(query, nodes=frozenset())
         plan = walk.read(topic.log, query, topic.epoch, self._cache)
-        topic.notes.last_read_ms = self._clock.now_ms()
+        now = topic.notes.last_read_ms = self._clock.now_ms()
+        if plan.count:
+            topic.notes.count_read(plan.count, now)
         return read_result(topic, plan), self._gates.of(topic)
 
     async def topic_state(self, name: str, *, touch: bool = True) -> TopicState:

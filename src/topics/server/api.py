@@ -16,6 +16,7 @@ CLAIMS: Final = frozenset((READ, WRITE))
 REDRIVES: Final = frozenset((WRITE, DELETE))
 
 TOPIC: Final = "/v0/topics/:topic"
+CURSOR: Final = f"{TOPIC}/cursors/:cursor"
 ROUTER: Final = "/v0/routers/:router"
 WRITE_TYPES: Final = (JSON_TYPE, NDJSON_TYPE, ARROW_TYPE)
 STREAM: Final[dict[str, Any]] = {"is_stream": True, "takes_token": True, "takes_ticket": True}
@@ -30,6 +31,12 @@ ROUTES: Final = [
     Route("POST", f"{TOPIC}/diff", diff.diff, READS, "Read above a cursor", **json_body(may_be_empty=True)),
     Route("GET", f"{TOPIC}/diff", diff.get_diff, READS, "Read above a cursor, with a query string"),
     Route("GET", f"{TOPIC}/export", export.export, READS, "Download records as an Arrow stream"),
+    Route("GET", f"{TOPIC}/records/:seq", records.show_record, READS, "One record"),
+    Route("GET", f"{TOPIC}/losses", topics.list_losses, READS, "What was lost, the newest first"),
+    Route("PUT", CURSOR, topics.put_cursor, READS, "Store a named cursor", **json_body()),
+    Route("GET", CURSOR, topics.show_cursor, READS, "One named cursor"),
+    Route("GET", f"{TOPIC}/cursors", topics.list_cursors, READS, "List named cursors, in pages"),
+    Route("DELETE", CURSOR, topics.delete_cursor, READS, "Delete a named cursor"),
     Route("POST", f"{TOPIC}/delete", records.delete_records, DELETES, "Delete records", **json_body()),
     Route("PUT", ROUTER, routers.put_router, ADMINS, "Create or configure a router", **json_body()),
     Route("GET", ROUTER, routers.show_router, READS, "One router"),

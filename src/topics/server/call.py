@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from topics.errors import StorageError, TopicsError
 from topics.server.auth import Key
-from topics.server.routes import Route
+from topics.server.routes import Route, item_of
 from topics.server.transport.encoding import GZIP_BYTES_MIN, admits_gzip, compress
 from topics.server.transport.exchange import JSON, Exchange, Headers, Request, Stream, logger
 from topics.server.wire.replies import Performance, encode, refusal
@@ -77,6 +77,11 @@ class Call:
     @property
     def parameters(self) -> Parameters:
         return parameters_of(self.request.query)
+
+    @property
+    def item(self) -> str:
+        """What the path names within the topic: its last segment, decoded."""
+        return item_of(self.request.path)
 
     @property
     def total_ms(self) -> float:

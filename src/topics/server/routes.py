@@ -1,7 +1,8 @@
 """The table of routes: which paths exist, what each takes, and which scopes it needs (Appendix A.1).
 
-A path is matched segment by segment; `:name` stands for one segment, percent-decoded once (CV14). To add an endpoint,
-add a row to ROUTES in `api`. Must not know: requests beyond method and path, handlers beyond their type.
+A path is matched segment by segment; `:name` stands for one segment, percent-decoded once (CV14). A path has one name,
+and may end in a second one, of something within the first (`item_of`). To add an endpoint, add a row to ROUTES in
+`api`. Must not know: requests beyond method and path, handlers beyond their type.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from topics.errors import InvalidRequest, MethodNotAllowed, NotFound, Refusal
 from topics.server.transport.encoding import JSON_TYPE
 
 NO_SCOPES: Final[frozenset[str]] = frozenset()
-PATHS_KEPT_MAX: Final = 10_000  # paths whose resource is remembered, except those of sessions …
+PATHS_KEPT_MAX: Final = 10_000  # paths whose resource is remembered, except those of sessions and items …
 PATH_KEPT_BYTES_MAX: Final = 512  # … and only paths up to this length
 HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
@@ -96,14 +97,25 @@ class Routes:
             if methods is None and segments[n]:
                 methods = self._paths.get((*segments[:n], None, *segments[n + 1 :]))
                 name = segments[n]
+        has_item = False
+        for n in range(len(segments) - 1):
+            if methods is None and segments[n] and segments[-1]:
+                methods = self._paths.get((*segments[:n], None, *segments[n + 1 : -1], None))
+                name, has_item = segments[n], True
         if methods is None:
             raise NotFound("there is no such path")
         resource = Resource(methods, name)
-        if len(path) <= PATH_KEPT_BYTES_MAX and not any(row.checks_itself for row in methods.values()):
+        is_kept = not has_item and not any(row.checks_itself for row in methods.values())
+        if len(path) <= PATH_KEPT_BYTES_MAX and is_kept:
             if len(self._resources) >= PATHS_KEPT_MAX:
                 self._resources.clear()
             self._resources[path] = resource
         return resource
+
+
+def item_of(path: bytes) -> str:
+    """The last segment of a path, decoded: what it names within the topic that it names."""
+    return _decoded(path.rpartition(b"/")[2])
 
 
 def allow(methods: Iterable[str]) -> str:

@@ -175,6 +175,7 @@ class Topic:
     last_ts: int = 0
     last_write_ts: int | None = None
     keys: dict[str, tuple[int, Written]] = field(default_factory=dict)  # key → $ts and answer of its first write
+    cursors: dict[str, int] = field(default_factory=dict)  # named ones (NC)
 
     @property
     def head(self) -> int:
@@ -242,9 +243,10 @@ class Topic:
             self.slots.append(Slot(self.head + 1, "gap", None, reason, hops))
 
     def forget(self) -> None:
-        """What an ephemeral topic has only in memory is gone (DU1, ID8)."""
+        """What an ephemeral topic has only in memory is gone (DU1, ID8, NC3)."""
         self.last_write_ts = None
         self.keys = {}
+        self.cursors = {}
 
 
 @dataclass
@@ -361,6 +363,15 @@ class Oracle:
     def open_gap(self, name: str, size: int, reason: GapReason) -> None:
         """The next `size` seqs are lost before they hold anything (TM12, RT12, DU10)."""
         self._find(name).open_gap(size, reason)
+
+    def put_cursor(self, name: str, cursor: str, seq: int, now: int) -> bool:
+        """NC1. True = created."""
+        topic = self._look(name, now)
+        if seq > topic.head:
+            raise InvalidRequest("seq is above the head")
+        is_new = cursor not in topic.cursors
+        topic.cursors[cursor] = seq
+        return is_new
 
     # Routers
 
@@ -498,7 +509,9 @@ class Oracle:
         clone = copy.copy(self)
         clone._epochs = dict(self._epochs)
         clone._topics = {
-            name: replace(topic, slots=[copy.copy(slot) for slot in topic.slots], keys=dict(topic.keys))
+            name: replace(
+                topic, slots=[copy.copy(s) for s in topic.slots], keys=dict(topic.keys), cursors=dict(topic.cursors)
+            )
             for name, topic in self._topics.items()
         }
         clone._routes = {name: replace(route) for name, route in self._routes.items()}

@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
+from msgspec import UNSET, UnsetType
+
 from topics.client import results
 from topics.client.aio.caller import AsyncCaller
 from topics.client.aio.concurrency import AsyncClock, AsyncHandler, started, system_clock
@@ -240,6 +242,32 @@ class AsyncClient:
     ) -> results.RecordsDeleted:
         """Delete records below a seq, records whose tag matches, or both. With an epoch, only of that instance."""
         return await self._caller.run(operations.delete_records(topic, before_seq, match, epoch))
+
+    async def record(self, topic: str, seq: int) -> results.RecordShown:
+        """One record. NotFound says in `detail` whether it was deleted, lost or never written."""
+        return await self._caller.run(operations.record(topic, seq))
+
+    async def losses(self, topic: str, *, limit: int | None = None) -> list[results.Loss]:
+        """What the topic has lost, the newest first: 100 ranges unless `limit` says otherwise."""
+        return (await self._caller.run(operations.losses(topic, limit))).losses
+
+    # --- named cursors
+
+    async def put_cursor(
+        self, topic: str, name: str, seq: int, *, epoch: int | None = None, if_seq: int | None | UnsetType = UNSET
+    ) -> results.NamedCursor:
+        """Let a cursor stand at `seq`. CursorMoved: it does not stand at `if_seq` (None: there is one)."""
+        return await self._caller.run(operations.put_cursor(topic, name, seq, epoch, if_seq))
+
+    async def cursor(self, topic: str, name: str) -> results.NamedCursor:
+        return await self._caller.run(operations.cursor(topic, name))
+
+    def cursors(self, topic: str, *, page_size: int = 1000) -> AsyncIterator[results.NamedCursor]:
+        """The named cursors of a topic, by name; pages are fetched as needed."""
+        return listed(self._caller, lambda cursor: operations.list_cursors(topic, page_size, cursor))
+
+    async def delete_cursor(self, topic: str, name: str) -> results.CursorDeleted:
+        return await self._caller.run(operations.delete_cursor(topic, name))
 
     # --- routers
 

@@ -4,6 +4,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
+from msgspec import UNSET, UnsetType
+
 from topics.client import results
 from topics.client.blocking.caller import Caller
 from topics.client.blocking.concurrency import BlockingClock, Handler, started, system_clock
@@ -237,6 +239,32 @@ class Client:
     ) -> results.RecordsDeleted:
         """Delete records below a seq, records whose tag matches, or both. With an epoch, only of that instance."""
         return self._caller.run(operations.delete_records(topic, before_seq, match, epoch))
+
+    def record(self, topic: str, seq: int) -> results.RecordShown:
+        """One record. NotFound says in `detail` whether it was deleted, lost or never written."""
+        return self._caller.run(operations.record(topic, seq))
+
+    def losses(self, topic: str, *, limit: int | None = None) -> list[results.Loss]:
+        """What the topic has lost, the newest first: 100 ranges unless `limit` says otherwise."""
+        return (self._caller.run(operations.losses(topic, limit))).losses
+
+    # --- named cursors
+
+    def put_cursor(
+        self, topic: str, name: str, seq: int, *, epoch: int | None = None, if_seq: int | None | UnsetType = UNSET
+    ) -> results.NamedCursor:
+        """Let a cursor stand at `seq`. CursorMoved: it does not stand at `if_seq` (None: there is one)."""
+        return self._caller.run(operations.put_cursor(topic, name, seq, epoch, if_seq))
+
+    def cursor(self, topic: str, name: str) -> results.NamedCursor:
+        return self._caller.run(operations.cursor(topic, name))
+
+    def cursors(self, topic: str, *, page_size: int = 1000) -> Iterator[results.NamedCursor]:
+        """The named cursors of a topic, by name; pages are fetched as needed."""
+        return listed(self._caller, lambda cursor: operations.list_cursors(topic, page_size, cursor))
+
+    def delete_cursor(self, topic: str, name: str) -> results.CursorDeleted:
+        return self._caller.run(operations.delete_cursor(topic, name))
 
     # --- routers
 

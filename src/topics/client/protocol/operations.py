@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeV
 from urllib.parse import quote, urlencode
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from topics.client import results
 from topics.client.errors import UnexpectedAnswer
@@ -213,6 +213,39 @@ def export(topic: str, after: int, last: int | None, epoch: int | None) -> Reque
     return Request("GET", path, headers=(("accept", "application/vnd.apache.arrow.stream"),))
 
 
+def record(topic: str, seq: int) -> Operation[results.RecordShown]:
+    return Operation(Request("GET", f"{topic_path(topic)}/records/{seq}"), results.RecordShown)
+
+
+def losses(topic: str, limit: int | None) -> Operation[results.LossList]:
+    return Operation(Request("GET", with_query(f"{topic_path(topic)}/losses", limit=limit)), results.LossList)
+
+
+# --- named cursors
+
+
+def put_cursor(
+    topic: str, name: str, seq: int, epoch: int | None, if_seq: int | None | UnsetType
+) -> Operation[results.NamedCursor]:
+    """Never repeated once sent if `if_seq` is given: the repeat would find the cursor moved by the call itself."""
+    body = given(seq=seq, epoch=epoch) | ({} if if_seq is UNSET else {"if_seq": if_seq})
+    repeat: Repeat = "always" if if_seq is UNSET else "never"
+    return Operation(Request("PUT", cursor_path(topic, name), encode(body), JSON), results.NamedCursor, repeat)
+
+
+def cursor(topic: str, name: str) -> Operation[results.NamedCursor]:
+    return Operation(Request("GET", cursor_path(topic, name)), results.NamedCursor)
+
+
+def list_cursors(topic: str, page_size: int, cursor: str | None) -> Operation[Page[results.NamedCursor]]:
+    path = with_query(f"{topic_path(topic)}/cursors", page_size=page_size, cursor=cursor)
+    return Operation(Request("GET", path), results.CursorPage)
+
+
+def delete_cursor(topic: str, name: str) -> Operation[results.CursorDeleted]:
+    return Operation(Request("DELETE", cursor_path(topic, name)), results.CursorDeleted)
+
+
 # --- routers
 
 
@@ -334,6 +367,10 @@ def post(topic: str, verb: str, body: Mapping[str, Any]) -> Request:
 
 def topic_path(topic: str) -> str:
     return f"/v0/topics/{segment('topic', topic)}"
+
+
+def cursor_path(topic: str, name: str) -> str:
+    return f"{topic_path(topic)}/cursors/{segment('cursor', name)}"
 
 
 def router_path(name: str) -> str:

@@ -298,7 +298,7 @@ def place(state: State, router: Router, found: Found, now: int) -> Step:
     if evicted:
         lost = holes(state, dest, evicted, first + found.lost, ts)
         losers = [state.by_id[entry.topic] for entry in lost if isinstance(entry, Forwarding)]
-        entries = [*lost, *entries, Evicted(dest.id, evicted)]
+        entries = [*lost, *entries, Evicted(dest.id, evicted, ts)]
     return Step(router, entries + dest.reservation.renewal(dest.id, dest.config, own.last), source, dest, losers)
 
 

@@ -113,9 +113,9 @@ def _grow(state: "State", dest: "Topic", entry: Forwarded, batches: Sequence[Bat
     """The dest's part: the hole, then the copies."""
     log = dest.log
     if entry.first > log.head + 1:  # what lay between is lost
-        log.inherit_head(entry.first - 1, entry.first - 1)
+        log.inherit_head(entry.first - 1, entry.first - 1, ts=entry.ts)
     if entry.lost:
-        log.open_gap(log.head + entry.lost, "source_trim")
+        log.open_gap(log.head + entry.lost, "source_trim", entry.ts)
     count, size = log.count, log.bytes
     for batch in batches:
         log.append(batch, entry.ts)

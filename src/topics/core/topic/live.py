@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from topics.core.topic.blocks import BLOCK, Blocks, blocks_of, mask_of, runs_of
 from topics.core.topic.parts import Chunk, Part
 from topics.model import TagMatch
+from topics.ranges import Range
 
 
 class LiveRecords:
@@ -135,6 +136,26 @@ class LiveRecords:
     def count_between(self, after: int, last: int) -> int:
         """How many records are live above `after` and up to `last`."""
         return sum(stop - start for _, start, stop in self.runs_between(after, last))
+
+    def living_ranges(self, last: int, most: int) -> list[Range]:
+        """The stretches that the live records up to `last` lie in, by marks alone: no row of a segment is looked at.
+
+        A row that its segment never had is not marked, so it may lie in a stretch. Ends early beyond `most` stretches.
+        """
+        found: list[Range] = []
+        for part in self.parts:
+            first, end = max(part.first, self.earliest), min(part.last, last)
+            if first > end or len(found) > most:
+                break
+            if part.live_count == part.last - part.first + 1:
+                _extend(found, first, end)
+                continue
+            for number in range(first // BLOCK, end // BLOCK + 1):
+                for start, stop in runs_of(mask_of(number, first, end) & ~self._dead.get(number, 0)):
+                    _extend(found, number * BLOCK + start, number * BLOCK + stop - 1)
+                if len(found) > most:
+                    break
+        return found
 
     def highest_live(self, last: int) -> int:
         """The highest live seq up to `last`; 0 if there is none."""
@@ -260,6 +281,14 @@ class LiveRecords:
     def _living(self, part: Part, number: int, mask: int) -> int:
         """Those bits of `mask` that are in the range of `part` and not marked dead."""
         return mask & ~self._dead.get(number, 0) & mask_of(number, max(part.first, self.earliest), part.last)
+
+
+def _extend(ranges: list[Range], first: int, last: int) -> None:
+    """Add a range above all others."""
+    if ranges and ranges[-1][1] + 1 == first:
+        ranges[-1] = (ranges[-1][0], last)
+    else:
+        ranges.append((first, last))
 
 
 def _last(part: Part) -> int:

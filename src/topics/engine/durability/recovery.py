@@ -147,12 +147,12 @@ class Recovery:
         is_missing = not self._meta.is_clean and next_number <= max(first, self._meta.last_log)
         return log_files.name_of(next_number) if is_missing else ""
 
-    def announce_losses(self) -> list[AnyEntry]:
+    def announce_losses(self, now: int) -> list[AnyEntry]:
         """Apply what the stop took without being asked. Gives the entries that announce it, for the log."""
         log, state = self.log, self.state
         is_clean = self._meta.is_clean and log.boot_id is None
         is_same_boot = bool(self._disk.boot_id) and log.boot_id == self._disk.boot_id
-        losses = list(_losses(state, is_clean, has_lost_power=not is_clean and not is_same_boot))
+        losses = list(_losses(state, now, is_clean, has_lost_power=not is_clean and not is_same_boot))
         for entry in losses:
             apply(state, entry)
         lowered = list(lowered_cursors(state))
@@ -184,19 +184,18 @@ def _attach(log: Log, piece: SegmentPiece) -> bool:
 
 
 def _count_from_here(state: State) -> None:
-    """Take logs whose snapshot did not count what was deleted as whole; all pieces are attached."""
+    """Make up for what an older version did not count, or did not list; all pieces are attached."""
     for topic in state.topics.values():
-        log = topic.log
-        if log.deleted < 0:
-            log.deleted, log.lost = log.head - log.count, 0
+        if topic.log.expired < 0:
+            topic.log.derive_losses()
 
 
-def _losses(state: State, is_clean: bool, has_lost_power: bool) -> Iterator[AnyEntry]:
+def _losses(state: State, now: int, is_clean: bool, has_lost_power: bool) -> Iterator[AnyEntry]:
     """What a stop took without being asked (DU9, DU10)."""
     next_id = state.next_id
     for topic in state.topics.values():
         if not topic.is_logged and not is_clean:
-            yield Reincarnated(topic.id, next_id)
+            yield Reincarnated(topic.id, next_id, now)
             next_id += 1
         elif topic.reserves and has_lost_power and topic.reservation.last > topic.log.head:
-            yield GapOpened(topic.id, topic.reservation.last, "cap")  # the next write reserves anew
+            yield GapOpened(topic.id, topic.reservation.last, "cap", now)  # the next write reserves anew

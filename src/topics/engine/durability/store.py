@@ -58,7 +58,7 @@ class Store:
                 await asyncio.sleep(0)
         if recovery.missing_log:
             raise Damaged(f"{self._disk.path}/{recovery.missing_log}", 0, "this log file is missing")
-        losses = recovery.announce_losses()
+        losses = recovery.announce_losses(self._clock.now_ms())
         if log.torn is not None:
             logger.warning("%s: cut at offset %d, a torn write was behind it", *log.torn)
         await self._disk.run(lambda: self._begin(log, entries.encode(losses)))

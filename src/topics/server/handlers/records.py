@@ -22,8 +22,8 @@ from topics.server.call import Call
 from topics.server.handlers.topics import check_dead_letter
 from topics.server.transport.encoding import JSON_TYPE, NDJSON_TYPE
 from topics.server.wire.bulk import arrow_in, ndjson_in
-from topics.server.wire.replies import RecordsDeleted, SyncPerformance, write_answer
-from topics.server.wire.requests import delete_in, write_in
+from topics.server.wire.replies import RecordsDeleted, SyncPerformance, record_answer, write_answer
+from topics.server.wire.requests import delete_in, seq_in_path, write_in
 
 if TYPE_CHECKING:
     from topics.server.app import App
@@ -215,3 +215,9 @@ async def delete_records(call: Call) -> None:
         200,
         RecordsDeleted(done.topic, done.deleted, done.earliest_seq, done.head_seq, done.count, done.bytes, performance),
     )
+
+
+async def show_record(call: Call) -> None:
+    seq = seq_in_path(call.item)
+    result = await call.app.engine.totals.record(call.name, seq)
+    call.respond(200, record_answer(result, call.total_ms))

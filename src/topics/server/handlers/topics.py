@@ -1,4 +1,4 @@
-"""Topics: create and configure, show, list, delete (TP).
+"""Topics: create and configure, show, list, delete (TP); their losses (LS) and named cursors (NC).
 
 A key that may not name a topic's dead_letter sees `HIDDEN` instead, and by giving that back, or nothing, it leaves the
 dead_letter as it is (AU16).
@@ -15,14 +15,20 @@ from topics.server.auth import Key
 from topics.server.call import Call
 from topics.server.wire.replies import (
     HIDDEN,
+    CursorGone,
+    CursorList,
+    LossList,
+    LossShown,
     TopicGone,
     TopicList,
     TopicPut,
     config_shown,
+    cursor_listed,
+    cursor_shown,
     topic_listed,
     topic_shown,
 )
-from topics.server.wire.requests import config_in, encode_cursor
+from topics.server.wire.requests import config_in, cursor_in, encode_cursor
 
 
 async def put_topic(call: Call) -> None:
@@ -77,3 +83,38 @@ async def delete_topic(call: Call) -> None:
     removed = await engine.remove_topic(call.name, if_empty=if_empty)
     routers = [names[0] for names in removed or () if all(map(may_name, names))]
     call.answer(200, TopicGone(call.name, removed is not None, routers, call.performance()))
+
+
+async def list_losses(call: Call) -> None:
+    found = await call.app.engine.totals.losses(call.name, call.parameters.losses_limit())
+    losses = [LossShown(loss.first, loss.last, loss.reason, loss.ts) for loss in found]
+    call.answer(200, LossList(call.name, losses, call.performance()))
+
+
+# --- named cursors
+
+
+async def put_cursor(call: Call) -> None:
+    given = cursor_in(call.request.body)
+    created, state = await call.app.engine.cursors.put(
+        call.name, call.item, given.seq, epoch=given.epoch, if_seq=given.if_seq
+    )
+    call.answer(200, cursor_shown(state, call.performance(), created))
+
+
+async def show_cursor(call: Call) -> None:
+    state = await call.app.engine.cursors.show(call.name, call.item)
+    call.answer(200, cursor_shown(state, call.performance()))
+
+
+async def list_cursors(call: Call) -> None:
+    parameters = call.parameters
+    states, has_more = await call.app.engine.cursors.list_after(call.name, parameters.cursor(), parameters.page_size())
+    after = encode_cursor(states[-1].name) if has_more else UNSET
+    listed = [cursor_listed(state) for state in states]
+    call.answer(200, CursorList(topic=call.name, cursors=listed, next_cursor=after, performance=call.performance()))
+
+
+async def delete_cursor(call: Call) -> None:
+    deleted = await call.app.engine.cursors.delete(call.name, call.item)
+    call.answer(200, CursorGone(call.name, call.item, deleted, call.performance()))

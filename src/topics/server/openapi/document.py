@@ -21,9 +21,12 @@ from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
 from topics.server.wire import replies
 from topics.server.wire.requests import (
     HEARTBEAT_MS_MAX,
+    LOSSES_DEFAULT,
+    LOSSES_MAX,
     PAGE_SIZE_MAX,
     AckIn,
     ClaimIn,
+    CursorIn,
     DeleteIn,
     DiffIn,
     ExtendIn,
@@ -44,6 +47,7 @@ NAMES: Final[dict[Any, str]] = {
     RecordIn: "RecordIn",
     DiffIn: "DiffRequest",
     DeleteIn: "DeleteRequest",
+    CursorIn: "CursorRequest",
     ClaimIn: "ClaimRequest",
     AckIn: "AckRequest",
     NackIn: "NackRequest",
@@ -95,10 +99,11 @@ class Operation:
 
 TOPIC: Final = "/v0/topics/:topic"
 ROUTER: Final = "/v0/routers/:router"
+CURSOR: Final = f"{TOPIC}/cursors/:cursor"
 EVENTS: Final = "text/event-stream"
 SOCKET: Final = "websocket"
 STREAMS: Final = {ARROW_TYPE: "An Arrow IPC stream", EVENTS: "Server-sent events"}
-PLACES: Final = {":topic": "{topic}", ":wid": "{wid}", ":router": "{router}"}  # names in paths, here and there
+PLACES: Final = {f":{name}": f"{{{name}}}" for name in ("topic", "wid", "router", "cursor", "seq")}  # names in paths
 NOT_FOUND: Final = (errors.TopicNotFound,)
 QUEUE: Final = (errors.TopicNotFound, errors.NotAQueue)
 LEASES: Final = (*QUEUE, errors.BatchTooLarge)
@@ -113,6 +118,9 @@ PAGE_QUERY: Final = (
     ("page_size", {"description": f"1 to {PAGE_SIZE_MAX}, default 100; what cannot be read means the default"}),
     ("cursor", {"type": "string", "format": "cursor", "description": "next_cursor of the page before"}),
     ("touch", FLAG),
+)
+LOSSES_QUERY: Final = (
+    ("limit", {"type": "integer", "minimum": 0, "description": f"1 to {LOSSES_MAX}, default {LOSSES_DEFAULT}"}),
 )
 ROUTERS_QUERY: Final = (
     *PAGE_QUERY[:3],
@@ -157,6 +165,14 @@ OPERATIONS: Final = {
     ("POST", f"{TOPIC}/delete"): Operation(
         {200: replies.RecordsDeleted}, DeleteIn, errors=(*NOT_FOUND, errors.EpochMismatch)
     ),
+    ("GET", f"{TOPIC}/records/:seq"): Operation({200: replies.RecordShown}, errors=NOT_FOUND),
+    ("GET", f"{TOPIC}/losses"): Operation({200: replies.LossList}, query=LOSSES_QUERY, errors=NOT_FOUND),
+    ("PUT", CURSOR): Operation(
+        {200: replies.CursorShown}, CursorIn, errors=(*NOT_FOUND, errors.EpochMismatch, errors.CursorMoved)
+    ),
+    ("GET", CURSOR): Operation({200: replies.CursorShown}, errors=NOT_FOUND),
+    ("GET", f"{TOPIC}/cursors"): Operation({200: replies.CursorList}, query=PAGE_QUERY[1:3], errors=NOT_FOUND),
+    ("DELETE", CURSOR): Operation({200: replies.CursorGone}, errors=NOT_FOUND),
     ("POST", f"{TOPIC}/claim"): Operation({200: replies.JobsClaimed}, ClaimIn, errors=QUEUE),
     ("POST", f"{TOPIC}/ack"): Operation({200: replies.JobsAcked}, AckIn, errors=LEASES),
     ("POST", f"{TOPIC}/nack"): Operation({200: replies.JobsNacked}, NackIn, errors=LEASES),
@@ -256,6 +272,13 @@ def _operation(route: Route, operation: Operation, schemas: Schemas) -> Schema:
     if ":wid" in route.path:
         wid = {"type": "string", "minLength": 1}
         said["parameters"].append({"name": "wid", "in": "path", "required": True, "schema": wid})
+    if ":cursor" in route.path:
+        cursor: Schema = {"type": "string", "minLength": 1}
+        if route.method == "PUT":
+            cursor["pattern"] = f"^{TOPIC_NAME.pattern}$"
+        said["parameters"].append({"name": "cursor", "in": "path", "required": True, "schema": cursor})
+    if ":seq" in route.path:
+        said["parameters"].append({"name": "seq", "in": "path", "required": True, "schema": {"type": "integer", **SEQ}})
     said["parameters"] += [_parameter(name, "query", kind) for name, kind in operation.query]
     said["parameters"] += [_parameter(name, "header", kind) for name, kind in operation.headers]
     if operation.body is not None:
@@ -421,6 +444,16 @@ def _fields(settings: Settings) -> dict[str, Schema]:
         "guarantee": {"description": "exactly_once stamps its copies and skips those that are there"},
         "forwarded_total": {"description": "copies, duplicates skipped and records lost before they were copied"},
         "blocked_by": {"description": "why the router cannot go on"},
+        "if_seq": {"description": "where the cursor must stand now; null: there must be none", **exact},
+        "written_total": {"description": "seqs handed out: live + lost_total + expired_total + deleted_total"},
+        "lost_total": {"description": "lost to caps, crashes and sources that had lost them"},
+        "expired_total": {"description": "lost to ttl_ms"},
+        "deleted_total": {"description": "deleted, acks and dead letters included"},
+        "lost": {"description": "seqs above the cursor that are lost"},
+        "seconds_until_loss": {
+            "description": "when the first live record that is left to read falls to a cap or its age, at the rate of "
+            "writes of the last 60 s; null: that is not foreseen"
+        },
         "gap_from": {"description": "first seq missed"},
         "gap_to": {"description": "last seq missed"},
     }

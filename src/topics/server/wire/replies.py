@@ -12,10 +12,12 @@ from msgspec import UNSET, Struct, UnsetType
 
 from topics.engine.answers import (
     Claimed,
+    CursorState,
     Job,
     LeaseView,
     QueueCounts,
     ReadResult,
+    RecordResult,
     RouterState,
     Settled,
     TopicState,
@@ -77,6 +79,11 @@ class TopicShown(Struct, kw_only=True):
     last_write_ts: int | None
     last_read_ts: int | None
     queue: QueueCounts | UnsetType = UNSET
+    written_total: int
+    lost_total: int
+    expired_total: int
+    deleted_total: int
+    seconds_until_loss: float | None
     performance: Performance
 
 
@@ -136,6 +143,60 @@ class RecordsDeleted(Struct):
     count: int
     bytes: int
     performance: SyncPerformance
+
+
+class RecordShown(Struct):
+    topic: str
+    epoch: int
+    record: Record
+    performance: Performance
+
+
+class LossShown(Struct):
+    """A range that was lost, and when; some of its seqs may have been deleted before."""
+
+    gap_from: int
+    gap_to: int
+    reason: Literal["cap", "ttl", "mixed", "source_trim"]
+    ts: int
+
+
+class LossList(Struct):
+    topic: str
+    losses: list[LossShown]
+    performance: Performance
+
+
+class CursorListed(Struct):
+    topic: str
+    name: str
+    seq: int
+    epoch: int
+    lag: int
+    lost: int
+    seconds_until_loss: float | None
+    updated_ts: int
+
+
+class CursorShown(CursorListed, kw_only=True):
+    """`created` in the answer to a PUT."""
+
+    created: bool | UnsetType = UNSET
+    performance: Performance
+
+
+class CursorList(Struct, kw_only=True):
+    topic: str
+    cursors: list[CursorListed]
+    next_cursor: str | UnsetType = UNSET
+    performance: Performance
+
+
+class CursorGone(Struct):
+    topic: str
+    name: str
+    deleted: bool
+    performance: Performance
 
 
 class WatchedTopic(Struct):
@@ -309,8 +370,21 @@ def topic_shown(state: TopicState, may_name: Callable[[str], bool], performance:
         last_write_ts=state.last_write_ts,
         last_read_ts=state.last_read_ts,
         queue=UNSET if state.queue is None else state.queue,
+        written_total=state.written_total,
+        lost_total=state.lost_total,
+        expired_total=state.expired_total,
+        deleted_total=state.deleted_total,
+        seconds_until_loss=state.seconds_until_loss,
         performance=performance,
     )
+
+
+def cursor_listed(state: CursorState) -> CursorListed:
+    return CursorListed(*msgspec.structs.astuple(state))
+
+
+def cursor_shown(state: CursorState, performance: Performance, created: bool | UnsetType = UNSET) -> CursorShown:
+    return CursorShown(*msgspec.structs.astuple(state), created=created, performance=performance)
 
 
 def router_put(state: RouterState, created: bool, performance: Performance) -> RouterShown:
@@ -406,6 +480,16 @@ def diff_answer(result: ReadResult, total_ms: float, throttle_ms: float) -> byte
     )
     head = b'{"topic":"%b","epoch":%d,"records":[' % (result.topic.encode(), result.epoch)
     return b"".join((head, b",".join(result.texts), tail))
+
+
+def record_answer(result: RecordResult, total_ms: float) -> bytes:
+    """The answer to GET record; the record is a ready text."""
+    return b'{"topic":"%b","epoch":%d,"record":%b,"performance":{"server_total_ms":%.3f}}' % (
+        result.topic.encode(),
+        result.epoch,
+        result.text,
+        total_ms,
+    )
 
 
 def claim_answer(claimed: Claimed, total_ms: float, throttle_ms: float) -> bytes:

@@ -38,6 +38,8 @@ HEARTBEAT_MS_DEFAULT: Final = 15_000
 HEARTBEAT_MS_MAX: Final = 60_000
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 1000
+LOSSES_DEFAULT: Final = 100
+LOSSES_MAX: Final = 1000
 SMALL_BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # of all requests but writes
 CURSOR_BYTES_MAX: Final = 1024 * 1024  # of an id of a stream; one of 256 topics has up to 96 KiB
 NODES_MAX: Final = 256  # ids that one reader may stand for
@@ -125,6 +127,14 @@ class DeleteIn(Struct, frozen=True):
     epoch: Natural | None = None
 
 
+class CursorIn(Struct, frozen=True, kw_only=True):
+    """The body of PUT cursor. `if_seq` null: there must be none."""
+
+    seq: Natural
+    epoch: Natural | None = None
+    if_seq: Natural | None | UnsetType = UNSET
+
+
 class WatchTopicIn(Struct, frozen=True):
     """Where to start in a topic."""
 
@@ -157,6 +167,7 @@ class CountedWriteIn(WriteIn, gc=False):
 _decode_config = msgspec.json.Decoder(ConfigIn).decode
 _decode_diff = msgspec.json.Decoder(DiffIn).decode
 _decode_delete = msgspec.json.Decoder(DeleteIn).decode
+_decode_named_cursor = msgspec.json.Decoder(CursorIn).decode
 _decode_router = msgspec.json.Decoder(RouterIn).decode
 _decode_watch = msgspec.json.Decoder(WatchIn).decode
 _decode_positions = msgspec.json.Decoder(dict[str, Annotated[int, Meta(ge=0)]]).decode
@@ -205,6 +216,22 @@ def delete_in(body: bytes) -> tuple[int | None, TagMatch | None, int | None]:
     before = None if given.before_seq is None else seq("before_seq", given.before_seq)
     epoch = None if given.epoch is None else seq("epoch", given.epoch)
     return before, None if given.match is None else TagMatch.parse(given.match), epoch
+
+
+def cursor_in(body: bytes) -> CursorIn:
+    """Where a named cursor is to stand (NC1)."""
+    given: CursorIn = decode_json(_decode_named_cursor, body)
+    for field, number in (("seq", given.seq), ("epoch", given.epoch), ("if_seq", given.if_seq)):
+        if isinstance(number, int):
+            seq(field, number)
+    return given
+
+
+def seq_in_path(text: str) -> int:
+    """The seq that a path names (RC1)."""
+    if not text.isascii() or not text.isdigit():
+        raise InvalidRequest(f"the path names record {text[:40]!r}; a seq is a whole number")
+    return seq("the seq in the path", int(text[-DIGITS_MAX:]) if len(text.lstrip("0")) <= DIGITS_MAX else SEQ_MAX + 1)
 
 
 class HeldJobs(Struct, frozen=True):
@@ -368,6 +395,11 @@ class Parameters:
         if not text.isascii() or not text.isdigit():
             raise InvalidRequest(f"{name} is {text[:40]!r}; it must be a whole number")
         return int(text) if len(text) <= DIGITS_MAX else int(text.lstrip("0")[:DIGITS_MAX] or "0")
+
+    def losses_limit(self) -> int:
+        """How many losses are asked for, 1 to 1000."""
+        limit = self.natural("limit")
+        return LOSSES_DEFAULT if limit is None else max(1, min(LOSSES_MAX, limit))
 
     def page_size(self) -> int:
         """How many entries a list page has; what cannot be read means the default."""
