@@ -32,7 +32,7 @@ def test_a_job_delivered_too_often_goes_to_the_dead_letter_topic(
         claimed = worker.claim(2)["claimed"]
         assert [job["deliveries"] for job in claimed] == [deliveries] * 2
         worker.nack(1, 2)
-    assert worker.claim(5) == {"topic": topic, "claimed": [], "count": 0, "ready": 0}
+    assert worker.claim(5) == {"topic": topic, "claimed": [], "count": 0, "ready": 0, "paused": False}
     state = api.state(topic)
     assert (state["count"], state["queue"]) == (
         0,

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, open_gap, record_in, topic_view
+from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, open_gap, record_in, topic_view, written
 from tests.effort import tries
 from topics.core import decide
 from topics.core.topic import blocks, live, log, pages, parts, walk
@@ -26,7 +26,7 @@ from topics.engine.answers import DeleteResult
 from topics.errors import Refusal
 from topics.model import TagMatch, TopicConfig
 from topics.settings import Settings
-from topics.testing.oracle import Deleted, GapReason, Oracle, Read, Topic, Write, Written
+from topics.testing.oracle import Deleted, GapReason, Oracle, Read, Topic, Write
 
 NAMES = ["a", "b"]
 TAGS = [None, None, "", "x", "x:1", "x:2", "y", "é"]
@@ -252,7 +252,7 @@ class Machine(RuleBasedStateMachine):
                 fields = None if config is None else config_fields(config)
                 texts = [record_in(write) for write in records]
                 done = await engine.append(name, texts, node=node, key=key, create=create, config=fields)
-                return Written(done.first_seq, done.last_seq, done.head_seq, done.count, done.created, done.deduped)
+                return written(done)
             case Delete(name, before, tag_match):
                 bound = self.bound(name, before)
                 answer = await engine.delete(name, before_seq=bound, match=tag_match)

@@ -21,6 +21,7 @@ class WriteResult(Struct, frozen=True):
     count: int
     created: bool
     deduped: bool
+    mismatch: bool = False  # deduped, but the records of the first write were others
 
 
 class ReadResult(Struct, frozen=True):
@@ -59,6 +60,16 @@ class DeleteResult(Struct, frozen=True):
     head_seq: int
     count: int
     bytes: int
+    deleted_bytes: int = 0  # sizes of the records that it took
+
+
+class TopicPreview(Struct, frozen=True):
+    """What a PUT of a topic would do: whether it creates it, its config, and what this would take of the records."""
+
+    created: bool
+    config: TopicConfig
+    evicted_records: int
+    evicted_bytes: int
 
 
 class QueueCounts(Struct, frozen=True):
@@ -78,6 +89,7 @@ class Claimed(Struct):
     texts: list[bytes]
     leases: list[tuple[int, int]]  # seq and lease number of each
     ready: int
+    paused: bool = False  # the queue hands out nothing for now
 
     @property
     def jobs(self) -> list["Job"]:
@@ -124,6 +136,7 @@ class Redriven(Struct, frozen=True):
     dead_letter: str
     redriven: int
     remaining: int
+    redriven_bytes: int = 0  # sizes of those that are jobs again
 
 
 class TopicState(Struct, frozen=True):
@@ -141,6 +154,7 @@ class TopicState(Struct, frozen=True):
     last_read_ts: int | None
     effective_priority: int  # the priority in use now (PR1)
     queue: QueueCounts | None  # queues only
+    paused: bool = False  # a queue that hands out no jobs for now
 
 
 class RouterState(Struct, frozen=True):
@@ -220,6 +234,7 @@ def topic_state(topic: Topic, now: int) -> TopicState:
         topic.notes.last_read_ms,
         effective_priority(topic.config, topic.notes.last_read_ms, now),
         _queue_counts(topic) if topic.config.type == "queue" else None,
+        topic.paused,
     )
 
 

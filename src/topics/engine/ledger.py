@@ -21,6 +21,7 @@ from topics.core.entries import (
     Appended,
     Forwarding,
     HeadInherited,
+    QueuePaused,
     Reserved,
     RouterSet,
     TopicConfigured,
@@ -37,7 +38,8 @@ logger = logging.getLogger("topics.engine.ledger")
 
 Listener = Callable[[], None]
 GROWING = (Appended, TopicCreated, RouterSet)  # what takes space, as copies do; everything else frees some, or will
-LASTING = (TopicConfigured, TopicDeleted, HeadInherited, Reserved)  # what the log has of a change of an ephemeral topic
+# What the log has of a change of an ephemeral topic.
+LASTING = (TopicConfigured, TopicDeleted, QueuePaused, HeadInherited, Reserved)
 
 
 class Ledger:

@@ -24,6 +24,7 @@ from topics.engine.answers import (
 from topics.errors import Throttled, TopicsError
 from topics.model import Guarantee, Record, Tombstone, TopicConfig, TopicType
 from topics.server.transport.exchange import Answer
+from topics.server.wire.advice import Warned
 
 HIDDEN: Final = "*"  # stands for a name that the caller's key may not name (AU16)
 
@@ -56,10 +57,22 @@ class DiffPerformance(Struct):
     throttle_wait_ms: float
 
 
-class TopicPut(Struct):
+class Evicting(Struct):
+    """Live records that a config would take at once."""
+
+    records: int
+    bytes: int
+
+
+class TopicPut(Struct, kw_only=True):
+    """`dry_run` and `would_evict` are in the answer to a dry run, `warnings` only if there are some."""
+
     topic: str
     created: bool
     config: TopicConfig
+    warnings: list[Warned] | UnsetType = UNSET
+    dry_run: Literal[True] | UnsetType = UNSET
+    would_evict: Evicting | UnsetType = UNSET
     performance: Performance
 
 
@@ -77,6 +90,7 @@ class TopicShown(Struct, kw_only=True):
     last_write_ts: int | None
     last_read_ts: int | None
     queue: QueueCounts | UnsetType = UNSET
+    paused: bool | UnsetType = UNSET
     performance: Performance
 
 
@@ -112,6 +126,8 @@ class Written(Struct, kw_only=True):
     count: int
     created: bool
     deduped: bool
+    mismatch: Literal[True] | UnsetType = UNSET
+    warnings: list[Warned] | UnsetType = UNSET
     performance: WritePerformance
 
 
@@ -128,13 +144,17 @@ class Diff(Struct):
     performance: DiffPerformance
 
 
-class RecordsDeleted(Struct):
+class RecordsDeleted(Struct, kw_only=True):
+    """`dry_run` and `deleted_bytes` are in the answer to a dry run."""
+
     topic: str
     deleted: int
     earliest_seq: int
     head_seq: int
     count: int
     bytes: int
+    dry_run: Literal[True] | UnsetType = UNSET
+    deleted_bytes: int | UnsetType = UNSET
     performance: SyncPerformance
 
 
@@ -165,6 +185,7 @@ class JobsClaimed(Struct):
     claimed: list[Job]
     count: int
     ready: int
+    paused: bool
     performance: ClaimPerformance
 
 
@@ -194,11 +215,21 @@ class LeasesExtended(Struct):
     performance: Performance
 
 
-class LettersRedriven(Struct):
+class LettersRedriven(Struct, kw_only=True):
+    """`dry_run` and `redriven_bytes` are in the answer to a dry run."""
+
     topic: str
     dead_letter: str
     redriven: int
     remaining: int
+    dry_run: Literal[True] | UnsetType = UNSET
+    redriven_bytes: int | UnsetType = UNSET
+    performance: Performance
+
+
+class QueuePaused(Struct):
+    topic: str
+    paused: bool
     performance: Performance
 
 
@@ -309,6 +340,7 @@ def topic_shown(state: TopicState, may_name: Callable[[str], bool], performance:
         last_write_ts=state.last_write_ts,
         last_read_ts=state.last_read_ts,
         queue=UNSET if state.queue is None else state.queue,
+        paused=UNSET if state.queue is None else state.paused,
         performance=performance,
     )
 
@@ -357,9 +389,15 @@ def topic_listed(state: TopicState) -> TopicListed:
 
 
 def write_answer(
-    result: WriteResult, with_seqs: bool, total_ms: float, append_ms: float, fsync_ms: float, throttle_ms: float
+    result: WriteResult,
+    with_seqs: bool,
+    more: bytes,
+    total_ms: float,
+    append_ms: float,
+    fsync_ms: float,
+    throttle_ms: float,
 ) -> bytes:
-    """The answer to a write. A topic's name needs no escaping."""
+    """The answer to a write. A topic's name needs no escaping; `more` are fields that are not in every answer."""
     first, last = result.first_seq, result.last_seq
     if not with_seqs:
         seqs = b""
@@ -368,7 +406,7 @@ def write_answer(
     else:
         seqs = b'"seqs":[%b],' % ",".join(map(str, range(first, last + 1))).encode()
     return (
-        b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
+        b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b%b,'
         b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f,"throttle_wait_ms":%.3f}}'
         % (
             result.topic.encode(),
@@ -379,6 +417,7 @@ def write_answer(
             result.count,
             b"true" if result.created else b"false",
             b"true" if result.deduped else b"false",
+            more,
             total_ms,
             append_ms,
             fsync_ms,
@@ -411,9 +450,17 @@ def diff_answer(result: ReadResult, total_ms: float, throttle_ms: float) -> byte
 def claim_answer(claimed: Claimed, total_ms: float, throttle_ms: float) -> bytes:
     """The answer to a claim; the jobs are ready texts."""
     return (
-        b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,'
+        b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,"paused":%b,'
         b'"performance":{"server_total_ms":%.3f,"throttle_wait_ms":%.3f}}'
-        % (claimed.topic.encode(), b",".join(claimed.texts), len(claimed.texts), claimed.ready, total_ms, throttle_ms)
+        % (
+            claimed.topic.encode(),
+            b",".join(claimed.texts),
+            len(claimed.texts),
+            claimed.ready,
+            b"true" if claimed.paused else b"false",
+            total_ms,
+            throttle_ms,
+        )
     )
 
 

@@ -19,6 +19,7 @@ from topics.core.topic.config import LEASE_MS_MAX, LEASE_MS_MIN, ConfigIn
 from topics.core.topic.records import DELAY_MS_MAX, WriteIn, decode_json
 from topics.engine.instance import Projection, Query
 from topics.errors import BatchTooLarge, InvalidRequest
+from topics.faults import quoted
 from topics.model import (
     BATCH_BYTES_DEFAULT,
     BATCH_BYTES_MAX,
@@ -46,6 +47,12 @@ DIGITS_MAX: Final = 40  # of a number in a query; further ones are ignored, it i
 
 Natural = Annotated[int, Meta(ge=0)]
 Match = str | list[str]
+
+
+class PutIn(ConfigIn, frozen=True, kw_only=True):
+    """The body of PUT topic: a config, and whether to say only what it would do."""
+
+    dry_run: bool = False
 
 
 class DiffIn(Struct, frozen=True):
@@ -102,6 +109,11 @@ class RedriveIn(Struct, frozen=True):
 
     match: Match | None = None
     max: Natural | UnsetType = UNSET
+    dry_run: bool = False
+
+
+class NothingIn(Struct, frozen=True):
+    """The body of a request that says all in its path; an empty one stands for {}."""
 
 
 class RouterIn(Struct, frozen=True):
@@ -123,6 +135,7 @@ class DeleteIn(Struct, frozen=True):
     before_seq: Natural | None = None
     match: Match | None = None
     epoch: Natural | None = None
+    dry_run: bool = False
 
 
 class WatchTopicIn(Struct, frozen=True):
@@ -154,7 +167,7 @@ class CountedWriteIn(WriteIn, gc=False):
     records: list[CountedRecord]  # type: ignore[assignment]
 
 
-_decode_config = msgspec.json.Decoder(ConfigIn).decode
+_decode_put = msgspec.json.Decoder(PutIn).decode
 _decode_diff = msgspec.json.Decoder(DiffIn).decode
 _decode_delete = msgspec.json.Decoder(DeleteIn).decode
 _decode_router = msgspec.json.Decoder(RouterIn).decode
@@ -164,6 +177,7 @@ _decode_claim = msgspec.json.Decoder(ClaimIn).decode
 _decode_ack = msgspec.json.Decoder(AckIn).decode
 _decode_nack = msgspec.json.Decoder(NackIn).decode
 _decode_extend = msgspec.json.Decoder(ExtendIn).decode
+_decode_nothing = msgspec.json.Decoder(NothingIn).decode
 _decode_redrive = msgspec.json.Decoder(RedriveIn).decode
 _decode_write = msgspec.json.Decoder(WriteIn).decode
 _decode_counted = msgspec.json.Decoder(CountedWriteIn).decode
@@ -171,7 +185,7 @@ _decode_texts = msgspec.json.Decoder(list[str]).decode
 _decode_cursor = msgspec.json.Decoder(dict[str, Any]).decode
 
 EMPTY_DIFF: Final = DiffIn()
-EMPTY_CONFIG: Final = ConfigIn()
+EMPTY_PUT: Final = PutIn()
 
 
 def small_body_bytes_max(settings: Settings) -> int:
@@ -179,9 +193,9 @@ def small_body_bytes_max(settings: Settings) -> int:
     return min(SMALL_BODY_BYTES_MAX, settings.max_body_bytes)
 
 
-def config_in(body: bytes) -> ConfigIn:
+def put_in(body: bytes) -> PutIn:
     """The body of PUT topic; an empty one stands for {}."""
-    return decode_json(_decode_config, body) if body else EMPTY_CONFIG
+    return decode_json(_decode_put, body) if body else EMPTY_PUT
 
 
 def write_in(body: bytes, records_max: int) -> WriteIn:
@@ -197,14 +211,14 @@ def diff_in(body: bytes, settings: Settings) -> DiffIn:
     return decode_json(_decode_diff, body) if body else EMPTY_DIFF
 
 
-def delete_in(body: bytes) -> tuple[int | None, TagMatch | None, int | None]:
-    """A delete: its selectors, at least one of the two, and its epoch."""
+def delete_in(body: bytes) -> tuple[int | None, TagMatch | None, int | None, bool]:
+    """A delete: its selectors, at least one of the two, its epoch, and whether it is a dry run."""
     given: DeleteIn = decode_json(_decode_delete, body)
     if given.before_seq is None and given.match is None:
         raise InvalidRequest("a delete needs before_seq or match")
     before = None if given.before_seq is None else seq("before_seq", given.before_seq)
     epoch = None if given.epoch is None else seq("epoch", given.epoch)
-    return before, None if given.match is None else TagMatch.parse(given.match), epoch
+    return before, None if given.match is None else TagMatch.parse(given.match), epoch, given.dry_run
 
 
 class HeldJobs(Struct, frozen=True):
@@ -241,11 +255,16 @@ def extend_in(body: bytes, settings: Settings) -> tuple[HeldJobs, int]:
     return _held_jobs(given, settings), lease_length(given.lease_ms)
 
 
-def redrive_in(body: bytes) -> tuple[TagMatch | None, int | None]:
-    """A redrive: which dead letters, and how many at most."""
+def redrive_in(body: bytes) -> tuple[TagMatch | None, int | None, bool]:
+    """A redrive: which dead letters, how many at most, and whether it is a dry run."""
     given: RedriveIn = decode_json(_decode_redrive, body)
     count_max = None if isinstance(given.max, UnsetType) else given.max
-    return None if given.match is None else TagMatch.parse(given.match), count_max
+    return None if given.match is None else TagMatch.parse(given.match), count_max, given.dry_run
+
+
+def nothing_in(body: bytes) -> None:
+    if body:
+        decode_json(_decode_nothing, body)
 
 
 def worker_node(node: str, settings: Settings) -> str:
@@ -366,7 +385,7 @@ class Parameters:
         if text is None:
             return None
         if not text.isascii() or not text.isdigit():
-            raise InvalidRequest(f"{name} is {text[:40]!r}; it must be a whole number")
+            raise InvalidRequest(f"{name} is {quoted(text)}; it must be a whole number")
         return int(text) if len(text) <= DIGITS_MAX else int(text.lstrip("0")[:DIGITS_MAX] or "0")
 
     def page_size(self) -> int:
