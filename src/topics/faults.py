@@ -90,8 +90,8 @@ class _Given:
             value: Any = (_decode_lines if are_lines else _decode_any)(self._text)
             for step in self._steps:
                 value = value[step]
-        except (TypeError, ValueError, RecursionError, AttributeError) as error:
-            raise LookupError from error
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, AttributeError) as error:
+            raise LookupError from error  # it need not be JSON behind the fault
         return value
 
     def shown(self, kind: str) -> str:

@@ -107,6 +107,10 @@ class EpochMismatch(ApiError, errors.EpochMismatch):
     pass
 
 
+class IdempotencyMismatch(ApiError, errors.IdempotencyMismatch):
+    pass
+
+
 class RouterCycle(ApiError, errors.RouterCycle):
     pass
 
@@ -189,6 +193,7 @@ CODES: Final[dict[str, type[ApiError]]] = {
     "not_a_queue": NotAQueue,
     "no_dead_letter": NoDeadLetter,
     "epoch_mismatch": EpochMismatch,
+    "idempotency_mismatch": IdempotencyMismatch,
     "router_cycle": RouterCycle,
     "payload_too_large": PayloadTooLarge,
     "unsupported_media_type": UnsupportedMedia,

@@ -38,6 +38,7 @@ from topics.engine.answers import (
 from topics.engine.export import Export
 from topics.engine.instance import Claimer, Instance
 from topics.errors import InvalidRequest
+from topics.faults import fault_in
 from topics.model import (
     BATCH_BYTES_DEFAULT,
     BATCH_BYTES_MAX,
@@ -49,6 +50,7 @@ from topics.model import (
 )
 
 _encode_json = msgspec.json.Encoder().encode
+_decode_config = msgspec.json.Decoder(ConfigIn).decode  # says what a config may be
 
 
 class Engine(Instance):
@@ -290,7 +292,7 @@ def _config_in(config: ConfigIn | Mapping[str, Any] | None) -> ConfigIn:
     try:
         return msgspec.convert(config, ConfigIn)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(str(error)) from None
+        raise InvalidRequest(fault_in(error, b"", _decode_config)) from None
 
 
 def _record_in(record: Mapping[str, Any] | RecordIn) -> RecordIn:

@@ -82,7 +82,7 @@ def _doubts(given: ConfigIn, config: TopicConfig) -> Iterator[Warned]:
             "discard",
             'a full queue drops its oldest jobs, done or not; with discard "reject" it refuses new ones instead',
         )
-    if 0 < config.ttl_ms < config.lease_ms and (is_queue or given.lease_ms is not UNSET):
+    if is_queue and 0 < config.ttl_ms < config.lease_ms:
         yield Warned(
             "ttl_below_lease",
             "ttl_ms",

@@ -445,7 +445,9 @@ def decode_cursor(text: str) -> str:
         after = _decode_cursor(_unpack(text)).get("after")
         if not isinstance(after, str):
             raise ValueError("it does not say where to go on")
-    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError):
+        raise InvalidRequest("cursor is not one that a list gave: it holds something else") from None
+    except ValueError as error:
         raise InvalidRequest(f"cursor is not one that a list gave: {error}") from None
     return after
 
@@ -458,7 +460,9 @@ def decode_positions(text: str) -> dict[str, int]:
         positions = _decode_positions(_unpack(text))
         if any(position > SEQ_MAX for position in positions.values()):
             raise ValueError("a seq in it is above 2^64-1")
-    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError):
+        raise InvalidRequest("cursor is not an id that a stream gave: it holds something else") from None
+    except ValueError as error:
         raise InvalidRequest(f"cursor is not an id that a stream gave: {error}") from None
     return positions
 
