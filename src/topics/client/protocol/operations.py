@@ -403,11 +403,10 @@ def fields_of(config: TopicConfig) -> dict[str, Any]:
 def record_of(record: NewRecord | Mapping[str, Any], n: int) -> NewRecord | Mapping[str, Any]:
     if isinstance(record, NewRecord):
         return record
-    if isinstance(record, Mapping):
+    if isinstance(record, Mapping) and "data" in record:
         if not record.keys() <= RECORD_FIELDS:
             refuse_unknown(record, sorted(RECORD_FIELDS), f"a field of records[{n}]")
-        if "data" in record:
-            return record
+        return record
     raise InvalidRequest(f'records[{n}] is not a record: pass a mapping with "data", or a NewRecord')
 
 
