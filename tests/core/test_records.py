@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from topics.core.topic.records import NO_META, Batch, RecordIn, WriteIn, batch_of, decode_body, parse_write
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
@@ -331,3 +331,40 @@ def test_a_delay_is_found_however_its_name_is_written(record: bytes, has_delays:
     records = [rb'{"data":0}'] * (count - 1) + [record]
     _, batch = parse_write(b'{"records":[' + b",".join(records) + b"]}", Settings())
     assert batch.has_delays is has_delays
+
+
+texts_ = st.sampled_from([None, "", "a", "b"])
+spelled = st.builds(
+    lambda data, tag, node, meta, delay: RecordIn(Raw(data), tag, node, NO_META if meta is None else Raw(meta), delay),
+    st.sampled_from([b"1", b"null", b'{"meta":null}', b'"1"']),
+    texts_,
+    texts_,
+    st.sampled_from([None, b"null", b"{}", b'{"a":1}']),
+    st.sampled_from([UNSET, 0, 5, 86_400_000, 10**12]),
+)
+batches = st.tuples(st.lists(spelled, min_size=1, max_size=3), texts_)
+
+
+@given(batches, batches)
+def test_a_digest_tells_apart_what_is_stored_differently_and_nothing_else(
+    one: tuple[list[RecordIn], str | None], other: tuple[list[RecordIn], str | None]
+) -> None:
+    """ID9"""
+
+    def digest(records: list[RecordIn], node: str | None) -> int:
+        return batch_of(records, node, Settings(), "k").digest
+
+    def stored(records: list[RecordIn], node: str | None) -> object:
+        return [
+            (
+                bytes(record.data),
+                record.tag,
+                node if record.node is None else record.node,
+                None if bytes(record.meta) in (b"", b"null") else bytes(record.meta),
+                min(record.delay_ms or 0, 86_400_000),
+            )
+            for record in records
+        ]
+
+    assert (digest(*one) == digest(*other)) == (stored(*one) == stored(*other))
+    assert batch_of(one[0], one[1], Settings()).digest == 0, "none is made without a key"

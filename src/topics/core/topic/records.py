@@ -124,27 +124,31 @@ def check_batch(
         body = _encode(Body(records, node))
     may_have_delays = b'"del' in body or b"\\u" in body  # a look at the text is faster than one at each record
     has_delays = may_have_delays and _have_delays(records)
-    return Batch(body, sizes, has_tags, has_delays, 0 if key is None else digest_of(records, node))
+    return Batch(body, sizes, has_tags, has_delays, 0 if key is None else digest_of(records, node, has_delays))
 
 
-def digest_of(records: Sequence[RecordIn], node: str | None) -> int:
+def digest_of(records: Sequence[RecordIn], node: str | None, has_delays: bool) -> int:
     """64 bits that records have in common that are stored alike, however they were sent (ID9). Never 0.
 
     Two spellings of one record are made one: a node of its own or the batch's, a meta that is null or left out, a delay
     of nothing or none.
     """
-    stored = [
-        (
-            record.data,
-            meta_of(record),
-            record.tag,
-            node if record.node is None else record.node,
-            0 if record.delay_ms is UNSET else min(record.delay_ms, DELAY_MS_MAX),
-            0 if record.deliver_at is UNSET else record.deliver_at,
-        )
-        for record in records
-    ]
-    return xxhash.xxh3_64_intdigest(_encode(stored)) or 1
+    text = _encode(records)
+    if node is not None or has_delays or b'"meta":null' in text:
+        text = _encode([_as_stored(record, node) for record in records])
+    return xxhash.xxh3_64_intdigest(text) or 1
+
+
+def _as_stored(record: RecordIn, node: str | None) -> RecordIn:
+    meta, delay_ms = meta_of(record), record.delay_ms
+    return RecordIn(
+        record.data,
+        record.tag,
+        node if record.node is None else record.node,
+        NO_META if meta is None else meta,
+        UNSET if delay_ms is UNSET or not delay_ms else min(delay_ms, DELAY_MS_MAX),
+        record.deliver_at or UNSET,
+    )
 
 
 def batch_of(records: Sequence[RecordIn], node: str | None, limits: Limits, key: str | None = None) -> Batch:
