@@ -110,8 +110,15 @@ class Changes:
         await self._gates.wait_open(self._gates.of_name(name))
         return TopicPreview(topic is None, resolved, records, size)
 
-    async def pause(self, name: str, paused: bool) -> None:
-        """Let a queue hand out no jobs, or hand them out again (QU23)."""
+    async def pause(self, name: str) -> None:
+        """Let a queue hand out no jobs until it is resumed; all else goes on (QU23)."""
+        await self._turn(name, paused=True)
+
+    async def resume(self, name: str) -> None:
+        """Let a queue hand out jobs again."""
+        await self._turn(name, paused=False)
+
+    async def _turn(self, name: str, *, paused: bool) -> None:
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
         async with self._gates.refusing(name):
@@ -146,6 +153,5 @@ def _previewed(topic: Topic, decided: Sequence[AnyEntry]) -> DeleteResult:
     for entry in decided:
         assert isinstance(entry, Deleted), "a delete only deletes"
         blocks = {number: int.from_bytes(mask, "little") for number, mask in entry.blocks}
-        gone, gone_bytes = entry.count, log.size_of(entry.before, blocks.items())
-        earliest = log.earliest_without(entry.before, blocks)
+        gone, (gone_bytes, earliest) = entry.count, log.after_delete(entry.before, blocks)
     return DeleteResult(topic.name, gone, earliest, log.head, log.count - gone, log.bytes - gone_bytes, gone_bytes)

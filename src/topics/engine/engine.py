@@ -215,14 +215,6 @@ class Engine(Instance):
         async with self._gates.refusing(name):
             return await self.queues.redrive(name, match, count_max, dry_run=dry_run)
 
-    async def pause(self, name: str) -> None:
-        """Let a queue hand out no jobs until it is resumed; all else goes on (QU23)."""
-        await self._changes.pause(name, True)
-
-    async def resume(self, name: str) -> None:
-        """Let a queue hand out jobs again."""
-        await self._changes.pause(name, False)
-
     async def leases(self, name: str, after: int, count: int) -> tuple[list[LeaseView], bool]:
         """Up to `count` leases of jobs above `after`, ascending; and whether there are more."""
         return await self.queues.leases(name, after, count)

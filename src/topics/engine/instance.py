@@ -83,6 +83,8 @@ class Instance:
         self.ack_now = self.queues.ack
         self.nack_now = self.queues.nack
         self.extend_now = self.queues.extend
+        self.pause = self._changes.pause  # a coroutine, as the next
+        self.resume = self._changes.resume
         self.add_worker = self.workers.join
         self.resume_worker = self.workers.resume
         self.remove_worker = self.workers.leave

@@ -231,10 +231,12 @@ class LiveRecords:
                 index += 1
         return count
 
-    def size_of(self, before: int, blocks: Iterable[tuple[int, int]]) -> int:
-        """The sum of the sizes of the live records that a delete of these seqs takes."""
-        size = self.bytes_through(before - 1) if before else 0
-        for number, mask in blocks:
+    def after_delete(self, before: int, blocks: Blocks) -> tuple[int, int]:
+        """What a delete of these seqs, below `before` or in the blocks, does: the bytes that go, and `earliest`."""
+        if before:
+            return self.bytes_through(before - 1), next(self.live_after(before - 1), self.head + 1)
+        size = 0
+        for number, mask in blocks.items():
             index = self.part_from(number * BLOCK)
             while index < len(self.parts) and self.parts[index].first < (number + 1) * BLOCK:
                 part = self.parts[index]
@@ -242,20 +244,12 @@ class LiveRecords:
                 size += (self._measured.get((part, number, living)) or measured(part, number, living))[1]
                 index += 1
         self._measured.clear()
-        return size
-
-    def earliest_without(self, before: int, blocks: Blocks) -> int:
-        """What `earliest` is after a delete of these seqs."""
-        if before:
-            return next(self.live_after(before - 1), self.head + 1)
-        for part in self.parts:
-            for number in range(max(part.first, self.earliest) // BLOCK, part.last // BLOCK + 1):
-                left = self._living(part, number, ~blocks.get(number, 0) & (1 << BLOCK) - 1)
-                for start, stop in runs_of(left):
-                    row = part.row_from(number * BLOCK + start)
-                    if row < part.count and part.seq_at(row) < number * BLOCK + stop:
-                        return part.seq_at(row)
-        return self.head + 1
+        lefts = (
+            (part, number, self._living(part, number, ~blocks.get(number, 0) & (1 << BLOCK) - 1))
+            for part in self.parts
+            for number in range(max(part.first, self.earliest) // BLOCK, part.last // BLOCK + 1)
+        )
+        return size, next((seq for left in lefts for seq in _first_of(*left)), self.head + 1)
 
     def _measure(self, part: Part, number: int, mask: int) -> int:
         mask = self._living(part, number, mask)
@@ -290,6 +284,15 @@ class LiveRecords:
 
 def _last(part: Part) -> int:
     return part.last
+
+
+def _first_of(part: Part, number: int, mask: int) -> Iterator[int]:
+    """The seq of the first row of `part` among the mask of a block; none if it has none of them."""
+    for start, stop in runs_of(mask):
+        row = part.row_from(number * BLOCK + start)
+        if row < part.count and part.seq_at(row) < number * BLOCK + stop:
+            yield part.seq_at(row)
+            return
 
 
 def measured(part: Part, number: int, mask: int) -> tuple[int, int]:

@@ -218,6 +218,15 @@ OPERATIONS: Final = {
     ("GET", "/v0/openapi.json"): Operation({200: None}),
 }
 
+MEANINGS: Final[dict[str, Schema]] = {
+    "on_mismatch": {"description": "refuse other records under a key that is known: 409"},
+    "mismatch": {"description": "the records of the first write under this key were others"},
+    "warnings": {"description": "what about the config may not be as it was meant"},
+    "dry_run": {"description": "change nothing; say what would be"},
+    "would_evict": {"description": "what caps and TTL of this config would take at once"},
+    "paused": {"description": "the queue hands out no jobs for now"},
+}
+
 
 def show_openapi(call: Call) -> None:
     call.answer(200, document(call.app))
@@ -369,7 +378,7 @@ def _finish(schemas: Schemas, settings: Settings) -> None:
 def _fields(settings: Settings) -> dict[str, Schema]:
     """Meanings and limits of fields, by their name."""
     exact = {"maximum": SEQ_MAX}
-    return {
+    return MEANINGS | {
         "from_seq": {**SEQ, "description": "exclusive cursor; 0 = from the beginning"},
         "before_seq": {"description": "records with a smaller seq", **exact},
         "epoch": {"description": "number of the topic's instance", **exact},
@@ -392,12 +401,6 @@ def _fields(settings: Settings) -> dict[str, Schema]:
         "data": {"description": f"any JSON; with meta at most {settings.max_record_bytes} bytes"},
         "meta": {"description": f"at most {settings.max_meta_bytes} bytes and {META_KEYS_MAX} keys"},
         "idempotency_key": {"description": f"dedupe key, at most {KEY_CHARACTERS_MAX} characters", "maxLength": 256},
-        "on_mismatch": {"description": "refuse other records under a key that is known: 409"},
-        "mismatch": {"description": "the records of the first write under this key were others"},
-        "warnings": {"description": "what about the config may not be as it was meant"},
-        "dry_run": {"description": "change nothing; say what would be"},
-        "would_evict": {"description": "what caps and TTL of this config would take at once"},
-        "paused": {"description": "the queue hands out no jobs for now"},
         "create": {"description": "may this write create the topic; left out: config.auto_create"},
         "config": {"description": "config of the topic"},
         "disable_backpressure": {"description": "wait under pressure instead of 429"},
