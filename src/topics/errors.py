@@ -17,6 +17,7 @@
     │   ├── NotAQueue           409 not_a_queue
     │   ├── NoDeadLetter        409 no_dead_letter
     │   ├── EpochMismatch       409 epoch_mismatch
+    │   ├── IdempotencyMismatch 409 idempotency_mismatch
     │   ├── RouterCycle         409 router_cycle
     │   ├── PayloadTooLarge     413 payload_too_large
     │   ├── UnsupportedMedia    415 unsupported_media_type
@@ -142,6 +143,19 @@ class CursorMoved(Refusal):
     def __init__(self, topic: str, cursor: str, seq: int | None) -> None:
         where = "is not there" if seq is None else f"stands at {seq}"
         super().__init__(f'cursor "{cursor}" of topic "{topic}" {where}, not at if_seq', topic=topic, seq=seq)
+
+
+class IdempotencyMismatch(Refusal):
+    status, code = 409, "idempotency_mismatch"
+
+    def __init__(self, topic: str, key: str, first_seq: int, last_seq: int) -> None:
+        super().__init__(
+            f'idempotency_key "{key}" stands for other records of topic "{topic}", seqs {first_seq} to {last_seq}; '
+            "nothing was appended; give these records a key of their own",
+            idempotency_key=key,
+            first_seq=first_seq,
+            last_seq=last_seq,
+        )
 
 
 class RouterCycle(Refusal):

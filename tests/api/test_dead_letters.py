@@ -32,7 +32,7 @@ def test_a_job_delivered_too_often_goes_to_the_dead_letter_topic(
         claimed = worker.claim(2)["claimed"]
         assert [job["deliveries"] for job in claimed] == [deliveries] * 2
         worker.nack(1, 2)
-    assert worker.claim(5) == {"topic": topic, "claimed": [], "count": 0, "ready": 0}
+    assert worker.claim(5) == {"topic": topic, "claimed": [], "count": 0, "ready": 0, "paused": False}
     state = api.state(topic)
     assert (state["count"], state["queue"]) == (
         0,
@@ -269,7 +269,7 @@ def test_dead_letters_become_jobs_again(api: Client, topic: str, durability: str
 
 
 def test_a_redrive_goes_by_tag_and_number(api: Client, topic: str) -> None:
-    """An addition: `match` and `max`."""
+    """QU24: `match` and `max`."""
     records = [{"data": number, "tag": f"{'a' if number % 2 else 'b'}:{number}"} for number in range(1, 8)]
     worker = bury(api, topic, f"{topic}.dead", *records)
     answer = redrive(api, topic, match=["tag", "Glob", "a:*"], max=3)
@@ -287,7 +287,7 @@ def test_a_redrive_goes_by_tag_and_number(api: Client, topic: str) -> None:
 
 
 def test_a_redrive_stops_where_the_queue_is_full(api: Client, topic: str) -> None:
-    """WR11: what was moved stays moved; if that is nothing, it is refused."""
+    """QU24, WR11: what was moved stays moved; if that is nothing, it is refused."""
     dead = f"{topic}.dead"
     bury(api, topic, dead, *({"data": number} for number in range(250)))
     ok(api.put(f"/v0/topics/{topic}", {"dead_letter": dead, "discard": "reject", "cap_records": 130}), 200)
@@ -298,7 +298,7 @@ def test_a_redrive_stops_where_the_queue_is_full(api: Client, topic: str) -> Non
 
 
 def test_a_redrive_is_refused_where_there_is_nothing_to_redrive_from(api: Client, topic: str) -> None:
-    """QU1"""
+    """QU24, QU1"""
     path = f"/v0/topics/{topic}/redrive"
     refused(api.post(path, {}), 404, "topic_not_found", {"topic": topic})
     api.create(topic, type="queue")

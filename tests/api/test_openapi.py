@@ -101,12 +101,12 @@ def test_bodies_name_their_fields(document: Any) -> None:
         schema = resolve(document, body["content"]["application/json"]["schema"])
         return set(schema["properties"])
 
-    assert fields("/v0/topics/{topic}", "put") == CONFIG_FIELDS
+    assert fields("/v0/topics/{topic}", "put") == CONFIG_FIELDS | {"dry_run"}
     write = {"records", "node", "idempotency_key", "create", "config", "disable_backpressure"}
     assert write <= fields("/v0/topics/{topic}", "post")
     diff = {"from_seq", "limit", "node", "include_tags", "include_meta", "wait_ms", "max_batch_bytes", "epoch"}
     assert diff | {"from_ts", "filter"} <= fields("/v0/topics/{topic}/diff", "post")
-    assert fields("/v0/topics/{topic}/delete", "post") == {"before_seq", "match", "epoch"}
+    assert fields("/v0/topics/{topic}/delete", "post") == {"before_seq", "match", "epoch", "dry_run"}
     watch = {"topics", "node", "limit", "max_batch_bytes", "heartbeat_ms", "include_meta", "include_tags"}
     assert fields("/v0/watch", "post") == watch | {"include_data", "consistency", "cursor", "filter"}
     media = resolve(document, document["paths"]["/v0/topics/{topic}"]["post"]["requestBody"])["content"]

@@ -154,7 +154,7 @@ def test_a_claim_shows_each_job_with_its_lease(api: Client, server: ServerThread
         "meta": {"a": 1},
     }
     assert second == {"$seq": 2, "deadline": now + 1000, "deliveries": 1, "data": None}
-    assert list(answer) == ["topic", "claimed", "count", "ready"]
+    assert list(answer) == ["topic", "claimed", "count", "ready", "paused"]
     assert (answer["topic"], answer["count"], answer["ready"]) == (topic, 2, 0)
 
 
@@ -202,7 +202,7 @@ def test_a_lease_is_as_long_as_asked_within_its_bounds(
 
 def test_nothing_to_claim_is_an_empty_answer(worker: Worker) -> None:
     """QU4"""
-    assert worker.claim(5) == {"topic": worker.topic, "claimed": [], "count": 0, "ready": 0}
+    assert worker.claim(5) == {"topic": worker.topic, "claimed": [], "count": 0, "ready": 0, "paused": False}
 
 
 def test_a_leased_job_is_given_to_nobody_else(api: Client, topic: str, worker: Worker) -> None:

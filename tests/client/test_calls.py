@@ -203,10 +203,58 @@ def test_every_code_of_the_api_has_a_class_that_is_also_the_engines() -> None:
 def test_what_is_no_record_is_not_sent(client: Any, topic: str) -> None:
     with pytest.raises(InvalidRequest, match=r"records\[1\] is not a record"):
         client.append(topic, [{"data": 1}, {"sku": "A"}])
+    with pytest.raises(InvalidRequest, match=r'"tags" is not a field of records\[0\]; did you mean tag\?'):
+        client.append(topic, [{"data": 1, "tags": "x"}])
     with pytest.raises(InvalidRequest, match="cannot be encoded as JSON"):
         client.append(topic, [{"data": object()}])
     with pytest.raises(InvalidRequest, match="name of the topic is empty"):
         client.append("", [{"data": 1}])
+
+
+def test_a_config_with_an_unknown_field_is_not_sent(client: Any, topic: str) -> None:
+    """WN1: the server would ignore it, and say so; the client knows better."""
+    with pytest.raises(InvalidRequest, match=r'"cap_record" is not a field of a config; did you mean cap_records\?'):
+        client.put_topic(topic, {"cap_record": 5})
+    with pytest.raises(InvalidRequest, match=r"did you mean durability\?"):
+        client.put_topic(topic, durabilty="fsync")
+    with pytest.raises(InvalidRequest, match=r"did you mean ttl_ms\?"):
+        client.put_topic(topic, TopicConfig(), ttl=5)
+    with pytest.raises(InvalidRequest, match=r"did you mean lease_ms\?"):
+        client.append(topic, [{"data": 1}], config={"lease_m": 5})
+    with pytest.raises(TopicNotFound):
+        client.state(topic)
+
+
+def test_a_put_may_be_tried_and_brings_warnings(client: Any, topic: str) -> None:
+    """DR1, WN1"""
+    tried = client.put_topic(topic, cap_records=1, dry_run=True)
+    assert (tried.dry_run, tried.created, tried.would_evict.records) == (True, True, 0)
+    assert [(one.code, one.field) for one in tried.warnings] == [("cap_below_batch", "cap_records")]
+    client.append(topic, [{"data": n, "tag": "t"} for n in range(3)])
+    assert client.put_topic(topic, cap_records=2, dry_run=True).would_evict.records == 1
+    deleted = client.delete_records(topic, match="t", dry_run=True)
+    assert (deleted.dry_run, deleted.deleted, deleted.deleted_bytes, deleted.count) == (True, 3, 3, 0)
+    done = client.put_topic(topic, TopicConfig(cap_records=9))
+    assert (done.dry_run, done.would_evict, done.warnings, done.created) == (False, None, [], False)
+    assert client.state(topic).count == 3
+
+
+def test_a_key_that_stands_for_other_records_is_an_error_unless_they_may_be_ignored(client: Any, topic: str) -> None:
+    """ID9"""
+    table = pa.table({"data": ["2"]})
+    assert client.append(topic, [{"data": 1}], idempotency_key="k").mismatch is False
+    assert client.append_ndjson(topic, b'{"data":1}', idempotency_key="k").deduped is True
+    calls = [
+        lambda **more: client.append(topic, [{"data": 2}], idempotency_key="k", **more),
+        lambda **more: client.append_ndjson(topic, [b'{"data":2}'], idempotency_key="k", **more),
+        lambda **more: client.append_arrow(topic, table, idempotency_key="k", **more),
+    ]
+    for call in calls:
+        with pytest.raises(errors.IdempotencyMismatch) as caught:
+            call()
+        assert caught.value.detail == {"idempotency_key": "k", "first_seq": 1, "last_seq": 1}
+        assert call(on_mismatch=None).mismatch is True
+    assert client.state(topic).head_seq == 1
 
 
 def test_a_strange_name_reaches_the_server_as_it_is(client: Any) -> None:

@@ -70,6 +70,8 @@ def test_dead_letters_are_brought_back_and_leases_listed(client: Any, topic: str
     for job in client.claim(topic, "w", max_jobs=3).claimed:
         client.nack(topic, "w", [job])
     assert client.claim(topic, "w", max_jobs=3).claimed == []
+    tried = client.redrive(topic, max_jobs=2, dry_run=True)
+    assert (tried.redriven, tried.remaining, tried.redriven_bytes, tried.dry_run) == (2, 1, 2, True)
     redriven = client.redrive(topic, max_jobs=2)
     assert (redriven.redriven, redriven.remaining, redriven.dead_letter) == (2, 1, f"{topic}.dead")
     assert client.redrive(topic).redriven == 1
@@ -256,3 +258,14 @@ def test_a_worker_of_no_queue_says_so(real: ServerProcess, connect: Connect, top
     client.put_topic(topic)
     with pytest.raises(NotAQueue):
         client.worker(topic, "w", print).run()
+
+
+def test_a_queue_is_paused_and_goes_on(client: Any, topic: str) -> None:
+    """QU23"""
+    client.put_topic(topic, type="queue")
+    fill(client, topic, 1)
+    assert client.pause(topic).paused is True
+    claimed = client.claim(topic, "w")
+    assert (claimed.claimed, claimed.paused, client.state(topic).paused) == ([], True, True)
+    assert client.resume(topic).paused is False
+    assert client.claim(topic, "w").count == 1

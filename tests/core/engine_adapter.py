@@ -10,7 +10,7 @@ from msgspec import Raw, structs
 from topics.core.entries import GapOpened
 from topics.core.topic.records import NO_META, RecordIn
 from topics.engine import Engine
-from topics.engine.answers import ReadResult
+from topics.engine.answers import ReadResult, WriteResult
 from topics.errors import TopicNotFound
 from topics.model import Durability, Record, TagMatch, TopicConfig
 from topics.settings import Settings
@@ -47,6 +47,11 @@ def as_read(answer: ReadResult) -> Read:
         lag=answer.lag,
         scanned=answer.scanned,
     )
+
+
+def written(done: WriteResult) -> Written:
+    first, last, head = done.first_seq, done.last_seq, done.head_seq
+    return Written(first, last, head, done.count, done.created, done.deduped, done.mismatch)
 
 
 class EngineAdapter:
@@ -126,7 +131,7 @@ class EngineAdapter:
             )
         )
         self._changed()
-        return Written(answer.first_seq, answer.last_seq, answer.head_seq, answer.count, answer.created, answer.deduped)
+        return written(answer)
 
     def delete(self, topic: str, *, before_seq: int | None, match: TagMatch | None) -> Deleted:
         answer = self.do(self.engine.delete(topic, before_seq=before_seq, match=match))

@@ -2,7 +2,9 @@
 
 from array import array
 
+import msgspec
 import pytest
+from msgspec import structs
 
 from topics.core import decide, dump
 from topics.core import state as core_state
@@ -14,6 +16,7 @@ from topics.core.entries import (
     Evicted,
     GapOpened,
     HeadInherited,
+    QueuePaused,
     Reincarnated,
     TopicConfigured,
     TopicCreated,
@@ -116,6 +119,34 @@ def test_a_topic_comes_back_from_its_dump() -> None:
     assert (back.last_write_ts, back.reservation.last) == (600, topic.reservation.last)
     assert back.keys.find("k", 10**9, 500) == Written(1, 2, 500)
     assert back.queue.deliveries == {2: 4}
+    assert back.paused is False
+
+
+def test_digests_of_keys_and_a_pause_come_back_from_a_dump() -> None:
+    """ID9, QU23"""
+    digested = structs.replace(BATCH, digest=2**64 - 1)
+    state = state_of(created(type="queue"), Appended(1, 1, 500, digested, "k"), Appended(1, 3, 500, BATCH, "old"))
+    apply(state, QueuePaused(1, True))
+    back = dumped(state.by_id[1])
+    assert back.paused is True
+    assert back.keys.find("k", 10**9, 500) == Written(1, 2, 500, 2**64 - 1)
+    assert back.keys.find("old", 10**9, 500) == Written(3, 4, 500, 0)
+
+
+def test_items_of_older_versions_have_no_digests_and_are_not_paused() -> None:
+    """ID9, QU23: such a key matches anything."""
+    state = state_of(created(), Appended(1, 1, 500, structs.replace(BATCH, digest=5), "k"))
+    items = {key: value for key, value in dump.dump_topic(state.by_id[1], 7, 500).items() if value is not None}
+    old = {}
+    for key, value in items.items():
+        fields = msgspec.msgpack.decode(value, strict=False)
+        old[key] = msgspec.msgpack.encode(fields[:-1])
+    back = dump.load(old).by_id[1]
+    known = back.keys.find("k", 10**9, 500)
+    assert back.paused is False and known == Written(1, 2, 500, 0)
+    assert not known.differs(5) and not known.differs(6)
+    assert Written(1, 2, 500, 5).differs(6) and not Written(1, 2, 500, 5).differs(5)
+    assert not Written(1, 2, 500, 5).differs(0)
 
 
 def test_an_ephemeral_topic_comes_back_empty_with_its_loss_announced() -> None:

@@ -20,6 +20,7 @@ from topics.core.entries import (
     GapOpened,
     HeadInherited,
     Leased,
+    QueuePaused,
     Reincarnated,
     Released,
     Reserved,
@@ -63,6 +64,8 @@ ENTRIES: list[AnyEntry] = [
     Released(1, [(1, 2, 3)]),
     DeadLettered(1, 2),
     Appended(4, 1, 0, Batch(b"{}", array("I", [9]), False, True)),
+    Appended(5, 1, 0, Batch(b"{}", array("I", [9]), True, True, 2**64 - 1), "k"),
+    QueuePaused(1, True),
 ]
 
 
@@ -102,6 +105,7 @@ def test_tags_of_entries_are_never_changed() -> None:
     assert [tags[number] for number in range(11, 15)] == ["RouterSet", "RouterRemoved", "Leased", "Released"]
     assert tags[15] == "Forwarded"
     assert tags[20] == "DeadLettered"
+    assert tags[26] == "QueuePaused"
 
 
 @pytest.mark.parametrize(

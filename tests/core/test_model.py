@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import UNSET
 
-from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, open_gap, record_in, topic_view
+from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, open_gap, record_in, topic_view, written
 from tests.effort import tries
 from topics.core import decide
 from topics.core.topic import blocks, live, log, pages, parts, walk
@@ -28,7 +28,7 @@ from topics.engine.answers import DeleteResult
 from topics.errors import CursorMoved, InvalidRequest, Refusal
 from topics.model import TagMatch, TopicConfig
 from topics.settings import Settings
-from topics.testing.oracle import Deleted, GapReason, Oracle, Read, Topic, Write, Written
+from topics.testing.oracle import Deleted, GapReason, Oracle, Read, Topic, Write
 
 NAMES = ["a", "b"]
 TAGS = [None, None, "", "x", "x:1", "x:2", "y", "é"]
@@ -287,20 +287,39 @@ class Machine(RuleBasedStateMachine):
         engine = self.engine
         match command:
             case Put(name, config):
-                return (await engine.put_topic(name, config_fields(config)))[0]
+                return await self.put_as_previewed(name, config_fields(config))
             case Append(name, records, node, key, create, config):
                 fields = None if config is None else config_fields(config)
                 texts = [record_in(write) for write in records]
                 done = await engine.append(name, texts, node=node, key=key, create=create, config=fields)
-                return Written(done.first_seq, done.last_seq, done.head_seq, done.count, done.created, done.deduped)
+                return written(done)
             case Delete(name, before, tag_match):
                 bound = self.bound(name, before)
-                answer = await engine.delete(name, before_seq=bound, match=tag_match)
-                return as_deleted(answer)
+                expected = await outcome(engine.delete(name, before_seq=bound, match=tag_match, dry_run=True))
+                answer = await outcome(engine.delete(name, before_seq=bound, match=tag_match))
+                assert answer == expected, f"{command}: {answer}, the dry run said {expected}"
+                return as_deleted(answer) if isinstance(answer, DeleteResult) else answer
             case Drop(name, if_empty):
                 return await engine.delete_topic(name, if_empty=if_empty)
             case OpenGap(name, size, reason):
                 return await open_gap(engine, name, size, reason)
+
+    async def put_as_previewed(self, name: str, fields: dict[str, Any]) -> bool:
+        """Put a topic, after a dry run that says what becomes of its records (DR1)."""
+        engine, before = self.engine, await self.totals(name)
+        preview = await engine.preview_topic(name, fields)
+        assert await self.totals(name) == before
+        created, config = await engine.put_topic(name, fields)
+        assert (preview.created, preview.config) == (created, config)
+        gone = [was - now for was, now in zip(before, await self.totals(name), strict=True)]
+        assert gone == [preview.evicted_records, preview.evicted_bytes]
+        return created
+
+    async def totals(self, name: str) -> tuple[int, int]:
+        if name not in self.engine.state.topics:
+            return 0, 0
+        state = await self.engine.topic_state(name, touch=False)
+        return state.count, state.bytes
 
     def bound(self, name: str, before: int | None) -> int | None:
         topic = self.oracle._topics.get(name)

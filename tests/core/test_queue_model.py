@@ -21,6 +21,7 @@ from topics.core.queue import jobs as jobs_module
 from topics.core.queue import letters
 from topics.core.topic import blocks, live, log, pages, parts, walk
 from topics.engine import Engine
+from topics.engine.answers import Redriven
 from topics.engine.queues import claims
 from topics.errors import TopicFull
 from topics.model import TopicConfig
@@ -127,7 +128,9 @@ class Machine(RuleBasedStateMachine):
     @rule(node=st.sampled_from(NODES), count=st.integers(1, 8), lease_ms=st.sampled_from([100, 100, 500]))
     def claim(self, node: str, count: int, lease_ms: int) -> None:
         before = {job.seq for job in self.oracle.jobs if job.holder is not None and self.now <= job.deadline}
-        claimed = self.do(self.engine.claim("q", node, count, lease_ms)).jobs
+        answer = self.do(self.engine.claim("q", node, count, lease_ms))
+        claimed = answer.jobs
+        assert answer.paused is self.oracle.paused
         assert not before & {job.seq for job in claimed}, "a job was handed out while it was held"
         expected = self.oracle.claim(node, count, lease_ms, self.now)
         assert [(job.seq, job.deliveries, job.deadline, int(job.data)) for job in claimed] == [
@@ -190,7 +193,9 @@ class Machine(RuleBasedStateMachine):
     def delete(self, below: int) -> None:
         self.oracle.look(self.now)
         before = max(0, self.oracle.head - below)
-        self.do(self.engine.delete("q", before_seq=before))
+        expected = self.do(self.engine.delete("q", before_seq=before, dry_run=True))
+        assert self.do(self.engine.topic_state("q")).count == len(self.oracle.jobs)
+        assert self.do(self.engine.delete("q", before_seq=before)) == expected
         self.oracle.remove([job for job in self.oracle.jobs if job.seq < before])
 
     @rule(config=configs)
@@ -200,7 +205,15 @@ class Machine(RuleBasedStateMachine):
         changes = {**config, "durability": durability, "durable": durability == "fsync"}
         self.oracle.configure(self.now, **changes)
         fields = {name: getattr(self.oracle.config, name) for name in old.__struct_fields__}
-        self.do(self.engine.put_topic("q", fields))
+        before = self.do(self.engine.topic_state("q"))
+        preview = self.do(self.engine.preview_topic("q", fields))
+        assert self.do(self.engine.topic_state("q")) == before
+        assert (preview.created, preview.config) == self.do(self.engine.put_topic("q", fields))
+        after = self.do(self.engine.topic_state("q"))
+        assert (preview.evicted_records, preview.evicted_bytes) == (
+            before.count - after.count,
+            before.bytes - after.bytes,
+        )
 
     @rule(cap=st.sampled_from([None, 1, 4]))
     def bound_letters(self, cap: int | None) -> None:
@@ -215,15 +228,31 @@ class Machine(RuleBasedStateMachine):
 
     @rule(count_max=st.sampled_from([None, 0, 1, 3]))
     def redrive(self, count_max: int | None) -> None:
+        """What is done is what the dry run said."""
         if self.oracle.config.dead_letter is None:
             return
+        before = self.look_at_all()
+        tried = self.try_redrive(count_max, dry_run=True)
+        assert self.look_at_all() == before
         count = self.oracle.redrive(count_max, self.now)
+        done = self.try_redrive(count_max, dry_run=False)
+        assert done == tried
+        assert count == 0 if done is None else (done.redriven, done.remaining) == (count, len(self.oracle.letters))
+
+    def try_redrive(self, count_max: int | None, *, dry_run: bool) -> Redriven | None:
         try:
-            done = self.do(self.engine.redrive("q", None, count_max))
+            return self.do(self.engine.redrive("q", None, count_max, dry_run=dry_run))
         except TopicFull:
-            assert count == 0
-        else:
-            assert (done.redriven, done.remaining) == (count, len(self.oracle.letters))
+            return None
+
+    def look_at_all(self) -> object:
+        letters = self.do(self.engine.read("dead")).texts if "dead" in self.engine.state.topics else []
+        return letters, self.do(self.engine.topic_state("q")), self.do(self.engine.read("q")).texts
+
+    @rule(paused=st.booleans())
+    def pause(self, paused: bool) -> None:
+        self.do(self.engine.pause("q") if paused else self.engine.resume("q"))
+        self.oracle.paused = paused
 
     @rule()
     def checkpoint(self) -> None:
@@ -251,6 +280,7 @@ class Machine(RuleBasedStateMachine):
         assert (counts.ready, counts.in_flight, counts.delayed) == self.oracle.counts(self.now)
         assert counts.dead_lettered == self.oracle.dead_lettered
         assert (state.count, state.head_seq) == (len(self.oracle.jobs), self.oracle.head)
+        assert state.paused is self.oracle.paused
 
     @invariant()
     def each_job_is_in_one_place(self) -> None:
@@ -270,6 +300,7 @@ class Machine(RuleBasedStateMachine):
         self.oracle.configure(self.now, ttl_ms=0, cap_records=0, dead_letter=None, discard="old")
         self.clock.advance(10_000)
         self.oracle.look(self.now)
+        self.do(self.engine.resume("q"))
         claimed = self.do(self.engine.claim("q", "last", 1000)).jobs
         assert [int(job.data) for job in claimed] == [job.data for job in self.oracle.jobs]
         assert not {int(job.data) for job in claimed} & set(self.acked)
@@ -294,12 +325,14 @@ def profile(examples: int, steps: int) -> settings:
     )
 
 
-@pytest.mark.contract("QU3", "QU5", "QU6", "QU8", "QU9", "QU12", "QU13", "QU14", "QU15", "QU16", "QU17", "QU18", "QU20")
+@pytest.mark.contract(
+    "QU3", "QU5", "QU6", "QU8", "QU9", "QU12", "QU13", "QU14", "QU15", "QU16", "QU17", "QU18", "QU20", "QU23", "DR1"
+)
 class TestQueue(Machine.TestCase):  # type: ignore[misc,name-defined]
     settings = profile(50, 50)
 
 
-@pytest.mark.contract("QU5", "QU16", "QU18", "G11", "S11")
+@pytest.mark.contract("QU5", "QU16", "QU18", "QU23", "DR1", "G11", "S11")
 class TestTinyQueue(TinyMachine.TestCase):  # type: ignore[misc,name-defined]
     settings = profile(60, 50)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from topics.core.topic.records import NO_META, Batch, RecordIn, WriteIn, batch_of, decode_body, parse_write
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
@@ -26,25 +26,25 @@ def kept(batch: Batch) -> list[tuple[bytes, bytes, str | None, str | None]]:
 
 REFUSED: list[tuple[str, str]] = [
     ("", "not valid JSON"),
-    ("[]", "Expected `object`, got `array`"),
-    ("7", "Expected `object`, got `int`"),
-    ("{}", "missing required field `records`"),
-    ('{"records":null}', "records: Expected `array`, got `null`"),
+    ("[]", "the body must be an object, not an array"),
+    ("7", "the body must be an object, not a number (7)"),
+    ("{}", "records is missing"),
+    ('{"records":null}', "records must be an array, not null"),
     ('{"records":[]}', "records is empty"),
-    ('{"records":{}}', "records: Expected `array`"),
-    ('{"records":[1]}', "records[0]: Expected `object`, got `int`"),
-    ('{"records":[{"tag":"x"}]}', "missing required field `data`"),
-    ('{"records":[{"data":1,"tag":7}]}', "records[0].tag: Expected `str | null`, got `int`"),
-    ('{"records":[{"data":1,"node":[]}]}', "records[0].node: Expected `str | null`, got `array`"),
+    ('{"records":{}}', "records must be an array, not an object"),
+    ('{"records":[1]}', "records[0] must be an object, not a number (1)"),
+    ('{"records":[{"tag":"x"}]}', "records[0].data is missing"),
+    ('{"records":[{"data":1,"tag":7}]}', "records[0].tag must be a string or null, not a number (7)"),
+    ('{"records":[{"data":1,"node":[]}]}', "records[0].node must be a string or null, not an array"),
     ('{"records":[{"data":1,"meta":[]}]}', "records[0].meta is not an object"),
     ('{"records":[{"data":1},{"data":1,"meta":"x"}]}', "records[1].meta is not an object"),
     ('{"records":[{"data":1,"meta":7}]}', "records[0].meta is not an object"),
-    ('{"records":[{"data":1}],"node":7}', "node: Expected `str | null`, got `int`"),
-    ('{"records":[{"data":1}],"idempotency_key":7}', "idempotency_key: Expected `str | null`"),
-    ('{"records":[{"data":1}],"create":1}', "create: Expected `bool | null`, got `int`"),
-    ('{"records":[{"data":1}],"config":[]}', "config: Expected `object | null`, got `array`"),
-    ('{"records":[{"data":1}],"config":{"ttl_ms":null}}', "config.ttl_ms: Expected `int`, got `null`"),
-    ('{"records":[{"data":1}],"disable_backpressure":null}', "disable_backpressure: Expected `bool`"),
+    ('{"records":[{"data":1}],"node":7}', "node must be a string or null, not a number (7)"),
+    ('{"records":[{"data":1}],"idempotency_key":7}', "idempotency_key must be a string or null, not a number (7)"),
+    ('{"records":[{"data":1}],"create":1}', "create must be true, false or null, not a number (1)"),
+    ('{"records":[{"data":1}],"config":[]}', "config must be an object or null, not an array"),
+    ('{"records":[{"data":1}],"config":{"ttl_ms":null}}', "config.ttl_ms must be a whole number, not null"),
+    ('{"records":[{"data":1}],"disable_backpressure":null}', "disable_backpressure must be true or false, not null"),
     ('{"records":[{"data":1}]} x', "not valid JSON"),
     ('{"records":[{"data":1}]', "not valid JSON"),
 ]
@@ -331,3 +331,40 @@ def test_a_delay_is_found_however_its_name_is_written(record: bytes, has_delays:
     records = [rb'{"data":0}'] * (count - 1) + [record]
     _, batch = parse_write(b'{"records":[' + b",".join(records) + b"]}", Settings())
     assert batch.has_delays is has_delays
+
+
+texts_ = st.sampled_from([None, "", "a", "b"])
+spelled = st.builds(
+    lambda data, tag, node, meta, delay: RecordIn(Raw(data), tag, node, NO_META if meta is None else Raw(meta), delay),
+    st.sampled_from([b"1", b"null", b'{"meta":null}', b'"1"']),
+    texts_,
+    texts_,
+    st.sampled_from([None, b"null", b"{}", b'{"a":1}']),
+    st.sampled_from([UNSET, 0, 5, 86_400_000, 10**12]),
+)
+batches = st.tuples(st.lists(spelled, min_size=1, max_size=3), texts_)
+
+
+@given(batches, batches)
+def test_a_digest_tells_apart_what_is_stored_differently_and_nothing_else(
+    one: tuple[list[RecordIn], str | None], other: tuple[list[RecordIn], str | None]
+) -> None:
+    """ID9"""
+
+    def digest(records: list[RecordIn], node: str | None) -> int:
+        return batch_of(records, node, Settings(), "k").digest
+
+    def stored(records: list[RecordIn], node: str | None) -> object:
+        return [
+            (
+                bytes(record.data),
+                record.tag,
+                node if record.node is None else record.node,
+                None if bytes(record.meta) in (b"", b"null") else bytes(record.meta),
+                min(record.delay_ms or 0, 86_400_000),
+            )
+            for record in records
+        ]
+
+    assert (digest(*one) == digest(*other)) == (stored(*one) == stored(*other))
+    assert batch_of(one[0], one[1], Settings()).digest == 0, "none is made without a key"

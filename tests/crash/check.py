@@ -260,6 +260,7 @@ async def keys_and_seqs_go_on(history: History, oracle: Oracle, engine: Engine, 
             done = await engine.append(name, [probe], key=key)
             await observe(engine)
             assert (done.first_seq, done.last_seq, done.deduped) == (expected.first, expected.last, expected.deduped)
+            assert done.mismatch == expected.mismatch, "the digest of a key (ID9)"
     for name in oracle.names():
         try:
             expected = oracle.append(name, [Write(b'"probe"')], now)

@@ -62,6 +62,7 @@ class Play:
         self.clock = ManualClock()
         self.jobs: dict[int, Known] = {}
         self.data: dict[int, int] = {}  # seq → data, of jobs that were handed out
+        self.paused = [False]  # since the last that was told: what may hold
 
     def open(self, disk: MemoryDisk) -> Engine:
         settings = Settings(segment_max_events=3)
@@ -106,8 +107,11 @@ class Play:
             lambda: wait(600),
             lambda: self.claim("c", 3),  # 2 becomes a dead letter
             lambda: self.ack("c", 5),
+            lambda: self.pause(True),
             lambda: self.engine.checkpoint(),
+            lambda: self.claim("p", 5),  # gets nothing
             lambda: self.nack("c", 4),
+            lambda: self.pause(False),
             lambda: self.claim("d", 1),  # and so does 4
             lambda: self.engine.redrive("q"),
             lambda: self.claim("e", 2),
@@ -116,6 +120,7 @@ class Play:
             lambda: self.engine.checkpoint(),
             lambda: self.claim("f", 5),
             lambda: self.ack("f", 7),
+            lambda: self.pause(True),
         ]
 
     # --- calls, and what is known of them
@@ -132,6 +137,7 @@ class Play:
         before = dict(queue.leases)
         calling = self.engine.claim("q", node, count)
         claimed: Claimed = await self._noting(calling, before)
+        assert claimed.paused in self.paused and not (claimed.paused and claimed.jobs)
         for job in claimed.jobs:
             self.data[job.seq] = int(job.data)
             self.jobs[int(job.data)].told((node, job.lease_id, job.deadline))
@@ -153,6 +159,15 @@ class Play:
     def _seqs(self, node: str, data: Iterable[int]) -> list[int]:
         leases = self.engine.state.topics["q"].queue.leases
         return [seq for seq, lease in leases.items() if lease[1] == node and self.data.get(seq) in data]
+
+    async def pause(self, paused: bool) -> None:
+        before, self.paused = self.paused, [*self.paused, paused]
+        try:
+            await (self.engine.pause("q") if paused else self.engine.resume("q"))
+        except StorageError:
+            self.paused = before
+            raise
+        self.paused = [paused]
 
     async def ack(self, node: str, *data: int) -> None:
         seqs = self._seqs(node, data)
@@ -193,6 +208,7 @@ async def check_recovered(play: Play, disk: MemoryDisk, is_power_loss: bool) -> 
     if "q" not in engine.state.topics:
         assert not any(known.is_written for known in play.jobs.values())
         return
+    assert engine.state.topics["q"].paused in play.paused, "whether the queue is paused"
     in_queue, in_dead = await places(engine)
     queue, dead = play.classes
     is_kept = "ephemeral" not in play.classes and (not is_power_loss or queue == dead == "fsync")
@@ -231,7 +247,8 @@ def facts(engine: Engine) -> Any:
     topic = engine.state.topics["q"]
     jobs = topic.queue
     jobs.advance(engine.clock.now_ms())
-    return list(topic.log.live_after(0)), jobs.leases, jobs.delayed, jobs.deliveries, jobs.dead_lettered
+    lasting = jobs.leases, jobs.delayed, jobs.deliveries, jobs.dead_lettered, topic.paused
+    return list(topic.log.live_after(0)), *lasting
 
 
 def check_leases(play: Play, engine: Engine, is_power_loss: bool) -> None:
@@ -259,6 +276,7 @@ async def check_nothing_is_stuck(play: Play, engine: Engine) -> None:
     assert state.queue.ready + state.queue.in_flight + state.queue.delayed == state.count
     jobs, _ = await places(engine)
     play.clock.advance(DAY_MS)
+    await engine.resume("q")
     claimed = [int(job.data) for job in (await engine.claim("q", "last", 100)).jobs]
     queue, letters = await places(engine)
     assert claimed == queue and set(jobs) <= {*queue, *letters}
@@ -286,7 +304,7 @@ async def check_crash(setup: tuple[str, str, bool], point: CrashAt, seeds: Itera
 
 @pytest.mark.parametrize("setup", SETUPS, ids=str)
 async def test_after_a_crash_at_some_operations_no_job_is_lost_stuck_or_twice(setup: tuple[str, str, bool]) -> None:
-    """G11, QU14, QU15, QU18, DU6, S11: a sample of the full sweep below."""
+    """G11, QU14, QU15, QU18, QU23, DU6, S11: a sample of the full sweep below."""
     quiet()
     points = list(crash_points(await operations_of(setup)))
     for point in points[:: max(1, len(points) // SAMPLED_POINTS)]:
@@ -323,7 +341,7 @@ async def check_fault(setup: tuple[str, str, bool], fault: Faulty) -> None:
 async def test_when_the_log_fails_once_no_job_is_lost_stuck_or_twice(
     setup: tuple[str, str, bool], kind: Literal["write", "sync"]
 ) -> None:
-    """S12, QU11, QU15, ER7, G11: at every write and sync of the log, one after the other."""
+    """S12, QU11, QU15, QU23, ER7, G11: at every write and sync of the log, one after the other."""
     quiet()
     at, has_struck = 0, True
     while has_struck:

@@ -248,7 +248,7 @@ async def test_a_redrive_that_fails_leaves_each_letter_in_one_place(durability: 
 
 
 async def test_redrives_at_the_same_time_bring_each_letter_back_once() -> None:
-    """An addition: exactly once each."""
+    """QU24: each once."""
     for durability in ("disk", "ephemeral"):
         async with running() as engine:
             await engine.put_topic("dead", {"durability": durability})

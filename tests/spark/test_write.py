@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.spark.rig import Collected, Rig, said_by
 from topics.spark.options import write_options
 from topics.spark.writer import WINDOW_MS, TopicsStreamWriter, TopicsWriter
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
 
@@ -110,6 +112,52 @@ def test_a_server_that_takes_less_at_a_time_gets_smaller_chunks(rig: Rig, tmp_pa
 )
 def test_frames_that_have_no_records_are_refused(rig: Rig, columns: str, message: str) -> None:
     assert message in said_by(lambda: rig.save(rig.spark.range(1).selectExpr(columns), rig.topic()))
+
+
+def test_a_write_id_that_comes_again_with_other_rows_is_refused(rig: Rig) -> None:
+    """ID9: the topic, the id, the key and the seqs are named; the same rows are written once."""
+    topic = rig.topic()
+    numbers = rig.spark.range(10).selectExpr("CAST(id AS STRING) AS data").coalesce(1)
+    for _ in range(2):
+        rig.save(numbers, topic, writeId="monday")
+    others = rig.spark.range(10, 20).selectExpr("CAST(id AS STRING) AS data").coalesce(1)
+    message = said_by(lambda: rig.save(others, topic, writeId="monday"))
+    assert f"other rows were written to topic {topic} under writeId monday before" in message
+    assert "key monday/0/0/10 stands for its seqs 1 to 10" in message
+    assert rig.values(topic) == [*range(10)]
+    rig.save(others, topic, writeId="tuesday")
+    assert rig.values(topic) == [*range(20)]
+
+
+def test_batches_of_one_query_are_told_apart_under_one_write_id(rig: Rig, tmp_path: Path) -> None:
+    """ID9: and so are two writes of one batch whose columns differ; the same write twice is done once."""
+    topic = rig.topic()
+
+    def write(rows: DataFrame, batch: int) -> None:
+        for _ in range(2):
+            rig.save(rows.select("data"), topic, writeId="mine")
+        rig.save(rows.selectExpr("concat('-', data) AS data", "'t' AS tag"), topic, writeId="mine")
+
+    rows = rig.stream(topic=rig.topic("in", 6), startingSeq="0", maxRecordsPerTrigger=3)
+    query = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
+    assert query.option("checkpointLocation", str(tmp_path)).start().awaitTermination(PATIENCE_S)
+    values = rig.values(f"{rig.prefix}.in")
+    assert sorted(rig.values(topic)) == sorted([*values, *(-value for value in values)])
+
+
+def test_two_writes_of_one_batch_under_one_write_id_are_refused(rig: Rig, tmp_path: Path) -> None:
+    """ID9: where they cannot be told apart, nothing is left out in silence."""
+    topic = rig.topic()
+
+    def write(rows: DataFrame, batch: int) -> None:
+        rig.save(rows.select("data"), topic, writeId="mine")
+        rig.save(rows.selectExpr("concat('-', data) AS data"), topic, writeId="mine")
+
+    rows = rig.stream(topic=rig.topic("in", 3), startingSeq="0")
+    writer = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    message = said_by(lambda: query.awaitTermination(PATIENCE_S))
+    assert "other rows were written" in message and topic in message
 
 
 def test_modes_that_would_replace_a_topic_are_refused(rig: Rig, tmp_path: Path) -> None:

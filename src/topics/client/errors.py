@@ -111,6 +111,10 @@ class CursorMoved(ApiError, errors.CursorMoved):
     pass
 
 
+class IdempotencyMismatch(ApiError, errors.IdempotencyMismatch):
+    pass
+
+
 class RouterCycle(ApiError, errors.RouterCycle):
     pass
 
@@ -194,6 +198,7 @@ CODES: Final[dict[str, type[ApiError]]] = {
     "no_dead_letter": NoDeadLetter,
     "epoch_mismatch": EpochMismatch,
     "cursor_moved": CursorMoved,
+    "idempotency_mismatch": IdempotencyMismatch,
     "router_cycle": RouterCycle,
     "payload_too_large": PayloadTooLarge,
     "unsupported_media_type": UnsupportedMedia,

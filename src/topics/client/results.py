@@ -77,8 +77,19 @@ class Performance(Struct, frozen=True):
     records_scanned: int = 0
 
 
+class ConfigWarning(Struct, frozen=True):
+    """What about a config that was accepted may not be as it was meant."""
+
+    code: str
+    field: str
+    message: str
+
+
 class Written(Struct, frozen=True, kw_only=True):
-    """`deduped`: the key was known, so nothing was appended; for example a retry after a lost answer."""
+    """`deduped`: the key was known, so nothing was appended; for example a retry after a lost answer.
+
+    `mismatch`: and the records that were written under it are others.
+    """
 
     topic: str
     first_seq: int
@@ -87,6 +98,8 @@ class Written(Struct, frozen=True, kw_only=True):
     count: int
     created: bool
     deduped: bool
+    mismatch: bool = False
+    warnings: list[ConfigWarning] = []
     performance: Performance = Performance()
 
     @property
@@ -114,10 +127,22 @@ class Page(Struct, Generic[T], frozen=True, kw_only=True):
     next_cursor: str | None = None
 
 
+class Evicting(Struct, frozen=True):
+    """Live records that a config would take at once."""
+
+    records: int
+    bytes: int
+
+
 class TopicPut(Struct, frozen=True, kw_only=True):
+    """Only a dry run has `would_evict`."""
+
     topic: str
     created: bool
     config: TopicConfig
+    warnings: list[ConfigWarning] = []
+    dry_run: bool = False
+    would_evict: Evicting | None = None
     performance: Performance = Performance()
 
 
@@ -146,6 +171,7 @@ class TopicState(Struct, frozen=True, kw_only=True):
     expired_total: int = 0
     deleted_total: int = 0
     seconds_until_loss: float | None = None  # None: that is not foreseen
+    paused: bool = False  # a queue that hands out no jobs for now
     performance: Performance = Performance()
 
 
@@ -221,12 +247,16 @@ class TopicDeleted(Struct, frozen=True, kw_only=True):
 
 
 class RecordsDeleted(Struct, frozen=True, kw_only=True):
+    """Only a dry run has `deleted_bytes`."""
+
     topic: str
     deleted: int
     earliest_seq: int
     head_seq: int
     count: int
     bytes: int
+    dry_run: bool = False
+    deleted_bytes: int | None = None
     performance: Performance = Performance()
 
 
@@ -272,6 +302,7 @@ class Claimed(Struct, frozen=True, kw_only=True):
     claimed: list[Job]
     count: int
     ready: int
+    paused: bool = False  # the queue hands out no jobs for now
     performance: Performance = Performance()
 
 
@@ -304,12 +335,20 @@ class Extended(Struct, frozen=True, kw_only=True):
 
 
 class Redriven(Struct, frozen=True, kw_only=True):
-    """How many dead letters are jobs again, and how many remain."""
+    """How many dead letters are jobs again, and how many remain. Only a dry run has `redriven_bytes`."""
 
     topic: str
     dead_letter: str
     redriven: int
     remaining: int
+    dry_run: bool = False
+    redriven_bytes: int | None = None
+    performance: Performance = Performance()
+
+
+class QueuePaused(Struct, frozen=True, kw_only=True):
+    topic: str
+    paused: bool
     performance: Performance = Performance()
 
 

@@ -21,6 +21,7 @@ from topics.core.entries import (
     GapOpened,
     HeadInherited,
     Leased,
+    QueuePaused,
     Reincarnated,
     Released,
     Reserved,
@@ -96,7 +97,7 @@ def _appended(state: State, entry: Appended) -> None:
     state.bytes += log.bytes - before
     state.dirty[entry.topic] = topic
     if entry.key is not None:
-        written = Written(entry.first, entry.last, entry.ts)
+        written = Written(entry.first, entry.last, entry.ts, entry.batch.digest)
         topic.keys.add(entry.key, written, topic.config.idempotency_window_ms)
     if entry.batch.has_delays and topic.is_queue:
         for seq, record in enumerate(decode_body(entry.batch.body).records, entry.first):
@@ -248,6 +249,12 @@ def _cursor_removed(state: State, entry: CursorRemoved) -> None:
     state.dirty[entry.topic] = topic
 
 
+def _queue_paused(state: State, entry: QueuePaused) -> None:
+    topic = state.by_id[entry.topic]
+    topic.paused = entry.paused
+    state.dirty[entry.topic] = topic
+
+
 _APPLY: dict[type, Callable[[State, Any], None]] = {
     Appended: _appended,
     TopicCreated: _topic_created,
@@ -268,4 +275,5 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     DeadLettered: _dead_lettered,
     CursorSet: _cursor_set,
     CursorRemoved: _cursor_removed,
+    QueuePaused: _queue_paused,
 }

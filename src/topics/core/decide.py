@@ -21,6 +21,7 @@ from topics.core.entries import (
     Expired,
     HeadInherited,
     Leased,
+    QueuePaused,
     Released,
     RouterRemoved,
     TopicConfigured,
@@ -36,6 +37,7 @@ from topics.core.topic.reservation import Reservation
 from topics.errors import (
     CursorMoved,
     EpochMismatch,
+    IdempotencyMismatch,
     InvalidRequest,
     NotAQueue,
     RecordTooLarge,
@@ -72,6 +74,7 @@ class Append(Struct, frozen=True, gc=False):
     key: str | None = None  # idempotency key
     create: bool | None = None  # None = as config.auto_create says
     config: ConfigIn | None = None  # counts only if this write creates the topic
+    refuses_mismatch: bool = False  # refuse it if the key stands for other records
 
 
 class Delete(Struct, frozen=True, gc=False):
@@ -98,6 +101,7 @@ class Appending(Struct, frozen=True, gc=False):
     head: int
     created: bool
     deduped: bool
+    mismatch: bool = False  # deduped, but the records of the first write were others
 
     @property
     def count(self) -> int:
@@ -135,6 +139,14 @@ def delete_topic(state: State, command: DeleteTopic) -> list[AnyEntry]:
     return [TopicDeleted(topic.id)]
 
 
+def pause(state: State, name: str, paused: bool) -> list[AnyEntry]:
+    """Let a queue hand out no jobs, or hand them out again. No entries: it is already so."""
+    topic = require(state, name)
+    if not topic.is_queue:
+        raise NotAQueue(name)
+    return [] if topic.paused is paused else [QueuePaused(topic.id, paused)]
+
+
 def put_router(state: State, command: PutRouter, caps: Caps) -> list[AnyEntry]:
     """Create or change a router, and the topics that it needs. No entries: it is already as asked."""
     is_changed = check_router(state, command, caps.max_routers)
@@ -160,7 +172,10 @@ def append(state: State, command: Append, now: int, caps: Caps) -> tuple[list[An
     if key is not None:
         written = topic.keys.find(key, config.idempotency_window_ms, now)
         if written is not None:
-            return [], Appending(written.first, written.last, written.last, False, True)
+            mismatch = written.differs(batch.digest)
+            if mismatch and command.refuses_mismatch:
+                raise IdempotencyMismatch(topic.name, key, written.first, written.last)
+            return [], Appending(written.first, written.last, written.last, False, True, mismatch)
     if batch.has_delays:
         _check_delays(topic.name, config)
     first = log.head + 1

@@ -55,6 +55,7 @@ class TopicItem(Struct, array_like=True):
     trimmed: int = 0  # of these because a source had lost them
     losses: list[Loss] = []
     cursors: dict[str, NamedCursor] = {}
+    paused: bool = False  # a queue that hands out no jobs
 
 
 class RouterItem(Struct, array_like=True):
@@ -70,6 +71,7 @@ class RouterItem(Struct, array_like=True):
 class KeysItem(Struct, array_like=True):
     newest_ts: int
     keys: list[tuple[str, int, int, int]]
+    digests: list[int] = []  # one for each key, 0 = not known; none in items of older versions
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -118,6 +120,7 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
         log.trimmed,
         log.losses if topic.is_logged else log.losses_of_all(now),
         topic.cursors if topic.is_logged else {},
+        topic.paused,
     )
     items[topic_key(topic.id)] = _encode(item)
     items.update(_dump_keys(topic, position, now))
@@ -151,7 +154,9 @@ def _dump_keys(topic: Topic, position: int, now: int) -> Items:
     fresh = topic.keys.take_fresh()
     if fresh and topic.is_logged:
         newest_ts = fresh[-1][1].ts
-        items[_keys_key(topic.id, position)] = _encode(KeysItem(newest_ts, [(key, *written) for key, written in fresh]))
+        keys = [(key, written.first, written.last, written.ts) for key, written in fresh]
+        item = KeysItem(newest_ts, keys, [written.digest for _, written in fresh])
+        items[_keys_key(topic.id, position)] = _encode(item)
         topic.notes.key_blocks.append((position, newest_ts))
     window_ms = topic.config.idempotency_window_ms
     for number, newest_ts in list(topic.notes.key_blocks):
@@ -200,6 +205,7 @@ def _load_topic(state: State, item: TopicItem) -> None:
     topic.cursors = dict(item.cursors)
     topic.hops = list(item.hops)
     topic.stamps.load(item.stamps)
+    topic.paused = item.paused
     topic.queue.dead_lettered = item.dead_lettered
     topic.queue.restore(item.deliveries, item.leases, item.delayed, item.scheduled)
     state.next_id = max(state.next_id, item.id + 1, item.epoch + 1)
@@ -217,8 +223,9 @@ def _load_keys(state: State, key: bytes, item: KeysItem) -> None:
     if topic is None:
         return
     topic.notes.key_blocks.append((int.from_bytes(key[9:17], "big"), item.newest_ts))
-    for name, first, last, ts in item.keys:
-        topic.keys.restore(name, Written(first, last, ts))
+    digests = item.digests or [0] * len(item.keys)
+    for (name, first, last, ts), digest in zip(item.keys, digests, strict=True):
+        topic.keys.restore(name, Written(first, last, ts, digest))
 
 
 def totals(topics: Iterable[Topic]) -> tuple[int, int]:

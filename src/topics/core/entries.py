@@ -11,8 +11,9 @@ kind 1 is an Appended, whose content is (little endian)
 
     u64 topic | u64 first | i64 ts | u32 count | u8 flags | u16 key length | key | u32 size × count | body
 
-flags: 1 = some record has a tag, 2 = there is a key, 4 = some record has a delay. Kind 0 is any other
-entry, in MessagePack, as an array that starts with the entry's tag number.
+flags: 1 = some record has a tag, 2 = there is a key, 4 = some record has a delay. Kind 2 is the same with the digest of
+the records, a u64, before the rest. Kind 0 is any other entry, in MessagePack, as an array that starts with the entry's
+tag number.
 Numbers of kinds and tags are never reused.
 """
 
@@ -31,7 +32,8 @@ from topics.model import RouterDefinition, TopicConfig
 
 _HEAD = Layout("<BI")
 _APPENDED = Layout("<QQqIBH")
-_KIND_OTHER, _KIND_APPENDED = 0, 1
+_DIGEST = Layout("<Q")
+_KIND_OTHER, _KIND_APPENDED, _KIND_DIGESTED = 0, 1, 2
 _HAS_TAGS, _HAS_KEY, _HAS_DELAYS = 1, 2, 4
 
 
@@ -251,6 +253,13 @@ class CursorRemoved(Entry, tag=25):
     name: str
 
 
+class QueuePaused(Entry, tag=26):
+    """A queue hands out no jobs from now on, or hands them out again."""
+
+    topic: int
+    paused: bool
+
+
 OtherEntry = (
     TopicCreated
     | TopicConfigured
@@ -270,6 +279,7 @@ OtherEntry = (
     | DeadLettered
     | CursorSet
     | CursorRemoved
+    | QueuePaused
 )
 AnyEntry = Appended | Forwarding | OtherEntry
 
@@ -294,6 +304,8 @@ def decode(payload: memoryview) -> Iterator[AnyEntry]:
         start += size
         if kind == _KIND_APPENDED:
             yield _decode_appended(content)
+        elif kind == _KIND_DIGESTED:
+            yield _decode_appended(content[_DIGEST.size :], *_DIGEST.unpack_from(content))
         elif kind == _KIND_OTHER:
             try:
                 yield _decode_other(content)
@@ -319,15 +331,18 @@ def _encode_appended(entry: Appended) -> bytes:
         flags |= _HAS_DELAYS
     head = _APPENDED.pack(entry.topic, entry.first, entry.ts, len(batch.sizes), flags, len(key))
     size = len(head) + len(key) + len(sizes) + len(batch.body)
+    if batch.digest:
+        digest = _HEAD.pack(_KIND_DIGESTED, size + _DIGEST.size) + _DIGEST.pack(batch.digest)
+        return b"".join((digest, head, key, sizes, batch.body))
     return b"".join((_HEAD.pack(_KIND_APPENDED, size), head, key, sizes, batch.body))
 
 
-def _decode_appended(content: memoryview) -> Appended:
+def _decode_appended(content: memoryview, digest: int = 0) -> Appended:
     topic, first, ts, count, flags, key_size = _APPENDED.unpack_from(content)
     sizes_start = _APPENDED.size + key_size
     body_start = sizes_start + 4 * count
     sizes = array("I")
     sizes.frombytes(content[sizes_start:body_start])
     key = str(content[_APPENDED.size : sizes_start], "utf-8") if flags & _HAS_KEY else None
-    batch = Batch(bytes(content[body_start:]), sizes, bool(flags & _HAS_TAGS), bool(flags & _HAS_DELAYS))
+    batch = Batch(bytes(content[body_start:]), sizes, bool(flags & _HAS_TAGS), bool(flags & _HAS_DELAYS), digest)
     return Appended(topic, first, ts, batch, key)

@@ -21,6 +21,7 @@ from topics.core.entries import (
     Appended,
     Forwarding,
     Leased,
+    QueuePaused,
     Released,
     Reserved,
     RouterRemoved,
@@ -31,7 +32,7 @@ from topics.core.entries import (
 )
 from topics.core.state import State, Topic
 
-CONTROL = frozenset((TopicCreated, TopicConfigured, TopicDeleted, RouterSet, RouterRemoved))
+CONTROL = frozenset((TopicCreated, TopicConfigured, TopicDeleted, QueuePaused, RouterSet, RouterRemoved))
 LEASES = frozenset((Leased, Released))
 
 

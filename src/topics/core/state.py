@@ -19,11 +19,16 @@ KEYS_MAX = 1_000_000  # idempotency keys remembered per topic
 
 
 class Written(NamedTuple):
-    """Where a keyed write went, and when."""
+    """Where a keyed write went, and when, and the digest of its records; 0 = not known."""
 
     first: int
     last: int
     ts: int
+    digest: int = 0
+
+    def differs(self, digest: int) -> bool:
+        """Whether the records of another write under the key are others. What is not known matches anything."""
+        return self.digest != digest and self.digest != 0 and digest != 0
 
 
 class NamedCursor(NamedTuple):
@@ -129,6 +134,7 @@ class Topic:
         "log",
         "name",
         "notes",
+        "paused",
         "queue",
         "referable_after",
         "reservation",
@@ -144,6 +150,7 @@ class Topic:
         self.keys = Keys()
         self.cursors: dict[str, NamedCursor] = {}
         self.queue = Queue(config)
+        self.paused = False  # a queue that hands out no jobs for now
         self.reservation = Reservation()
         self.notes = Notes()
         # Of routers: copies that not all routers out of this topic have passed; what exactly_once has copied here.

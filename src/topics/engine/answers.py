@@ -23,6 +23,7 @@ class WriteResult(Struct, frozen=True):
     count: int
     created: bool
     deduped: bool
+    mismatch: bool = False  # deduped, but the records of the first write were others
 
 
 class ReadResult(Struct, frozen=True):
@@ -61,6 +62,16 @@ class DeleteResult(Struct, frozen=True):
     head_seq: int
     count: int
     bytes: int
+    deleted_bytes: int = 0  # sizes of the records that it took
+
+
+class TopicPreview(Struct, frozen=True):
+    """What a PUT of a topic would do: whether it creates it, its config, and what this would take of the records."""
+
+    created: bool
+    config: TopicConfig
+    evicted_records: int
+    evicted_bytes: int
 
 
 class QueueCounts(Struct, frozen=True):
@@ -80,6 +91,7 @@ class Claimed(Struct):
     texts: list[bytes]
     leases: list[tuple[int, int]]  # seq and lease number of each
     ready: int
+    paused: bool = False  # the queue hands out nothing for now
 
     @property
     def jobs(self) -> list["Job"]:
@@ -126,6 +138,7 @@ class Redriven(Struct, frozen=True):
     dead_letter: str
     redriven: int
     remaining: int
+    redriven_bytes: int = 0  # sizes of those that are jobs again
 
 
 class TopicState(Struct, frozen=True):
@@ -148,6 +161,7 @@ class TopicState(Struct, frozen=True):
     expired_total: int = 0
     deleted_total: int = 0
     seconds_until_loss: float | None = None  # of the earliest record; None: that is not foreseen (LS3)
+    paused: bool = False  # a queue that hands out no jobs for now
 
 
 class CursorState(Struct, frozen=True):
@@ -273,6 +287,7 @@ def topic_state(topic: Topic, now: int) -> TopicState:
         log.expired,
         log.deleted,
         seconds_until_loss(topic, now),
+        topic.paused,
     )
 
 

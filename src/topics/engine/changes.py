@@ -1,19 +1,21 @@
-"""Changes that callers wait for: topics created, configured and removed, records deleted.
+"""Changes that callers wait for: topics created, configured and removed, queues paused, records deleted.
 
-Each call decides a command, commits what was decided, and returns when that may be shown. Must not know: queues, and
-of routers only which ones a topic takes with it when it goes.
+Each call decides a command, commits what was decided, and returns when that may be shown; a dry run decides the same
+and commits nothing. Must not know: the jobs of queues, and of routers only which ones a topic takes with it when it
+goes.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from topics.clock import Clock
 from topics.core import decide
 from topics.core.decide import Caps, Delete, DeleteTopic, PutTopic
+from topics.core.entries import AnyEntry, Deleted, Evicted, Expired
 from topics.core.state import Topic
 from topics.core.topic.blocks import Blocks
 from topics.core.topic.config import ConfigIn
-from topics.engine.answers import DeleteResult
+from topics.engine.answers import DeleteResult, TopicPreview
 from topics.engine.durability.checkpoint import SLICE_SECONDS
 from topics.engine.gate import Gates
 from topics.engine.ledger import Ledger
@@ -31,11 +33,11 @@ class Changes:
         self._caps = caps
 
     async def delete(
-        self, name: str, before_seq: int | None, match: TagMatch | None, epoch: int | None
+        self, name: str, before_seq: int | None, match: TagMatch | None, epoch: int | None, *, dry_run: bool
     ) -> DeleteResult:
         """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later.
 
-        With an `epoch`, only those of this instance of the topic.
+        With an `epoch`, only those of this instance of the topic. With `dry_run`, none: the answer says what would be.
         """
         if before_seq is None and match is None:
             raise InvalidRequest("a delete needs before_seq or match")
@@ -50,12 +52,16 @@ class Changes:
                 raise TopicNotFound(name)
             if epoch is not None and epoch != topic.epoch:
                 raise EpochMismatch(name, topic.epoch, epoch)
-        before = topic.log.count
         decided = decide.delete(ledger.state, Delete(name, before_seq, blocks))
-        if decided:
-            ledger.commit(decided)
-        log = topic.log
-        result = DeleteResult(name, before - log.count, log.earliest, log.head, log.count, log.bytes)
+        if dry_run:
+            result = _previewed(topic, decided)
+        else:
+            count, size = topic.log.count, topic.log.bytes
+            if decided:
+                ledger.commit(decided)
+            log = topic.log
+            gone, gone_bytes = count - log.count, size - log.bytes
+            result = DeleteResult(name, gone, log.earliest, log.head, log.count, log.bytes, gone_bytes)
         await self._gates.wait_open(self._gates.of(topic))
         return result
 
@@ -89,6 +95,38 @@ class Changes:
         await self._gates.wait_open(self._gates.of_name(name))
         return is_new, resolved
 
+    async def preview_topic(
+        self, name: str, config: ConfigIn, amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn]
+    ) -> TopicPreview:
+        """What `put_topic` would do, and refuse. Changes nothing."""
+        topic = await self._ledger.when_unchanging(name)
+        async with self._gates.refusing(name):
+            command = PutTopic(name, amend(config, None if topic is None else topic.config))
+            decided, resolved = decide.put_topic(self._ledger.state, command, self._clock.now_ms(), self._caps)
+        lost = max((entry.last for entry in decided if isinstance(entry, Expired | Evicted)), default=0)
+        records = size = 0
+        if topic is not None and lost:
+            records, size = topic.log.count_through(lost), topic.log.bytes_through(lost)
+        await self._gates.wait_open(self._gates.of_name(name))
+        return TopicPreview(topic is None, resolved, records, size)
+
+    async def pause(self, name: str) -> None:
+        """Let a queue hand out no jobs until it is resumed; all else goes on (QU23)."""
+        await self._turn(name, paused=True)
+
+    async def resume(self, name: str) -> None:
+        """Let a queue hand out jobs again."""
+        await self._turn(name, paused=False)
+
+    async def _turn(self, name: str, *, paused: bool) -> None:
+        ledger = self._ledger
+        topic = await ledger.when_unchanging(name)
+        async with self._gates.refusing(name):
+            decided = decide.pause(ledger.state, name, paused)
+        if decided:
+            await ledger.change(topic, decided)
+        await self._gates.wait_open(self._gates.of_name(name))
+
     async def remove_topic(self, name: str, *, if_empty: bool) -> list[tuple[str, str, str]] | None:
         """Delete a topic with all it owns. Gives the routers that went with it; None: there was no topic."""
         ledger = self._ledger
@@ -107,3 +145,13 @@ class Changes:
         by_id = state.by_id
         touching = state.routers.of(topic.id)
         return sorted((one.name, by_id[one.source].name, by_id[one.dest].name) for one in touching)
+
+
+def _previewed(topic: Topic, decided: Sequence[AnyEntry]) -> DeleteResult:
+    """What a delete that was decided would answer."""
+    log, gone, gone_bytes, earliest = topic.log, 0, 0, topic.log.earliest
+    for entry in decided:
+        assert isinstance(entry, Deleted), "a delete only deletes"
+        blocks = {number: int.from_bytes(mask, "little") for number, mask in entry.blocks}
+        gone, (gone_bytes, earliest) = entry.count, log.after_delete(entry.before, blocks)
+    return DeleteResult(topic.name, gone, earliest, log.head, log.count - gone, log.bytes - gone_bytes, gone_bytes)

@@ -31,12 +31,14 @@ from topics.engine.answers import (
     Redriven,
     RouterState,
     Settled,
+    TopicPreview,
     TopicState,
     WriteResult,
 )
 from topics.engine.export import Export
 from topics.engine.instance import Claimer, Instance
 from topics.errors import InvalidRequest
+from topics.faults import fault_in
 from topics.model import (
     BATCH_BYTES_DEFAULT,
     BATCH_BYTES_MAX,
@@ -48,6 +50,7 @@ from topics.model import (
 )
 
 _encode_json = msgspec.json.Encoder().encode
+_decode_config = msgspec.json.Decoder(ConfigIn).decode  # says what a config may be
 
 
 class Engine(Instance):
@@ -77,6 +80,16 @@ class Engine(Instance):
         """
         return await self._changes.put_topic(name, _config_in(config), amend)
 
+    async def preview_topic(
+        self,
+        name: str,
+        config: ConfigIn | Mapping[str, Any] | None = None,
+        *,
+        amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn] = lambda given, present: given,
+    ) -> TopicPreview:
+        """What `put_topic` would do or refuse, without doing it (DR1)."""
+        return await self._changes.preview_topic(name, _config_in(config), amend)
+
     async def delete_topic(self, name: str, *, if_empty: bool = False) -> bool:
         """Delete a topic with all it owns. False: there was none."""
         return await self.remove_topic(name, if_empty=if_empty) is not None
@@ -94,11 +107,15 @@ class Engine(Instance):
         key: str | None = None,
         create: bool | None = None,
         config: ConfigIn | Mapping[str, Any] | None = None,
+        refuse_mismatch: bool = False,
     ) -> WriteResult:
-        """Append records: RecordIn with JSON texts, or mappings with the fields of a record that is written."""
+        """Append records: RecordIn with JSON texts, or mappings with the fields of a record that is written.
+
+        With `refuse_mismatch`, other records under a key that is known are refused; otherwise they are ignored.
+        """
         batch = batch_of([_record_in(record) for record in records], node, self.settings, key)
         given = None if config is None else _config_in(config)
-        return await self.append_batch(Append(name, batch, key, create, given))
+        return await self.append_batch(Append(name, batch, key, create, given, refuse_mismatch))
 
     async def append_batch(self, command: Append) -> WriteResult:
         """Append a batch that was checked already. Returns when it is as durable as the topic's class asks."""
@@ -107,13 +124,19 @@ class Engine(Instance):
         return await self._gates.done(command.topic, lambda: self.append_now(command))
 
     async def delete(
-        self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None, epoch: int | None = None
+        self,
+        name: str,
+        *,
+        before_seq: int | None = None,
+        match: TagMatch | None = None,
+        epoch: int | None = None,
+        dry_run: bool = False,
     ) -> DeleteResult:
         """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later.
 
-        With an `epoch`, only those of this instance of the topic.
+        With an `epoch`, only those of this instance of the topic. With `dry_run`, none: the answer says what would be.
         """
-        return await self._changes.delete(name, before_seq, match, epoch)
+        return await self._changes.delete(name, before_seq, match, epoch, dry_run=dry_run)
 
     # --- routers
 
@@ -185,10 +208,12 @@ class Engine(Instance):
         numbers = _lease_numbers(lease_ids)
         return await self._gates.done(name, lambda: self.extend_now(name, node, seqs, numbers, lease_ms))
 
-    async def redrive(self, name: str, match: TagMatch | None = None, count_max: int | None = None) -> Redriven:
+    async def redrive(
+        self, name: str, match: TagMatch | None = None, count_max: int | None = None, *, dry_run: bool = False
+    ) -> Redriven:
         """Make jobs again of the dead letters of a queue, those with a matching tag, at most so many."""
         async with self._gates.refusing(name):
-            return await self.queues.redrive(name, match, count_max)
+            return await self.queues.redrive(name, match, count_max, dry_run=dry_run)
 
     async def leases(self, name: str, after: int, count: int) -> tuple[list[LeaseView], bool]:
         """Up to `count` leases of jobs above `after`, ascending; and whether there are more."""
@@ -259,7 +284,7 @@ def _config_in(config: ConfigIn | Mapping[str, Any] | None) -> ConfigIn:
     try:
         return msgspec.convert(config, ConfigIn)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(str(error)) from None
+        raise InvalidRequest(fault_in(error, b"", _decode_config)) from None
 
 
 def _record_in(record: Mapping[str, Any] | RecordIn) -> RecordIn:

@@ -87,6 +87,8 @@ class Instance:
         self.ack_now = self.queues.ack
         self.nack_now = self.queues.nack
         self.extend_now = self.queues.extend
+        self.pause = self._changes.pause  # a coroutine, as the next
+        self.resume = self._changes.resume
         self.add_worker = self.workers.join
         self.resume_worker = self.workers.resume
         self.remove_worker = self.workers.leave
@@ -263,7 +265,9 @@ class Instance:
         if decided:
             ledger.commit(decided)
             topic = topic or state.topics[command.topic]
-        result = WriteResult(command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped)
+        result = WriteResult(
+            command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped, done.mismatch
+        )
         return result, self._gates.of(topic)
 
     def gate(self, name: str | None) -> Gate:

@@ -22,6 +22,7 @@ from topics.core.entries import (
     CursorSet,
     Forwarding,
     HeadInherited,
+    QueuePaused,
     Reserved,
     RouterSet,
     TopicConfigured,
@@ -37,13 +38,10 @@ from topics.storage.wal import DiskFull, Obstacle, Wal, settle
 logger = logging.getLogger("topics.engine.ledger")
 
 Listener = Callable[[], None]
-GROWING = (
-    Appended,
-    CursorSet,
-    TopicCreated,
-    RouterSet,
-)  # what takes space, as copies do; everything else frees some, or will
-LASTING = (TopicConfigured, TopicDeleted, HeadInherited, Reserved)  # what the log has of a change of an ephemeral topic
+# What takes space, as copies do; everything else frees some, or will.
+GROWING = (Appended, CursorSet, TopicCreated, RouterSet)
+# What the log has of a change of an ephemeral topic.
+LASTING = (TopicConfigured, TopicDeleted, QueuePaused, HeadInherited, Reserved)
 
 
 class Ledger:

@@ -51,6 +51,8 @@ ROUTES: Final = [
     Route("POST", f"{TOPIC}/extend", queues.extend, WRITES, "Move lease deadlines", **json_body()),
     Route("GET", f"{TOPIC}/work", queues.work, CLAIMS, "Stream of jobs", **STREAM),
     Route("POST", f"{TOPIC}/redrive", queues.redrive, REDRIVES, "Bring dead letters back", **json_body()),
+    Route("POST", f"{TOPIC}/pause", queues.pause, ADMINS, "Hand out no jobs", **json_body(may_be_empty=True)),
+    Route("POST", f"{TOPIC}/resume", queues.resume, ADMINS, "Hand out jobs again", **json_body(may_be_empty=True)),
     Route("GET", f"{TOPIC}/leases", queues.list_leases, READS, "List who holds which jobs, in pages"),
     Route("POST", "/v0/ticket", identity.give_ticket, NO_SCOPES, "Get a ticket", **json_body(may_be_empty=True)),
     Route("GET", "/v0/me", identity.show_me, NO_SCOPES, "What the key allows"),

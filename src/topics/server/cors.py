@@ -7,7 +7,9 @@ from topics.server.routes import Routes
 from topics.server.transport.exchange import Answer, Headers, Request
 
 VARIABLE: Final = "TOPICS_CORS_ORIGINS"
-ALLOWED_HEADERS: Final = b"authorization, content-type, content-encoding, idempotency-key, last-event-id"
+ALLOWED_HEADERS: Final = (
+    b"authorization, content-type, content-encoding, idempotency-key, idempotency-mismatch, last-event-id"
+)
 MAX_AGE_S: Final = b"600"
 
 

@@ -5,7 +5,8 @@ no record fails the task, by its number, before anything of the partition is wri
 knows are met when a chunk is sent; the chunks before it then stay.
 
 Invariant: chunks depend on the rows and their order alone. So a task that is tried again, a batch that is run again
-from a checkpoint and a commit that got lost give the same keys, and the server appends each chunk once (ID1).
+from a checkpoint and a commit that got lost give the same keys, and the server appends each chunk once (ID1). A key
+that comes again with other rows is refused by the server, and fails the task (ID9): rows are never left out in silence.
 """
 
 import uuid
@@ -19,9 +20,17 @@ import msgspec
 from msgspec import Raw
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from xxhash import xxh3_64_hexdigest
 
 from topics.client import ApiError, Client, NewRecord
-from topics.errors import BatchTooLarge, Forbidden, InvalidRequest, PayloadTooLarge, TopicNotFound
+from topics.errors import (
+    BatchTooLarge,
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidRequest,
+    PayloadTooLarge,
+    TopicNotFound,
+)
 from topics.spark.options import WriteOptions, bad
 from topics.spark.rows import RowChecker, Spool
 
@@ -55,14 +64,14 @@ class Sink:
     def write(self, rows: "Iterator[pa.RecordBatch]") -> Written:
         context = TaskContext.get()
         assert context is not None, "a sink writes within a task"
-        prefix = f"{self._batch_of(context)}/{context.partitionId()}"
+        run = self._batch_of(context)
         with closing(Spool()) as spool:
             count = 0
             for batch in rows:
                 spool.add(self._checker.check(batch, count))
                 count += batch.num_rows
             with self._options.server.open() as client:
-                return Sender(client, self._options.node, prefix).send(spool)
+                return Sender(client, self._options.node, run, context.partitionId()).send(spool)
 
     def _batch_of(self, context: TaskContext) -> str:
         return self._run
@@ -76,6 +85,18 @@ class TopicsWriter(Sink, DataSourceArrowWriter):
         checker = RowChecker.of(schema, options.topic)
         _warn_of_short_window(options, lasts="this job")
         return cls(options, checker, options.write_id or uuid.uuid4().hex)
+
+    def _batch_of(self, context: TaskContext) -> str:
+        """In a foreachBatch the same writeId comes with every batch: what tells the writes apart belongs to the key.
+
+        That is the query, the batch, and the columns of what is written. A writeId that names the query itself is
+        taken as it is.
+        """
+        query, batch = _query_and_batch(context)
+        if self._options.write_id is None or not query or query in self._run:
+            return self._run
+        mark = xxh3_64_hexdigest(f"{query}/{batch}/{sorted(self._checker.kinds.items())}".encode())
+        return f"{self._run}/{mark}"
 
 
 class TopicsStreamWriter(Sink, DataSourceStreamArrowWriter):
@@ -91,8 +112,7 @@ class TopicsStreamWriter(Sink, DataSourceStreamArrowWriter):
 
     def _batch_of(self, context: TaskContext) -> str:
         """Spark gives a writer no batch id; its tasks have it among their properties."""
-        query = context.getLocalProperty("sql.streaming.queryId")
-        batch = context.getLocalProperty("streaming.sql.batchId")
+        query, batch = _query_and_batch(context)
         if not query or batch is None:
             raise InvalidRequest(
                 "this Spark does not tell tasks the id of the query and of the batch, without which rows could be "
@@ -101,13 +121,20 @@ class TopicsStreamWriter(Sink, DataSourceStreamArrowWriter):
         return f"{query}/{batch}"
 
 
+def _query_and_batch(context: TaskContext) -> tuple[str | None, str | None]:
+    """The streaming query and its batch that a task works for, if it does."""
+    query = context.getLocalProperty("sql.streaming.queryId")
+    return query, context.getLocalProperty("streaming.sql.batchId")
+
+
 class Sender:
     """Sends the rows of one partition, in chunks of one topic each."""
 
-    def __init__(self, client: Client, node: str | None, prefix: str) -> None:
+    def __init__(self, client: Client, node: str | None, run: str, partition: int) -> None:
         self._client = client
         self._node = node
-        self._prefix = prefix
+        self._run = run  # the write that the partition belongs to
+        self._prefix = f"{run}/{partition}"
         self._records = self._chunks = self._deduped = 0
 
     def send(self, spool: Spool) -> Written:
@@ -125,6 +152,8 @@ class Sender:
             for half in chunk.halves():  # this server takes less at a time; refused in every attempt
                 self._send(half)
             return
+        except IdempotencyMismatch as error:
+            raise _mismatched(error, chunk, self._run, key) from error
         except ApiError as error:
             raise _placed(error, chunk, self._chunks) from error
         self._records += chunk.count
@@ -284,6 +313,15 @@ class _Waiting:
         if self._numbers:
             yield Chunk(self._topic, pa.Table.from_batches(self._batches), self._numbers)
         self._batches, self._numbers, self._size_bytes = [], [], 0
+
+
+def _mismatched(error: IdempotencyMismatch, chunk: Chunk, run: str, key: str) -> InvalidRequest:
+    first, last = error.detail.get("first_seq"), error.detail.get("last_seq")
+    return InvalidRequest(
+        f"other rows were written to topic {chunk.topic} under writeId {run} before: key {key} stands for its seqs "
+        f"{first} to {last}; these {chunk.count} rows were not written. Give each write a writeId of its own, or none; "
+        "a batch that is run again must have the same rows in the same order"
+    )
 
 
 def _placed(error: ApiError, chunk: Chunk, sent: int) -> InvalidRequest | ApiError:

@@ -101,6 +101,8 @@ class Written:
     count: int
     created: bool
     deduped: bool
+    mismatch: bool = False  # deduped, and the records of the first write were others (ID9)
+    records: Sequence["Write"] = field(default=(), compare=False)  # as stored, of a write with a key
 
     @property
     def seqs(self) -> list[int]:
@@ -340,7 +342,8 @@ class Oracle:
         topic = self._topic_to_create(name, create, config) if created else self._look(name, now)
         first_answer = self._remembered(topic, key, now)
         if first_answer:
-            return replace(first_answer, created=False, deduped=True)
+            mismatch = _stored(records, node) != first_answer.records
+            return replace(first_answer, created=False, deduped=True, mismatch=mismatch)
         self._admit(name, topic, [_size(write) for write in records], now)
         if created:
             self._install(name, topic)
@@ -621,8 +624,12 @@ class Oracle:
         self._losing(name, add)
         written = Written(first, topic.head, topic.head, len(records), created, deduped=False)
         if key is not None and topic.config.idempotency_window_ms:
-            topic.keys[key] = (topic.last_ts, written)
+            topic.keys[key] = (topic.last_ts, replace(written, records=_stored(records, node)))
         return written
+
+
+def _stored(records: Sequence[Write], node: str | None) -> list[Write]:
+    return [replace(write, node=node if write.node is None else write.node) for write in records]
 
 
 def _path(routes: Sequence[Route], start: str, goal: str) -> list[str]:

@@ -46,6 +46,7 @@ class QueueOracle:
     letters: list[int] = field(default_factory=list)  # data of the dead letters
     dead_cap: int | None = None
     dead_lettered: int = 0
+    paused: bool = False
 
     @property
     def seqs(self) -> list[int]:
@@ -89,6 +90,8 @@ class QueueOracle:
     def claim(self, node: str, count: int, lease_ms: int, now: int) -> list[Job]:
         """Hand out jobs; their lease ids are not known yet."""
         self.look(now)
+        if self.paused:
+            return []
         claimed: list[Job] = []
         is_stuck = False
         limit = self.config.max_deliveries if self.config.dead_letter is not None else 0

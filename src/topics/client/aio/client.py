@@ -14,7 +14,7 @@ from topics.client.client_config import ClientConfig
 from topics.client.protocol import operations
 from topics.client.protocol.cursors import Cursor
 from topics.client.protocol.leases import WorkerPlan
-from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match
+from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match, OnMismatch
 from topics.client.protocol.watching import Watch
 from topics.client.results import Job, NewRecord
 
@@ -74,10 +74,13 @@ class AsyncClient:
     # --- topics
 
     async def put_topic(
-        self, topic: str, config: Config | None = None, **fields: Unpack[ConfigFields]
+        self, topic: str, config: Config | None = None, *, dry_run: bool = False, **fields: Unpack[ConfigFields]
     ) -> results.TopicPut:
-        """Create a topic, or replace its whole config: a field left out returns to its default."""
-        return await self._caller.run(operations.put_topic(topic, config, fields))
+        """Create a topic, or replace its whole config: a field left out returns to its default.
+
+        With `dry_run`, nothing changes: the result says what would. `warnings` of the result are worth a look.
+        """
+        return await self._caller.run(operations.put_topic(topic, config, fields, dry_run))
 
     async def state(self, topic: str, *, touch: bool = True) -> results.TopicState:
         """The topic as it is now. With `touch=False` this does not count as a read."""
@@ -105,8 +108,12 @@ class AsyncClient:
         create: bool | None = None,
         config: Config | None = None,
         disable_backpressure: bool = False,
+        on_mismatch: OnMismatch | None = "refuse",
     ) -> results.Written:
-        """Append records, all or none. A call without a key gets one, unless `idempotent` is False."""
+        """Append records, all or none. A call without a key gets one, unless `idempotent` is False.
+
+        A key that stands for other records raises IdempotencyMismatch; with `on_mismatch=None` these are ignored.
+        """
         return await self._caller.run(
             operations.append(
                 topic,
@@ -117,6 +124,7 @@ class AsyncClient:
                 create=create,
                 config=config,
                 disable_backpressure=disable_backpressure,
+                on_mismatch=on_mismatch,
             )
         )
 
@@ -130,6 +138,7 @@ class AsyncClient:
         idempotent: bool = True,
         create: bool | None = None,
         disable_backpressure: bool = False,
+        on_mismatch: OnMismatch | None = "refuse",
     ) -> results.Written:
         """Append records given as JSON lines, each of them `{"data":…}`."""
         return await self._caller.run(
@@ -142,6 +151,7 @@ class AsyncClient:
                 idempotent=idempotent,
                 create=create,
                 disable_backpressure=disable_backpressure,
+                on_mismatch=on_mismatch,
             )
         )
 
@@ -155,6 +165,7 @@ class AsyncClient:
         idempotent: bool = True,
         create: bool | None = None,
         disable_backpressure: bool = False,
+        on_mismatch: OnMismatch | None = "refuse",
     ) -> results.Written:
         """Append the rows of an Arrow table: `data` as JSON texts, and optionally `tag`, `node` and `meta`."""
         return await self._caller.run(
@@ -167,6 +178,7 @@ class AsyncClient:
                 idempotent=idempotent,
                 create=create,
                 disable_backpressure=disable_backpressure,
+                on_mismatch=on_mismatch,
             )
         )
 
@@ -238,10 +250,19 @@ class AsyncClient:
         return started(AsyncExport(self._caller, operations.export(topic, after, last, epoch)))
 
     async def delete_records(
-        self, topic: str, *, before_seq: int | None = None, match: Match | None = None, epoch: int | None = None
+        self,
+        topic: str,
+        *,
+        before_seq: int | None = None,
+        match: Match | None = None,
+        epoch: int | None = None,
+        dry_run: bool = False,
     ) -> results.RecordsDeleted:
-        """Delete records below a seq, records whose tag matches, or both. With an epoch, only of that instance."""
-        return await self._caller.run(operations.delete_records(topic, before_seq, match, epoch))
+        """Delete records below a seq, records whose tag matches, or both. With an epoch, only of that instance.
+
+        With `dry_run`, none: the result says what would go.
+        """
+        return await self._caller.run(operations.delete_records(topic, before_seq, match, epoch, dry_run))
 
     async def record(self, topic: str, seq: int) -> results.RecordShown:
         """One record. NotFound says in `detail` whether it was deleted, lost or never written."""
@@ -326,9 +347,22 @@ class AsyncClient:
             operations.settle("extend", results.Extended, topic, node, jobs, lease_ms=lease_ms)
         )
 
-    async def redrive(self, topic: str, *, match: Match | None = None, max_jobs: int | None = None) -> results.Redriven:
-        """Bring dead letters back into their queue: all, those whose tag matches, or at most `max_jobs`."""
-        return await self._caller.run(operations.redrive(topic, match, max_jobs))
+    async def redrive(
+        self, topic: str, *, match: Match | None = None, max_jobs: int | None = None, dry_run: bool = False
+    ) -> results.Redriven:
+        """Bring dead letters back into their queue: all, those whose tag matches, or at most `max_jobs`.
+
+        With `dry_run`, none: the result says what would come back.
+        """
+        return await self._caller.run(operations.redrive(topic, match, max_jobs, dry_run))
+
+    async def pause(self, topic: str) -> results.QueuePaused:
+        """Let a queue hand out no jobs until it is resumed; it takes everything else."""
+        return await self._caller.run(operations.pause(topic, "pause"))
+
+    async def resume(self, topic: str) -> results.QueuePaused:
+        """Let a queue hand out jobs again."""
+        return await self._caller.run(operations.pause(topic, "resume"))
 
     def leases(self, topic: str, *, page_size: int = 1000) -> AsyncIterator[results.Lease]:
         """Who holds which jobs of a queue, by seq; pages are fetched as needed."""

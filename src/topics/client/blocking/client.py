@@ -15,7 +15,7 @@ from topics.client.client_config import ClientConfig
 from topics.client.protocol import operations
 from topics.client.protocol.cursors import Cursor
 from topics.client.protocol.leases import WorkerPlan
-from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match
+from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match, OnMismatch
 from topics.client.protocol.watching import Watch
 from topics.client.results import Job, NewRecord
 
@@ -74,9 +74,14 @@ class Client:
 
     # --- topics
 
-    def put_topic(self, topic: str, config: Config | None = None, **fields: Unpack[ConfigFields]) -> results.TopicPut:
-        """Create a topic, or replace its whole config: a field left out returns to its default."""
-        return self._caller.run(operations.put_topic(topic, config, fields))
+    def put_topic(
+        self, topic: str, config: Config | None = None, *, dry_run: bool = False, **fields: Unpack[ConfigFields]
+    ) -> results.TopicPut:
+        """Create a topic, or replace its whole config: a field left out returns to its default.
+
+        With `dry_run`, nothing changes: the result says what would. `warnings` of the result are worth a look.
+        """
+        return self._caller.run(operations.put_topic(topic, config, fields, dry_run))
 
     def state(self, topic: str, *, touch: bool = True) -> results.TopicState:
         """The topic as it is now. With `touch=False` this does not count as a read."""
@@ -102,8 +107,12 @@ class Client:
         create: bool | None = None,
         config: Config | None = None,
         disable_backpressure: bool = False,
+        on_mismatch: OnMismatch | None = "refuse",
     ) -> results.Written:
-        """Append records, all or none. A call without a key gets one, unless `idempotent` is False."""
+        """Append records, all or none. A call without a key gets one, unless `idempotent` is False.
+
+        A key that stands for other records raises IdempotencyMismatch; with `on_mismatch=None` these are ignored.
+        """
         return self._caller.run(
             operations.append(
                 topic,
@@ -114,6 +123,7 @@ class Client:
                 create=create,
                 config=config,
                 disable_backpressure=disable_backpressure,
+                on_mismatch=on_mismatch,
             )
         )
 
@@ -127,6 +137,7 @@ class Client:
         idempotent: bool = True,
         create: bool | None = None,
         disable_backpressure: bool = False,
+        on_mismatch: OnMismatch | None = "refuse",
     ) -> results.Written:
         """Append records given as JSON lines, each of them `{"data":…}`."""
         return self._caller.run(
@@ -139,6 +150,7 @@ class Client:
                 idempotent=idempotent,
                 create=create,
                 disable_backpressure=disable_backpressure,
+                on_mismatch=on_mismatch,
             )
         )
 
@@ -152,6 +164,7 @@ class Client:
         idempotent: bool = True,
         create: bool | None = None,
         disable_backpressure: bool = False,
+        on_mismatch: OnMismatch | None = "refuse",
     ) -> results.Written:
         """Append the rows of an Arrow table: `data` as JSON texts, and optionally `tag`, `node` and `meta`."""
         return self._caller.run(
@@ -164,6 +177,7 @@ class Client:
                 idempotent=idempotent,
                 create=create,
                 disable_backpressure=disable_backpressure,
+                on_mismatch=on_mismatch,
             )
         )
 
@@ -235,10 +249,19 @@ class Client:
         return started(Export(self._caller, operations.export(topic, after, last, epoch)))
 
     def delete_records(
-        self, topic: str, *, before_seq: int | None = None, match: Match | None = None, epoch: int | None = None
+        self,
+        topic: str,
+        *,
+        before_seq: int | None = None,
+        match: Match | None = None,
+        epoch: int | None = None,
+        dry_run: bool = False,
     ) -> results.RecordsDeleted:
-        """Delete records below a seq, records whose tag matches, or both. With an epoch, only of that instance."""
-        return self._caller.run(operations.delete_records(topic, before_seq, match, epoch))
+        """Delete records below a seq, records whose tag matches, or both. With an epoch, only of that instance.
+
+        With `dry_run`, none: the result says what would go.
+        """
+        return self._caller.run(operations.delete_records(topic, before_seq, match, epoch, dry_run))
 
     def record(self, topic: str, seq: int) -> results.RecordShown:
         """One record. NotFound says in `detail` whether it was deleted, lost or never written."""
@@ -321,9 +344,22 @@ class Client:
         """Make leases end `lease_ms` from now."""
         return self._caller.run(operations.settle("extend", results.Extended, topic, node, jobs, lease_ms=lease_ms))
 
-    def redrive(self, topic: str, *, match: Match | None = None, max_jobs: int | None = None) -> results.Redriven:
-        """Bring dead letters back into their queue: all, those whose tag matches, or at most `max_jobs`."""
-        return self._caller.run(operations.redrive(topic, match, max_jobs))
+    def redrive(
+        self, topic: str, *, match: Match | None = None, max_jobs: int | None = None, dry_run: bool = False
+    ) -> results.Redriven:
+        """Bring dead letters back into their queue: all, those whose tag matches, or at most `max_jobs`.
+
+        With `dry_run`, none: the result says what would come back.
+        """
+        return self._caller.run(operations.redrive(topic, match, max_jobs, dry_run))
+
+    def pause(self, topic: str) -> results.QueuePaused:
+        """Let a queue hand out no jobs until it is resumed; it takes everything else."""
+        return self._caller.run(operations.pause(topic, "pause"))
+
+    def resume(self, topic: str) -> results.QueuePaused:
+        """Let a queue hand out jobs again."""
+        return self._caller.run(operations.pause(topic, "resume"))
 
     def leases(self, topic: str, *, page_size: int = 1000) -> Iterator[results.Lease]:
         """Who holds which jobs of a queue, by seq; pages are fetched as needed."""

@@ -18,6 +18,7 @@ from topics.client.errors import UnexpectedAnswer
 from topics.client.protocol.http_parser import Request, Response
 from topics.client.results import NewRecord, Page
 from topics.errors import InvalidRequest
+from topics.faults import nearest, one_of, quoted
 from topics.model import Discard, Durability, TagMatch, TopicConfig, TopicType
 
 if TYPE_CHECKING:
@@ -28,8 +29,10 @@ T = TypeVar("T")
 JSON: Final = (("content-type", "application/json"),)
 NDJSON: Final = (("content-type", "application/x-ndjson"),)
 ARROW: Final = (("content-type", "application/vnd.apache.arrow.stream"),)
+RECORD_FIELDS: Final = frozenset(("data", "tag", "node", "meta", "delay_ms", "deliver_at"))
 
 Repeat = Literal["always", "keyed", "never"]
+OnMismatch = Literal["refuse"]
 Match = str | Sequence[str] | TagMatch
 Config = TopicConfig | Mapping[str, Any]
 
@@ -81,8 +84,10 @@ class Operation(Struct, Generic[T], frozen=True):
 # --- topics
 
 
-def put_topic(topic: str, config: Config | None, fields: Mapping[str, Any]) -> Operation[results.TopicPut]:
-    body = {**config_body(config), **fields}
+def put_topic(
+    topic: str, config: Config | None, fields: Mapping[str, Any], dry_run: bool
+) -> Operation[results.TopicPut]:
+    body = config_body(config, **fields) | given(dry_run=dry_run or None)
     return Operation(Request("PUT", topic_path(topic), encode(body), JSON), results.TopicPut)
 
 
@@ -113,6 +118,7 @@ def append(
     create: bool | None,
     config: Config | None,
     disable_backpressure: bool,
+    on_mismatch: OnMismatch | None,
 ) -> Operation[results.Written]:
     key = key_of(idempotency_key, idempotent)
     settings = None if config is None else config_body(config)
@@ -123,6 +129,7 @@ def append(
         create=create,
         config=settings,
         disable_backpressure=disable_backpressure or None,
+        on_mismatch=None if key is None else on_mismatch,
     )
     request = Request("POST", with_query(topic_path(topic), return_seqs=False), encode(body), JSON)
     window_ms = (settings or {}).get("idempotency_window_ms", TopicConfig().idempotency_window_ms)
@@ -139,8 +146,11 @@ def append_bulk(
     idempotent: bool,
     create: bool | None,
     disable_backpressure: bool,
+    on_mismatch: OnMismatch | None,
 ) -> Operation[results.Written]:
     key = key_of(idempotency_key, idempotent)
+    if key is not None and on_mismatch is not None:
+        headers = (*headers, ("idempotency-mismatch", on_mismatch))
     path = with_query(
         topic_path(topic),
         return_seqs=False,
@@ -202,9 +212,9 @@ def diff(
 
 
 def delete_records(
-    topic: str, before_seq: int | None, match: Match | None, epoch: int | None
+    topic: str, before_seq: int | None, match: Match | None, epoch: int | None, dry_run: bool
 ) -> Operation[results.RecordsDeleted]:
-    body = given(before_seq=before_seq, match=match_of(match), epoch=epoch)
+    body = given(before_seq=before_seq, match=match_of(match), epoch=epoch, dry_run=dry_run or None)
     return Operation(post(topic, "delete", body), results.RecordsDeleted)
 
 
@@ -301,11 +311,15 @@ def settle(
     return Operation(post(topic, verb, body), kind)
 
 
-def redrive(topic: str, match: Match | None, max_jobs: int | None) -> Operation[results.Redriven]:
+def redrive(topic: str, match: Match | None, max_jobs: int | None, dry_run: bool) -> Operation[results.Redriven]:
     """Never repeated once sent if `max_jobs` is given: each repeat would bring back as many again."""
-    body = given(match=match_of(match), max=max_jobs)
-    repeat: Repeat = "always" if max_jobs is None else "never"
+    body = given(match=match_of(match), max=max_jobs, dry_run=dry_run or None)
+    repeat: Repeat = "always" if max_jobs is None or dry_run else "never"
     return Operation(post(topic, "redrive", body), results.Redriven, repeat)
+
+
+def pause(topic: str, verb: Literal["pause", "resume"]) -> Operation[results.QueuePaused]:
+    return Operation(post(topic, verb, {}), results.QueuePaused)
 
 
 def list_leases(topic: str, page_size: int, cursor: str | None) -> Operation[Page[results.Lease]]:
@@ -403,11 +417,18 @@ def encode(body: Any) -> bytes:
         raise InvalidRequest(f"the request cannot be encoded as JSON: {error}") from error
 
 
-def config_body(config: Config | None) -> dict[str, Any]:
-    if config is None:
-        return {}
-    if not isinstance(config, TopicConfig):
-        return dict(config)
+def config_body(config: Config | None, **fields: Any) -> dict[str, Any]:
+    """A config as it is sent. One that the server would ignore in part is refused."""
+    known = TopicConfig.__struct_fields__
+    if config is None or not isinstance(config, TopicConfig):
+        body = {**(config or {}), **fields}
+        refuse_unknown(body, known, "a field of a config")
+        return body
+    refuse_unknown(fields, known, "a field of a config")
+    return fields_of(config) | fields
+
+
+def fields_of(config: TopicConfig) -> dict[str, Any]:
     if config.durable != (config.durability == "fsync"):
         raise InvalidRequest(
             f"durable is {config.durable} but durability is {config.durability!r}; set only one of the two"
@@ -417,9 +438,22 @@ def config_body(config: Config | None) -> dict[str, Any]:
 
 
 def record_of(record: NewRecord | Mapping[str, Any], n: int) -> NewRecord | Mapping[str, Any]:
-    if isinstance(record, NewRecord) or (isinstance(record, Mapping) and "data" in record):
+    if isinstance(record, NewRecord):
+        return record
+    if isinstance(record, Mapping) and "data" in record:
+        if not record.keys() <= RECORD_FIELDS:
+            refuse_unknown(record, sorted(RECORD_FIELDS), f"a field of records[{n}]")
         return record
     raise InvalidRequest(f'records[{n}] is not a record: pass a mapping with "data", or a NewRecord')
+
+
+def refuse_unknown(given: Iterable[Any], known: Sequence[str], what: str) -> None:
+    """Raise at a name that the server would ignore: it is most likely a slip."""
+    for name in given:
+        if name not in known:
+            close = nearest(str(name), known)
+            hint = f"did you mean {close}?" if close is not None else f"use {one_of(known)}"
+            raise InvalidRequest(f"{quoted(str(name))} is not {what}; {hint}")
 
 
 def match_of(match: Match | None) -> Any:

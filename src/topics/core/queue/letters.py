@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from topics.core.decide import Append, Appending, Caps, append, deletion
+from topics.core.decide import Append, Appending, Caps, admit, append, check_total, deletion
 from topics.core.entries import AnyEntry, DeadLettered
 from topics.core.state import State, Topic
 from topics.core.topic.log import Log
@@ -40,9 +40,10 @@ class StoredJob(Struct, gc=False):
 
 
 class Letters(NamedTuple):
-    """Dead letters of one queue: their seqs, the jobs that they were, and the cursor behind them."""
+    """Dead letters of one queue: their seqs and sizes, the jobs that they were, and the cursor behind them."""
 
     seqs: list[int]
+    sizes: list[int]
     jobs: list[RecordIn]
     end: int
 
@@ -95,7 +96,7 @@ def letters_of(
     queue: str, log: Log, cache: Cache, match: TagMatch | None, after: int, last: int, count_max: int, moving: Set[int]
 ) -> Letters:
     """Some letters of a queue above a cursor and up to `last`, but for those that are `moving` already."""
-    letters = Letters([], [], last)
+    letters = Letters([], [], [], last)
     size = examined = 0
     for seq in log.live_after(after):
         if seq > last:
@@ -106,9 +107,56 @@ def letters_of(
         after, examined = seq, examined + 1
         if (match is None or match.matches(job.tag)) and origin(job) == queue and seq not in moving:
             letters.seqs.append(seq)
+            letters.sizes.append(len(job.data) + len(job.meta))
             letters.jobs.append(restored(job))
-            size += len(job.data) + len(job.meta)
+            size += letters.sizes[-1]
     return letters
+
+
+class Trial:
+    """A redrive that adds nothing: whether a queue would take jobs back, one after the other (DR1)."""
+
+    def __init__(self, state: State, queue: Topic, caps: Caps) -> None:
+        self._state = state
+        self._queue = queue
+        self._caps = caps
+        self._sizes = array("I")  # of the jobs that it takes
+        self._bytes = 0  # the sum of them
+        self._freed = 0  # sizes of the letters that they were
+
+    def taken(self, letters: Letters) -> int:
+        """How many of these jobs the queue takes beside those before. Raises what the very first one meets."""
+        for n, (job, letter_size) in enumerate(zip(letters.jobs, letters.sizes, strict=True)):
+            if not self._takes(size_of(job), letter_size):
+                return n
+        return len(letters.jobs)
+
+    def _takes(self, size: int, letter_size: int) -> bool:
+        topic, config, one = self._queue, self._queue.config, Batch(b"", array("I", [size]), False)
+        if not self._sizes:
+            evicted = admit(topic.name, config, topic, one)
+            if self._caps.max_total_bytes:
+                check_total(self._state, topic, one, evicted, self._caps)
+        elif (config.cap_bytes and size > config.cap_bytes) or not self._has_room(size):
+            return False
+        self._sizes.append(size)
+        self._bytes += size
+        self._freed += letter_size
+        return True
+
+    def _has_room(self, size: int) -> bool:
+        log, config, most = self._queue.log, self._queue.config, self._caps.max_total_bytes
+        if config.discard == "reject":
+            count, total = log.count + len(self._sizes) + 1, log.bytes + self._bytes + size
+            if 0 < config.cap_records < count or 0 < config.cap_bytes < total:
+                return False
+        total = self._state.bytes + self._bytes + size - self._freed
+        if not most or total <= most:
+            return True
+        sizes = self._sizes + array("I", [size])
+        evicted = log.overflow(config.cap_records, config.cap_bytes, sizes) if config.discard == "old" else 0
+        gone = (log.bytes_through(evicted) if evicted else 0) + sum(sizes[: max(0, evicted - log.head)])
+        return total - gone <= most
 
 
 # --- text
@@ -139,8 +187,12 @@ def restored(job: StoredJob) -> RecordIn:
 def batch_of_copies(records: list[RecordIn]) -> Batch:
     """Records that are in another topic already, as a batch; no limit of a write applies to them."""
     body = bytes(memoryview(_encode(Body(records))))
-    sizes = array("I", [len(record.data) + len(record.meta) for record in records])
+    sizes = array("I", map(size_of, records))
     return Batch(body, sizes, any(record.tag is not None for record in records))
+
+
+def size_of(record: RecordIn) -> int:
+    return len(record.data) + len(record.meta)
 
 
 def _without_members(meta: Raw) -> Raw:

@@ -252,6 +252,26 @@ class LiveRecords:
                 index += 1
         return count
 
+    def after_delete(self, before: int, blocks: Blocks) -> tuple[int, int]:
+        """What a delete of these seqs, below `before` or in the blocks, does: the bytes that go, and `earliest`."""
+        if before:
+            return self.bytes_through(before - 1), next(self.live_after(before - 1), self.head + 1)
+        size = 0
+        for number, mask in blocks.items():
+            index = self.part_from(number * BLOCK)
+            while index < len(self.parts) and self.parts[index].first < (number + 1) * BLOCK:
+                part = self.parts[index]
+                living = self._living(part, number, mask)
+                size += (self._measured.get((part, number, living)) or measured(part, number, living))[1]
+                index += 1
+        self._measured.clear()
+        lefts = (
+            (part, number, self._living(part, number, ~blocks.get(number, 0) & (1 << BLOCK) - 1))
+            for part in self.parts
+            for number in range(max(part.first, self.earliest) // BLOCK, part.last // BLOCK + 1)
+        )
+        return size, next((seq for left in lefts for seq in _first_of(*left)), self.head + 1)
+
     def _measure(self, part: Part, number: int, mask: int) -> int:
         mask = self._living(part, number, mask)
         if not mask:
@@ -293,6 +313,15 @@ def _extend(ranges: list[Range], first: int, last: int) -> None:
 
 def _last(part: Part) -> int:
     return part.last
+
+
+def _first_of(part: Part, number: int, mask: int) -> Iterator[int]:
+    """The seq of the first row of `part` among the mask of a block; none if it has none of them."""
+    for start, stop in runs_of(mask):
+        row = part.row_from(number * BLOCK + start)
+        if row < part.count and part.seq_at(row) < number * BLOCK + stop:
+            yield part.seq_at(row)
+            return
 
 
 def measured(part: Part, number: int, mask: int) -> tuple[int, int]:

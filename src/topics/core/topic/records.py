@@ -13,13 +13,15 @@ from array import array
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from sys import getrecursionlimit, setrecursionlimit
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
+import xxhash
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from topics.core.topic.config import ConfigIn
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from topics.faults import fault_in
 from topics.model import SEQ_MAX, check_utf8
 
 META_KEYS_MAX = 64
@@ -61,6 +63,7 @@ class WriteIn(Struct, gc=False):
     create: bool | None = None
     config: ConfigIn | None = None
     disable_backpressure: bool = False
+    on_mismatch: Literal["refuse"] | UnsetType = UNSET  # refuse other records under a key that is known
 
 
 class Limits(Protocol):
@@ -85,6 +88,7 @@ class Batch(Struct, gc=False):
     sizes: "array[int]"  # size in bytes of each record: its data text plus its meta text
     has_tags: bool
     has_delays: bool = False  # some record is not claimable at once
+    digest: int = 0  # of the records, if they come under an idempotency key; 0 = none
 
 
 decode_body = msgspec.json.Decoder(Body).decode
@@ -119,7 +123,32 @@ def check_batch(
     if body is None or len(body) > 2 * sum(sizes) + WASTE_BYTES_MAX:
         body = _encode(Body(records, node))
     may_have_delays = b'"del' in body or b"\\u" in body  # a look at the text is faster than one at each record
-    return Batch(body, sizes, has_tags, may_have_delays and _have_delays(records))
+    has_delays = may_have_delays and _have_delays(records)
+    return Batch(body, sizes, has_tags, has_delays, 0 if key is None else digest_of(records, node, has_delays))
+
+
+def digest_of(records: Sequence[RecordIn], node: str | None, has_delays: bool) -> int:
+    """64 bits that records have in common that are stored alike, however they were sent (ID9). Never 0.
+
+    Two spellings of one record are made one: a node of its own or the batch's, a meta that is null or left out, a delay
+    of nothing or none.
+    """
+    text = _encode(records)
+    if node is not None or has_delays or b'"meta":null' in text:
+        text = _encode([_as_stored(record, node) for record in records])
+    return xxhash.xxh3_64_intdigest(text) or 1
+
+
+def _as_stored(record: RecordIn, node: str | None) -> RecordIn:
+    meta, delay_ms = meta_of(record), record.delay_ms
+    return RecordIn(
+        record.data,
+        record.tag,
+        node if record.node is None else record.node,
+        NO_META if meta is None else meta,
+        UNSET if delay_ms is UNSET or not delay_ms else min(delay_ms, DELAY_MS_MAX),
+        record.deliver_at or UNSET,
+    )
 
 
 def batch_of(records: Sequence[RecordIn], node: str | None, limits: Limits, key: str | None = None) -> Batch:
@@ -134,10 +163,8 @@ def decode_json(decode: "msgspec.json.Decoder[object].decode", body: bytes):  # 
         if not body.isascii():
             check_utf8(body)
         return decode(body) if len(body) < NESTED_BYTES_MIN else _decode_nested(decode, body)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(_located(str(error))) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise InvalidRequest(fault_in(error, body, decode)) from None
 
 
 def _decode_nested(decode, body: bytes):  # type: ignore[no-untyped-def]
@@ -247,10 +274,3 @@ def _join_lines(records: Iterable[RecordIn]) -> bool:
                 setattr(record, field, Raw(msgspec.json.format(text, indent=-1)))
                 changed = True
     return changed
-
-
-def _located(message: str) -> str:
-    """msgspec says "Expected `int`, got `str` - at `$.records[3].tag`"; put the place first."""
-    what, separator, where = message.rpartition(" - at `$")
-    place = where.rstrip("`").lstrip(".")
-    return f"{place}: {what}" if separator and place else message

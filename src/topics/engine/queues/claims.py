@@ -93,6 +93,9 @@ class Queues:
         `takes_what_is_warm` the pass makes do with the jobs whose pages are in memory, if the first one's is.
         """
         queue = topic.queue
+        if topic.paused:
+            ready = queue.ready(topic.log.count) - len(self._letters.moving(topic))
+            return [Claimed(topic.name, topic.id, [], [], ready, True) for _ in claimers], self._gates.of(topic)
         wanted = sum([claimer.wanted for claimer in claimers])
         picked = queue.pick(topic.log, wanted)
         sent = self._letters.send(topic, leasing.due_letters(queue, picked, wanted)) if queue.exhausted else None
@@ -245,9 +248,12 @@ class Queues:
 
     # --- dead letters, leases
 
-    async def redrive(self, name: str, match: TagMatch | None = None, count_max: int | None = None) -> Redriven:
-        """Dead letters of a queue become its jobs again, at most so many. All of it happens, or a first part."""
-        return await self._letters.redrive(self.queue(name), match, count_max)
+    async def redrive(self, name: str, match: TagMatch | None, count_max: int | None, *, dry_run: bool) -> Redriven:
+        """Dead letters of a queue become its jobs again, at most so many. All of it happens, or a first part.
+
+        With `dry_run`, nothing happens: the answer says what would.
+        """
+        return await self._letters.redrive(self.queue(name), match, count_max, dry_run=dry_run)
 
     async def leases(self, name: str, after: int, count: int) -> tuple[list[LeaseView], bool]:
         """Up to `count` leases of jobs above `after`, ascending; and whether there are more."""

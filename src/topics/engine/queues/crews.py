@@ -6,7 +6,8 @@ Must not know: HTTP, how jobs reach a worker.
 A queue has a *crew* while anyone waits for it. A worker with room for more jobs is *hungry*. Whatever may make jobs
 claimable or give a worker room (an append, an ack, a nack, a delete) wakes the crew; a lease or delay that ends by
 itself is waited for, one wait per crew. Jobs are dealt one each in turn, and whoever was served goes to the end of
-the line, so that shares are even. Nothing polls.
+the line, so that shares are even. Nothing polls. A pass over a paused queue hands out nothing; that it goes on again is
+a change of the topic, which wakes the crew.
 
 With `claim_jitter_ms` the first claim, or the first claimable job while workers are hungry, opens a window. All claims
 that come before its end form a cohort, which one pass serves.
@@ -211,7 +212,7 @@ class Workers:
             stop.add_done_callback(waiting.leave)
         served = await waiting.answer
         if served is None:
-            return Claimed(name, topic.id, [], [], topic.queue.ready(topic.log.count))
+            return Claimed(name, topic.id, [], [], topic.queue.ready(topic.log.count), topic.paused)
         await self._queues.shown(*served)
         return served[0]
 
@@ -284,7 +285,7 @@ class Workers:
                     return
                 try:
                     await self._feed(crew, topic)
-                    idle_ms = self._idle_ms(crew)
+                    idle_ms = self._idle_ms(crew, is_paused=topic.paused)
                 except Refusal:
                     continue  # the queue is gone
                 except (StorageError, OSError) as error:
@@ -323,14 +324,14 @@ class Workers:
             while is_served:
                 is_served = await self._serve(crew, lambda topic: crew.line(topic.queue.ready(topic.log.count))) > 0
                 await asyncio.sleep(0)  # let others have their turn
-        elif crew.hungry and topic.queue.ready(topic.log.count):
+        elif crew.hungry and not topic.paused and topic.queue.ready(topic.log.count):
             self._open_window(crew, topic)
 
-    def _idle_ms(self, crew: _Crew) -> int | None:
+    def _idle_ms(self, crew: _Crew, *, is_paused: bool) -> int | None:
         """How long nothing changes by itself; None = for ever."""
         end = crew.queue.next_end()
         idle_ms = [] if end is None else [max(0, end - self._clock.now_ms())]
-        if crew.queue.exhausted and crew.hungry:
+        if crew.queue.exhausted and crew.hungry and not is_paused:
             idle_ms.append(RETRY_MS)
         return min(idle_ms, default=None)
 

@@ -20,14 +20,14 @@ from contextlib import suppress
 from topics.clock import Clock
 from topics.core.decide import Caps, deletion
 from topics.core.queue import letters
-from topics.core.queue.letters import Move
+from topics.core.queue.letters import Move, Trial
 from topics.core.state import Topic
 from topics.core.topic.pages import Cache, Cold
 from topics.engine.answers import Redriven
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
-from topics.errors import CommitFailed, NoDeadLetter, Refusal, StorageError
+from topics.errors import CommitFailed, NoDeadLetter, Refusal, StorageError, TopicNotFound
 from topics.model import TagMatch
 
 REDRIVE_RECORDS_MAX = 100  # in one frame
@@ -82,25 +82,33 @@ class DeadLetters:
             self._note_deleting(topic, gate, [(seq, 0, deliveries)])
         return gate
 
-    async def redrive(self, topic: Topic, match: TagMatch | None, count_max: int | None) -> Redriven:
-        """Dead letters of a queue become its jobs again, at most so many. All of it happens, or a first part."""
+    async def redrive(self, topic: Topic, match: TagMatch | None, count_max: int | None, *, dry_run: bool) -> Redriven:
+        """Dead letters of a queue become its jobs again, at most so many. All of it happens, or a first part.
+
+        With `dry_run`, none of it: the same letters are found, and held against the room that the queue has.
+        """
         ledger, name, dead_letter = self._ledger, topic.name, topic.config.dead_letter
         if dead_letter is None:
             raise NoDeadLetter(name)
         source = ledger.current(dead_letter)
         head = 0 if source is None else source.log.head
-        moved = remaining = cursor = 0
-        room, refusal, gate = REDRIVE_RECORDS_MAX, None, self._gates.of(topic)
-        while source is not None and ledger.state.by_id.get(source.id) is source and cursor < head:
-            is_over = refusal is not None or moved == count_max
-            count = room if count_max is None or is_over else min(room, count_max - moved)
+        moved = moved_bytes = remaining = cursor = 0
+        room, is_full, refusal, gate = REDRIVE_RECORDS_MAX, False, None, self._gates.of(topic)
+        trial = Trial(ledger.state, topic, self._caps) if dry_run else None
+        by_id = ledger.state.by_id
+        while source is not None and by_id.get(source.id) is source and by_id.get(topic.id) is topic and cursor < head:
+            is_over = is_full or refusal is not None or moved == count_max
+            count = REDRIVE_RECORDS_MAX if is_over else room if count_max is None else min(room, count_max - moved)
+            taken = 0
             try:
                 moving = self.moving(source)
                 found = letters.letters_of(name, source.log, self._cache, match, cursor, head, count, moving)
                 if found.seqs and not is_over:
                     ledger.current(name)
-                    now, caps = self._clock.now_ms(), self._caps
-                    gate = self._commit(letters.redrive(ledger.state, source, found, name, now, caps))
+                    taken = len(found.seqs) if trial is None else trial.taken(found)
+                    if trial is None:
+                        now, caps = self._clock.now_ms(), self._caps
+                        gate = self._commit(letters.redrive(ledger.state, source, found, name, now, caps))
             except Cold as cold:
                 await self._loader.load(cold.missing)
             except Refusal as error:
@@ -108,16 +116,16 @@ class DeadLetters:
                     refusal = error
                 room = max(1, len(found.seqs) // 2)
             else:
-                cursor = found.end
-                if is_over:
-                    remaining += len(found.seqs)
-                else:
-                    moved += len(found.seqs)
+                cursor, is_full = found.end, is_full or (not is_over and taken < len(found.seqs))
+                moved += taken
+                moved_bytes += sum(map(letters.size_of, found.jobs[:taken]))
+                remaining += len(found.seqs) - taken
                 await asyncio.sleep(0)
+            by_id = ledger.state.by_id
         await self._gates.wait_open(gate)
-        if refusal is not None and not moved:
-            raise refusal
-        return Redriven(name, dead_letter, moved, remaining)
+        if not moved and (refusal is not None or by_id.get(topic.id) is not topic):
+            raise refusal or TopicNotFound(name)
+        return Redriven(name, dead_letter, moved, remaining, moved_bytes)
 
     # --- the two halves
 

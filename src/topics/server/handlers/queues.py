@@ -1,4 +1,4 @@
-"""Queues: claim, ack, nack, extend, redrive, leases, and the stream of jobs (QU, WK).
+"""Queues: claim, ack, nack, extend, redrive, pause, leases, and the stream of jobs (QU, WK).
 
 Claims and acks are hot: unless something unusual happens, they run to their end without a task, and are answered when
 the log has what the answer depends on.
@@ -22,6 +22,7 @@ from topics.server.wire.replies import (
     LeaseList,
     LeasesExtended,
     LettersRedriven,
+    QueuePaused,
     ack_answer,
     claim_answer,
     encode,
@@ -33,6 +34,7 @@ from topics.server.wire.requests import (
     extend_in,
     lease_length,
     nack_in,
+    nothing_in,
     redrive_in,
     worker_node,
 )
@@ -136,12 +138,33 @@ def _refuse(call: Call, error: Refusal) -> None:
 
 
 async def redrive(call: Call) -> None:
-    match, count_max = redrive_in(call.request.body)
+    match, count_max, is_dry = redrive_in(call.request.body)
     config = call.app.engine.config_of(call.name)
     if config is not None and config.dead_letter is not None and not call.key.may_name(config.dead_letter):
         raise Forbidden("this key may not name the dead_letter topic of this queue")
-    done = await call.app.engine.redrive(call.name, match, count_max)
-    call.answer(200, LettersRedriven(done.topic, done.dead_letter, done.redriven, done.remaining, call.performance()))
+    done = await call.app.engine.redrive(call.name, match, count_max, dry_run=is_dry)
+    answer = LettersRedriven(
+        topic=done.topic,
+        dead_letter=done.dead_letter,
+        redriven=done.redriven,
+        remaining=done.remaining,
+        dry_run=True if is_dry else UNSET,
+        redriven_bytes=done.redriven_bytes if is_dry else UNSET,
+        performance=call.performance(),
+    )
+    call.answer(200, answer)
+
+
+async def pause(call: Call) -> None:
+    nothing_in(call.request.body)
+    await call.app.engine.pause(call.name)
+    call.answer(200, QueuePaused(call.name, True, call.performance()))
+
+
+async def resume(call: Call) -> None:
+    nothing_in(call.request.body)
+    await call.app.engine.resume(call.name)
+    call.answer(200, QueuePaused(call.name, False, call.performance()))
 
 
 async def list_leases(call: Call) -> None:

@@ -6,7 +6,7 @@ answered from the log's callback.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import UNSET
@@ -16,13 +16,15 @@ from topics.core.topic.records import WriteIn, check_batch
 from topics.engine.answers import WriteResult
 from topics.engine.instance import Append
 from topics.errors import CommitFailed, InvalidRequest, Refusal, TopicNotFound
+from topics.faults import quoted
 from topics.model import is_topic_name
 from topics.server.auth import ADMIN, Key
 from topics.server.call import Call
 from topics.server.handlers.topics import check_dead_letter
 from topics.server.transport.encoding import JSON_TYPE, NDJSON_TYPE
+from topics.server.wire.advice import Warned, advice_on_inline
 from topics.server.wire.bulk import arrow_in, ndjson_in
-from topics.server.wire.replies import RecordsDeleted, SyncPerformance, record_answer, write_answer
+from topics.server.wire.replies import RecordsDeleted, SyncPerformance, encode, record_answer, write_answer
 from topics.server.wire.requests import delete_in, seq_in_path, write_in
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ ADMINS: Final = frozenset((ADMIN,))
 class Write:
     """One append, from its checks to its answer. Subclasses know who asked for it."""
 
-    __slots__ = ("app", "key", "result", "started", "submitted_at", "throttle_ms")
+    __slots__ = ("app", "key", "result", "started", "submitted_at", "throttle_ms", "warnings")
 
     has_order: ClassVar[bool] = False  # answers are sent in the order of the writes, so each gets its place in time
     needs_admin_for_any_config: ClassVar[bool] = False  # also for one that is not going to be used
@@ -44,6 +46,7 @@ class Write:
     key: Key
     started: float  # when it was asked for
     throttle_ms: float  # how long it was parked
+    warnings: Sequence[Warned]  # about its config, if that counts
     # Set on the way.
     submitted_at: float
     result: WriteResult
@@ -68,19 +71,22 @@ class Write:
 
     # --- the ladder
 
-    def submit(self, name: str, given: WriteIn, body: bytes | None, header: bytes | None = None) -> None:
-        """Check a write and append it. `body` is its text if that is JSON, `header` an Idempotency-Key.
+    def submit(
+        self, name: str, given: WriteIn, body: bytes | None, header: bytes | None = None, *, refuses: bool = False
+    ) -> None:
+        """Check a write and append it. `body` is its text if that is JSON, `header` an Idempotency-Key. If it `refuses`
+        a mismatch, other records under a known key are an error.
 
         Raises what the checks refuse; whatever comes after them is told through `opened` and `go_on`.
         """
         app = self.app
         if given.config is not None:
-            self._check_config(name, given)
+            self._check_config(name, given, body)
         key = given.idempotency_key
         if key is None and header is not None:
             key = _decoded(header) or None
         batch = check_batch(given.records, given.node, key, app.settings, body)
-        command = Append(name, batch, key, given.create, given.config)
+        command = Append(name, batch, key, given.create, given.config, refuses or given.on_mismatch is not UNSET)
         if app.pressure.is_refusing:
             self.go_on(self._append_parked(command, given))
             return
@@ -94,13 +100,15 @@ class Write:
             self.expect()
         app.engine.when_open(gate, self.opened)
 
-    def _check_config(self, name: str, given: WriteIn) -> None:
+    def _check_config(self, name: str, given: WriteIn, body: bytes | None) -> None:
         """Check an inline config, before the records; one that will be used needs the scope admin (AU7, AU8)."""
         assert given.config is not None
-        resolve(name, given.config)
+        config = resolve(name, given.config)
         if self.needs_admin_for_any_config or self.app.engine.config_of(name) is None:
             self.key.check_scopes(ADMINS)
         check_dead_letter(self.key, given.config)
+        if body is not None and self.app.engine.config_of(name) is None:
+            self.warnings = advice_on_inline(body, given.config, config)
 
     async def _append_again(self, command: Append) -> None:
         """Decide a refused write once more; the refusal is told when the state that it depends on may be shown."""
@@ -135,7 +143,10 @@ class Write:
             append_ms -= fsync_ms
         if self.throttle_ms:
             append_ms -= self.throttle_ms
-        return write_answer(result, with_seqs, total_ms, append_ms, fsync_ms, self.throttle_ms)
+        more = b',"mismatch":true' if result.mismatch else b""
+        if result.created and self.warnings:
+            more += b',"warnings":%b' % encode(self.warnings)
+        return write_answer(result, with_seqs, more, total_ms, append_ms, fsync_ms, self.throttle_ms)
 
 
 class HttpWrite(Write):
@@ -148,6 +159,7 @@ class HttpWrite(Write):
         self.key = call.key
         self.started = call.started
         self.throttle_ms = 0.0
+        self.warnings = ()
         self.call = call
 
     @property
@@ -174,14 +186,23 @@ def append(call: Call) -> None:
     request = call.request
     is_json = call.media == JSON_TYPE
     given = write_in(request.body, call.app.settings.max_batch_records) if is_json else _bulk_in(call)
-    header = request.headers.get(b"idempotency-key")
-    HttpWrite(call).submit(call.name, given, request.body if is_json else None, header)
+    headers = request.headers
+    refuses = b"idempotency-mismatch" in headers and _refuses(headers[b"idempotency-mismatch"])
+    header = headers.get(b"idempotency-key")
+    HttpWrite(call).submit(call.name, given, request.body if is_json else None, header, refuses=refuses)
 
 
 def is_synced(app: "App", name: str) -> bool:
     """Whether writes to a topic wait for a sync."""
     config = app.engine.config_of(name)
     return config is not None and config.durability == "fsync"
+
+
+def _refuses(header: bytes) -> bool:
+    if header != b"refuse":
+        shown = quoted(header.decode("latin-1"))
+        raise InvalidRequest(f"the header Idempotency-Mismatch is {shown}; it must be refuse, or left out")
+    return True
 
 
 def _decoded(header: bytes) -> str:
@@ -205,16 +226,24 @@ def _bulk_in(call: Call) -> WriteIn:
 
 
 async def delete_records(call: Call) -> None:
-    before_seq, match, epoch = delete_in(call.request.body)
+    before_seq, match, epoch, is_dry = delete_in(call.request.body)
     selected_ms = call.total_ms
-    done = await call.app.engine.delete(call.name, before_seq=before_seq, match=match, epoch=epoch)
+    done = await call.app.engine.delete(call.name, before_seq=before_seq, match=match, epoch=epoch, dry_run=is_dry)
     total_ms = call.total_ms
-    fsync_ms = total_ms - selected_ms if done.deleted and is_synced(call.app, call.name) else 0.0
-    performance = SyncPerformance(round(total_ms, 3), round(fsync_ms, 3))
-    call.answer(
-        200,
-        RecordsDeleted(done.topic, done.deleted, done.earliest_seq, done.head_seq, done.count, done.bytes, performance),
+    is_waiting = done.deleted and not is_dry and is_synced(call.app, call.name)
+    fsync_ms = total_ms - selected_ms if is_waiting else 0.0
+    answer = RecordsDeleted(
+        topic=done.topic,
+        deleted=done.deleted,
+        earliest_seq=done.earliest_seq,
+        head_seq=done.head_seq,
+        count=done.count,
+        bytes=done.bytes,
+        dry_run=True if is_dry else UNSET,
+        deleted_bytes=done.deleted_bytes if is_dry else UNSET,
+        performance=SyncPerformance(round(total_ms, 3), round(fsync_ms, 3)),
     )
+    call.answer(200, answer)
 
 
 async def show_record(call: Call) -> None:

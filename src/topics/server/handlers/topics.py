@@ -13,10 +13,12 @@ from topics.core.topic.config import ConfigIn
 from topics.model import TopicConfig
 from topics.server.auth import Key
 from topics.server.call import Call
+from topics.server.wire.advice import advice_on_put
 from topics.server.wire.replies import (
     HIDDEN,
     CursorGone,
     CursorList,
+    Evicting,
     LossList,
     LossShown,
     TopicGone,
@@ -28,17 +30,31 @@ from topics.server.wire.replies import (
     topic_listed,
     topic_shown,
 )
-from topics.server.wire.requests import config_in, cursor_in, encode_cursor
+from topics.server.wire.requests import cursor_in, encode_cursor, put_in
 
 
 async def put_topic(call: Call) -> None:
-    config = config_in(call.request.body)
-    key = call.key
-    if config.dead_letter != HIDDEN:
-        check_dead_letter(key, config)
-    created, resolved = await call.app.engine.put_topic(call.name, config, amend=partial(_amend, key))
-    shown = config_shown(resolved, key.may_name)
-    call.answer(201 if created else 200, TopicPut(call.name, created, shown, call.performance()))
+    body, key, engine = call.request.body, call.key, call.app.engine
+    given = put_in(body)
+    if given.dead_letter != HIDDEN:
+        check_dead_letter(key, given)
+    is_dry, would_evict, amend = given.dry_run, None, partial(_amend, key)
+    if is_dry:
+        preview = await engine.preview_topic(call.name, given, amend=amend)
+        created, resolved = preview.created, preview.config
+        would_evict = Evicting(preview.evicted_records, preview.evicted_bytes)
+    else:
+        created, resolved = await engine.put_topic(call.name, given, amend=amend)
+    answer = TopicPut(
+        topic=call.name,
+        created=created,
+        config=config_shown(resolved, key.may_name),
+        warnings=advice_on_put(body, given, resolved) or UNSET,
+        dry_run=True if is_dry else UNSET,
+        would_evict=would_evict or UNSET,
+        performance=call.performance(),
+    )
+    call.answer(201 if created and not is_dry else 200, answer)
 
 
 def _amend(key: Key, given: ConfigIn, present: TopicConfig | None) -> ConfigIn:

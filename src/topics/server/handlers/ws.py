@@ -114,6 +114,7 @@ class Publish(Write):
         self.key = talk.key
         self.started = talk.app.clock.monotonic()
         self.throttle_ms = 0.0
+        self.warnings = ()
         self._talk = talk
         self._request_id = request_id
         self._with_seqs = with_seqs

@@ -14,11 +14,11 @@ from topics.errors import TopicsError
 from topics.model import ROUTER_NAME, SEQ_MAX, TOPIC_NAME
 from topics.server.call import Call
 from topics.server.handlers.health import Metrics
-from topics.server.handlers.identity import NothingIn
 from topics.server.openapi.schemas import Schema, Schemas
 from topics.server.routes import Route
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
 from topics.server.wire import replies
+from topics.server.wire.advice import Warned
 from topics.server.wire.requests import (
     HEARTBEAT_MS_MAX,
     LOSSES_DEFAULT,
@@ -31,6 +31,8 @@ from topics.server.wire.requests import (
     DiffIn,
     ExtendIn,
     NackIn,
+    NothingIn,
+    PutIn,
     RedriveIn,
     RouterIn,
     WatchIn,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 NAMES: Final[dict[Any, str]] = {
     ConfigIn: "Config",
+    PutIn: "TopicRequest",
+    Warned: "ConfigWarning",
     WriteIn: "Write",
     RecordIn: "RecordIn",
     DiffIn: "DiffRequest",
@@ -56,7 +60,7 @@ NAMES: Final[dict[Any, str]] = {
     WatchIn: "WatchRequest",
     WatchTopicIn: "WatchStart",
     RouterIn: "RouterRequest",
-    NothingIn: "TicketRequest",
+    NothingIn: "NoFields",
 }
 SEQ: Final[Schema] = {"minimum": 0, "maximum": SEQ_MAX}
 FLAG: Final[Schema] = {"type": "string", "description": "true or 1, false or 0; anything else means the default"}
@@ -144,7 +148,7 @@ WRITE_QUERY: Final = (
 OPERATIONS: Final = {
     ("PUT", TOPIC): Operation(
         {200: replies.TopicPut, 201: replies.TopicPut},
-        ConfigIn,
+        PutIn,
         errors=(errors.TopicIncompatible,),
         checks_name=True,
     ),
@@ -155,8 +159,11 @@ OPERATIONS: Final = {
         {200: replies.Written, 201: replies.Written},
         WriteIn,
         WRITE_QUERY,
-        (("Idempotency-Key", {"type": "string", "description": "dedupe key, if the body has none"}),),
-        (*QUEUE, *TOO_LARGE, errors.TopicFull),
+        (
+            ("Idempotency-Key", {"type": "string", "description": "dedupe key, if the body has none"}),
+            ("Idempotency-Mismatch", {"enum": ["refuse"], "description": "as on_mismatch, for NDJSON and Arrow"}),
+        ),
+        (*QUEUE, *TOO_LARGE, errors.IdempotencyMismatch, errors.TopicFull),
         checks_name=True,
     ),
     ("POST", f"{TOPIC}/diff"): Operation({200: replies.Diff}, DiffIn, errors=NOT_FOUND),
@@ -190,6 +197,8 @@ OPERATIONS: Final = {
     ("POST", f"{TOPIC}/redrive"): Operation(
         {200: replies.LettersRedriven}, RedriveIn, errors=(*QUEUE, errors.NoDeadLetter, errors.TopicFull)
     ),
+    ("POST", f"{TOPIC}/pause"): Operation({200: replies.QueuePaused}, NothingIn, errors=QUEUE),
+    ("POST", f"{TOPIC}/resume"): Operation({200: replies.QueuePaused}, NothingIn, errors=QUEUE),
     ("GET", f"{TOPIC}/leases"): Operation({200: replies.LeaseList}, query=PAGE_QUERY[1:3], errors=QUEUE),
     ("PUT", ROUTER): Operation(
         {200: replies.RouterShown, 201: replies.RouterShown},
@@ -223,6 +232,15 @@ OPERATIONS: Final = {
     ("GET", "/readyz"): Operation({200: replies.Ready}),
     ("GET", "/v0/metrics"): Operation({200: Metrics}),
     ("GET", "/v0/openapi.json"): Operation({200: None}),
+}
+
+MEANINGS: Final[dict[str, Schema]] = {
+    "on_mismatch": {"description": "refuse other records under a key that is known: 409"},
+    "mismatch": {"description": "the records of the first write under this key were others"},
+    "warnings": {"description": "what about the config may not be as it was meant"},
+    "dry_run": {"description": "change nothing; say what would be"},
+    "would_evict": {"description": "what caps and TTL of this config would take at once"},
+    "paused": {"description": "the queue hands out no jobs for now"},
 }
 
 
@@ -340,15 +358,15 @@ def _finish(schemas: Schemas, settings: Settings) -> None:
     """What belongs to a whole struct rather than to a field's name."""
     records = schemas.components["Write"]["properties"]["records"]
     records |= {"minItems": 1, "maxItems": settings.max_batch_records}
-    config = schemas.components["Config"]["properties"]
-    for name in ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries"):
-        config[name] |= SEQ
-    for name in ("lease_ms", "claim_jitter_ms"):
-        config[name] |= {"minimum": 0}
-    config["dead_letter"] = {
-        "anyOf": [{"type": "string", "pattern": f"^{TOPIC_NAME.pattern}$"}, {"type": "null"}],
-        "description": '"*" in an answer is a name outside the key\'s prefixes; in a PUT by that key it stays',
-    }
+    for config in (schemas.components["Config"]["properties"], schemas.components["TopicRequest"]["properties"]):
+        for name in ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries"):
+            config[name] |= SEQ
+        for name in ("lease_ms", "claim_jitter_ms"):
+            config[name] |= {"minimum": 0}
+        config["dead_letter"] = {
+            "anyOf": [{"type": "string", "pattern": f"^{TOPIC_NAME.pattern}$"}, {"type": "null"}],
+            "description": '"*" in an answer is a name outside the key\'s prefixes; in a PUT by that key it stays',
+        }
     record = schemas.components["RecordIn"]["properties"]
     record["meta"] |= {"type": ["object", "null"], "maxProperties": META_KEYS_MAX}
     record["tag"] |= {"maxLength": settings.max_tag_bytes}
@@ -383,7 +401,7 @@ def _finish(schemas: Schemas, settings: Settings) -> None:
 def _fields(settings: Settings) -> dict[str, Schema]:
     """Meanings and limits of fields, by their name."""
     exact = {"maximum": SEQ_MAX}
-    return {
+    return MEANINGS | {
         "from_seq": {**SEQ, "description": "exclusive cursor; 0 = from the beginning"},
         "before_seq": {"description": "records with a smaller seq", **exact},
         "epoch": {"description": "number of the topic's instance", **exact},

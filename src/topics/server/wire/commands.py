@@ -94,12 +94,12 @@ def command_in(text: bytes) -> CommandIn:
     """The fields that every command has. The whole text is checked to be JSON."""
     try:
         return decode_json(_decode_command, text)  # type: ignore[no-any-return]
-    except InvalidRequest:
+    except InvalidRequest as fault:
         try:
             decode_json(_decode_any, text)
         except InvalidRequest as error:
             raise InvalidJson(error.message.replace("the body", "the message")) from None
-        raise
+        raise InvalidRequest(fault.message.replace("the body", "the message")) from None
 
 
 def publish_in(text: bytes, records_max: int) -> PublishIn:

@@ -26,6 +26,7 @@ from topics.engine.answers import (
 from topics.errors import Throttled, TopicsError
 from topics.model import Guarantee, Record, Tombstone, TopicConfig, TopicType
 from topics.server.transport.exchange import Answer
+from topics.server.wire.advice import Warned
 
 HIDDEN: Final = "*"  # stands for a name that the caller's key may not name (AU16)
 
@@ -58,10 +59,22 @@ class DiffPerformance(Struct):
     throttle_wait_ms: float
 
 
-class TopicPut(Struct):
+class Evicting(Struct):
+    """Live records that a config would take at once."""
+
+    records: int
+    bytes: int
+
+
+class TopicPut(Struct, kw_only=True):
+    """`dry_run` and `would_evict` are in the answer to a dry run, `warnings` only if there are some."""
+
     topic: str
     created: bool
     config: TopicConfig
+    warnings: list[Warned] | UnsetType = UNSET
+    dry_run: Literal[True] | UnsetType = UNSET
+    would_evict: Evicting | UnsetType = UNSET
     performance: Performance
 
 
@@ -84,6 +97,7 @@ class TopicShown(Struct, kw_only=True):
     expired_total: int
     deleted_total: int
     seconds_until_loss: float | None
+    paused: bool | UnsetType = UNSET
     performance: Performance
 
 
@@ -119,6 +133,8 @@ class Written(Struct, kw_only=True):
     count: int
     created: bool
     deduped: bool
+    mismatch: Literal[True] | UnsetType = UNSET
+    warnings: list[Warned] | UnsetType = UNSET
     performance: WritePerformance
 
 
@@ -135,13 +151,17 @@ class Diff(Struct):
     performance: DiffPerformance
 
 
-class RecordsDeleted(Struct):
+class RecordsDeleted(Struct, kw_only=True):
+    """`dry_run` and `deleted_bytes` are in the answer to a dry run."""
+
     topic: str
     deleted: int
     earliest_seq: int
     head_seq: int
     count: int
     bytes: int
+    dry_run: Literal[True] | UnsetType = UNSET
+    deleted_bytes: int | UnsetType = UNSET
     performance: SyncPerformance
 
 
@@ -226,6 +246,7 @@ class JobsClaimed(Struct):
     claimed: list[Job]
     count: int
     ready: int
+    paused: bool
     performance: ClaimPerformance
 
 
@@ -255,11 +276,21 @@ class LeasesExtended(Struct):
     performance: Performance
 
 
-class LettersRedriven(Struct):
+class LettersRedriven(Struct, kw_only=True):
+    """`dry_run` and `redriven_bytes` are in the answer to a dry run."""
+
     topic: str
     dead_letter: str
     redriven: int
     remaining: int
+    dry_run: Literal[True] | UnsetType = UNSET
+    redriven_bytes: int | UnsetType = UNSET
+    performance: Performance
+
+
+class QueuePaused(Struct):
+    topic: str
+    paused: bool
     performance: Performance
 
 
@@ -375,6 +406,7 @@ def topic_shown(state: TopicState, may_name: Callable[[str], bool], performance:
         expired_total=state.expired_total,
         deleted_total=state.deleted_total,
         seconds_until_loss=state.seconds_until_loss,
+        paused=UNSET if state.queue is None else state.paused,
         performance=performance,
     )
 
@@ -431,9 +463,15 @@ def topic_listed(state: TopicState) -> TopicListed:
 
 
 def write_answer(
-    result: WriteResult, with_seqs: bool, total_ms: float, append_ms: float, fsync_ms: float, throttle_ms: float
+    result: WriteResult,
+    with_seqs: bool,
+    more: bytes,
+    total_ms: float,
+    append_ms: float,
+    fsync_ms: float,
+    throttle_ms: float,
 ) -> bytes:
-    """The answer to a write. A topic's name needs no escaping."""
+    """The answer to a write. A topic's name needs no escaping; `more` are fields that are not in every answer."""
     first, last = result.first_seq, result.last_seq
     if not with_seqs:
         seqs = b""
@@ -442,7 +480,7 @@ def write_answer(
     else:
         seqs = b'"seqs":[%b],' % ",".join(map(str, range(first, last + 1))).encode()
     return (
-        b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
+        b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b%b,'
         b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f,"throttle_wait_ms":%.3f}}'
         % (
             result.topic.encode(),
@@ -453,6 +491,7 @@ def write_answer(
             result.count,
             b"true" if result.created else b"false",
             b"true" if result.deduped else b"false",
+            more,
             total_ms,
             append_ms,
             fsync_ms,
@@ -495,9 +534,17 @@ def record_answer(result: RecordResult, total_ms: float) -> bytes:
 def claim_answer(claimed: Claimed, total_ms: float, throttle_ms: float) -> bytes:
     """The answer to a claim; the jobs are ready texts."""
     return (
-        b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,'
+        b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,"paused":%b,'
         b'"performance":{"server_total_ms":%.3f,"throttle_wait_ms":%.3f}}'
-        % (claimed.topic.encode(), b",".join(claimed.texts), len(claimed.texts), claimed.ready, total_ms, throttle_ms)
+        % (
+            claimed.topic.encode(),
+            b",".join(claimed.texts),
+            len(claimed.texts),
+            claimed.ready,
+            b"true" if claimed.paused else b"false",
+            total_ms,
+            throttle_ms,
+        )
     )
 
 

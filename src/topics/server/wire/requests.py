@@ -19,6 +19,7 @@ from topics.core.topic.config import LEASE_MS_MAX, LEASE_MS_MIN, ConfigIn
 from topics.core.topic.records import DELAY_MS_MAX, WriteIn, decode_json
 from topics.engine.instance import Projection, Query
 from topics.errors import BatchTooLarge, InvalidRequest
+from topics.faults import quoted
 from topics.model import (
     BATCH_BYTES_DEFAULT,
     BATCH_BYTES_MAX,
@@ -48,6 +49,12 @@ DIGITS_MAX: Final = 40  # of a number in a query; further ones are ignored, it i
 
 Natural = Annotated[int, Meta(ge=0)]
 Match = str | list[str]
+
+
+class PutIn(ConfigIn, frozen=True, kw_only=True):
+    """The body of PUT topic: a config, and whether to say only what it would do."""
+
+    dry_run: bool = False
 
 
 class DiffIn(Struct, frozen=True):
@@ -104,6 +111,11 @@ class RedriveIn(Struct, frozen=True):
 
     match: Match | None = None
     max: Natural | UnsetType = UNSET
+    dry_run: bool = False
+
+
+class NothingIn(Struct, frozen=True):
+    """The body of a request that says all in its path; an empty one stands for {}."""
 
 
 class RouterIn(Struct, frozen=True):
@@ -125,6 +137,7 @@ class DeleteIn(Struct, frozen=True):
     before_seq: Natural | None = None
     match: Match | None = None
     epoch: Natural | None = None
+    dry_run: bool = False
 
 
 class CursorIn(Struct, frozen=True, kw_only=True):
@@ -164,7 +177,7 @@ class CountedWriteIn(WriteIn, gc=False):
     records: list[CountedRecord]  # type: ignore[assignment]
 
 
-_decode_config = msgspec.json.Decoder(ConfigIn).decode
+_decode_put = msgspec.json.Decoder(PutIn).decode
 _decode_diff = msgspec.json.Decoder(DiffIn).decode
 _decode_delete = msgspec.json.Decoder(DeleteIn).decode
 _decode_named_cursor = msgspec.json.Decoder(CursorIn).decode
@@ -175,6 +188,7 @@ _decode_claim = msgspec.json.Decoder(ClaimIn).decode
 _decode_ack = msgspec.json.Decoder(AckIn).decode
 _decode_nack = msgspec.json.Decoder(NackIn).decode
 _decode_extend = msgspec.json.Decoder(ExtendIn).decode
+_decode_nothing = msgspec.json.Decoder(NothingIn).decode
 _decode_redrive = msgspec.json.Decoder(RedriveIn).decode
 _decode_write = msgspec.json.Decoder(WriteIn).decode
 _decode_counted = msgspec.json.Decoder(CountedWriteIn).decode
@@ -182,7 +196,7 @@ _decode_texts = msgspec.json.Decoder(list[str]).decode
 _decode_cursor = msgspec.json.Decoder(dict[str, Any]).decode
 
 EMPTY_DIFF: Final = DiffIn()
-EMPTY_CONFIG: Final = ConfigIn()
+EMPTY_PUT: Final = PutIn()
 
 
 def small_body_bytes_max(settings: Settings) -> int:
@@ -190,9 +204,9 @@ def small_body_bytes_max(settings: Settings) -> int:
     return min(SMALL_BODY_BYTES_MAX, settings.max_body_bytes)
 
 
-def config_in(body: bytes) -> ConfigIn:
+def put_in(body: bytes) -> PutIn:
     """The body of PUT topic; an empty one stands for {}."""
-    return decode_json(_decode_config, body) if body else EMPTY_CONFIG
+    return decode_json(_decode_put, body) if body else EMPTY_PUT
 
 
 def write_in(body: bytes, records_max: int) -> WriteIn:
@@ -208,14 +222,14 @@ def diff_in(body: bytes, settings: Settings) -> DiffIn:
     return decode_json(_decode_diff, body) if body else EMPTY_DIFF
 
 
-def delete_in(body: bytes) -> tuple[int | None, TagMatch | None, int | None]:
-    """A delete: its selectors, at least one of the two, and its epoch."""
+def delete_in(body: bytes) -> tuple[int | None, TagMatch | None, int | None, bool]:
+    """A delete: its selectors, at least one of the two, its epoch, and whether it is a dry run."""
     given: DeleteIn = decode_json(_decode_delete, body)
     if given.before_seq is None and given.match is None:
         raise InvalidRequest("a delete needs before_seq or match")
     before = None if given.before_seq is None else seq("before_seq", given.before_seq)
     epoch = None if given.epoch is None else seq("epoch", given.epoch)
-    return before, None if given.match is None else TagMatch.parse(given.match), epoch
+    return before, None if given.match is None else TagMatch.parse(given.match), epoch, given.dry_run
 
 
 def cursor_in(body: bytes) -> CursorIn:
@@ -268,11 +282,16 @@ def extend_in(body: bytes, settings: Settings) -> tuple[HeldJobs, int]:
     return _held_jobs(given, settings), lease_length(given.lease_ms)
 
 
-def redrive_in(body: bytes) -> tuple[TagMatch | None, int | None]:
-    """A redrive: which dead letters, and how many at most."""
+def redrive_in(body: bytes) -> tuple[TagMatch | None, int | None, bool]:
+    """A redrive: which dead letters, how many at most, and whether it is a dry run."""
     given: RedriveIn = decode_json(_decode_redrive, body)
     count_max = None if isinstance(given.max, UnsetType) else given.max
-    return None if given.match is None else TagMatch.parse(given.match), count_max
+    return None if given.match is None else TagMatch.parse(given.match), count_max, given.dry_run
+
+
+def nothing_in(body: bytes) -> None:
+    if body:
+        decode_json(_decode_nothing, body)
 
 
 def worker_node(node: str, settings: Settings) -> str:
@@ -393,7 +412,7 @@ class Parameters:
         if text is None:
             return None
         if not text.isascii() or not text.isdigit():
-            raise InvalidRequest(f"{name} is {text[:40]!r}; it must be a whole number")
+            raise InvalidRequest(f"{name} is {quoted(text)}; it must be a whole number")
         return int(text) if len(text) <= DIGITS_MAX else int(text.lstrip("0")[:DIGITS_MAX] or "0")
 
     def losses_limit(self) -> int:
@@ -458,7 +477,9 @@ def decode_cursor(text: str) -> str:
         after = _decode_cursor(_unpack(text)).get("after")
         if not isinstance(after, str):
             raise ValueError("it does not say where to go on")
-    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError):
+        raise InvalidRequest("cursor is not one that a list gave: it holds something else") from None
+    except ValueError as error:
         raise InvalidRequest(f"cursor is not one that a list gave: {error}") from None
     return after
 
@@ -471,7 +492,9 @@ def decode_positions(text: str) -> dict[str, int]:
         positions = _decode_positions(_unpack(text))
         if any(position > SEQ_MAX for position in positions.values()):
             raise ValueError("a seq in it is above 2^64-1")
-    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError):
+        raise InvalidRequest("cursor is not an id that a stream gave: it holds something else") from None
+    except ValueError as error:
         raise InvalidRequest(f"cursor is not an id that a stream gave: {error}") from None
     return positions
 
