@@ -6,6 +6,7 @@ from topics.server.auth import ADMIN, DELETE, READ, WRITE
 from topics.server.handlers import diff, export, health, identity, queues, records, routers, topics, ws
 from topics.server.handlers.live import connected, events, watch
 from topics.server.openapi.document import show_openapi
+from topics.server.openapi.page import show_page
 from topics.server.routes import NO_SCOPES, Route, json_body
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
 
@@ -58,4 +59,5 @@ ROUTES: Final = [
     Route("GET", "/readyz", health.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
     Route("GET", "/v0/metrics", health.metrics, READS, "Metrics", is_always_on=True),
     Route("GET", "/v0/openapi.json", show_openapi, NO_SCOPES, "This document"),
+    Route("GET", "/docs", show_page, NO_SCOPES, "This document as a page", is_probe=True),
 ]

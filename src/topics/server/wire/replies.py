@@ -297,7 +297,7 @@ class Health(Struct):
 
 class Ready(Struct):
     status: Literal["ready"]
-    wal_replay_complete: Literal[True]
+    wal_replay_complete: bool
     topics: int
 
 
