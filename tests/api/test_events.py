@@ -196,6 +196,30 @@ def test_the_last_id_alone_says_where_to_go_on(start: Start) -> None:
         assert stream.records(3) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("place", ["header", "query", "http2"])
+def test_the_longest_id_comes_back(start: Start, place: str) -> None:
+    """SS14, SS28, SS30: as many topics as may be, with the longest names."""
+    server = start()
+    api = Client(server.address)
+    count = 250 if place == "http2" else 256  # the client of HTTP/2 takes no longer URL
+    names = [f"{number:03}".ljust(255, "n") for number in range(count)]
+    for name in names:
+        server.do(server.server.engine.append(name, [{"data": 1}]))
+    url = f"/v0/events?topics={','.join(names)}"
+    with open_stream(api, url) as stream:
+        last = [stream.next() for _ in range(2 * count)][-1].id
+    assert last is not None and len(last) > 170_000
+    if place == "http2":
+        with http2_stream(api, url, **{"last-event-id": last}) as other:
+            other.expect("caught-up")
+    elif place == "header":
+        with open_stream(api, url, EVENTS, f"Last-Event-ID: {last}") as stream:
+            stream.expect("caught-up")
+    else:
+        with open_stream(api, f"{url}&cursor={last}") as stream:
+            stream.expect("caught-up")
+
+
 def test_a_gap_is_told_when_it_goes_on(api: Client, topic: str) -> None:
     """SS28, TM13"""
     api.create(topic, cap_records=2)
