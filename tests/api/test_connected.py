@@ -93,6 +93,21 @@ def test_the_list_comes_in_pages(server: ServerThread, api: Client) -> None:
         stream.socket.close()
 
 
+def test_a_page_has_a_bounded_number_of_names(server: ServerThread, api: Client) -> None:
+    """OB3, LM10: whatever its page_size."""
+    names = [f"t{number}" for number in range(250)]
+    for name in names:
+        server.do(server.server.engine.put_topic(name))
+    url = f"/v0/events?topics={','.join(names)}"
+    opened = [open_stream(api, url) for _ in range(23)]
+    first = ok(api.get("/v0/connections?page_size=1000"))
+    assert len(first["connections"]) == 20
+    rest = ok(api.get(f"/v0/connections?page_size=1000&cursor={first['next_cursor']}"))
+    assert len(rest["connections"]) == 3 and "next_cursor" not in rest
+    for stream in opened:
+        stream.socket.close()
+
+
 def test_a_consumer_that_does_not_read_lags_and_holds(server: ServerThread, api: Client) -> None:
     """OB3, SS19"""
     api.create("t")

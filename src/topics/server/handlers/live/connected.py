@@ -1,7 +1,7 @@
 """Who is connected, and ending a connection (OB3). For keys that may see everything: admin, without prefixes."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from msgspec import UNSET
 
@@ -11,6 +11,8 @@ from topics.server.live.registry import Entry
 from topics.server.wire.replies import ConnectionGone, ConnectionList, ConnectionListed
 from topics.server.wire.requests import encode_cursor
 
+NAMES_MAX: Final = 5000  # a page ends behind the connection with which it has as many
+
 
 def list_connections(call: Call) -> None:
     """A page, in the order of ids. How far readers are behind is told when what they are behind of may be shown."""
@@ -18,15 +20,18 @@ def list_connections(call: Call) -> None:
     app = call.app
     size = call.parameters.page_size()
     entries = app.registry.after(call.parameters.cursor(), size + 1)
-    page = entries[:size]
     gate = app.engine.gate(None)
-    shown = []
-    for entry in page:
+    shown: list[ConnectionListed] = []
+    names = 0
+    for entry in entries[:size]:
+        if names >= NAMES_MAX:
+            break
         followed = entry.member.followed()
+        names += len(followed)
         for name in followed:
             gate = gate.join(app.engine.gate(name))
         shown.append(_shown(call, entry, followed))
-    cursor = encode_cursor(page[-1].id) if len(entries) > size else UNSET
+    cursor = encode_cursor(shown[-1].id) if len(entries) > len(shown) else UNSET
     app.engine.when_open(gate, partial(_answer, call, shown, cursor))
 
 
