@@ -8,6 +8,7 @@ import pytest
 from tests.api.clients.events import EVENTS, Stream, connect, encoded_map, follow, http2_stream, open_stream, watch
 from tests.api.clients.transcript import Client, ok, refused
 from tests.api.conftest import Start
+from tests.api.test_watch_slow import Writer, let_pass, numbers, readers, stuff
 from topics.testing.server import ServerThread
 
 
@@ -422,3 +423,46 @@ def test_pressure_parks_and_refuses_it(start: Start) -> None:
     server.run(server.server.pressure.measure)
     with events(api, "t") as stream:
         assert stream.records(1) == [1]
+
+
+def test_a_stream_that_is_held_back_is_told_so(start: Start) -> None:
+    """SS28, SS29, PR6"""
+    server = start()
+    api = Client(server.address)
+    api.create("low", priority=-1)
+    with events(api, "low") as stream:
+        stream.expect("caught-up")
+        server.pressure = 0.6
+        server.until(lambda: server.server.pressure.is_deferring)
+        api.write("low", 1)
+        server.until(lambda: server.clock.waits == 2)
+        server.advance(50)
+        advice = stream.expect("stream-error")
+        assert (advice.data["code"], advice.data["topics"], advice.id) == (429, ["low"], None)
+        server.pressure = 0.0
+        assert stream.records(1) == [1]
+
+
+def test_a_consumer_blocked_for_thirty_seconds_is_closed_and_goes_on_by_its_id(start: Start) -> None:
+    """SS28, SS26, SS25, LM5: nothing is lost, and nothing comes twice."""
+    server = start()
+    api = Client(server.address)
+    api.create("t")
+    writer = Writer(api, "t")
+    with connect(api, "/v0/topics/t/events", EVENTS, receive_buffer_bytes=4096) as stream:
+        server.until(lambda: server.server.app.registry)
+        [reader] = readers(server)
+        stuff(server, reader, writer)
+        let_pass(server, 30_000)
+        server.until(lambda: server.server.app.slots.streams == 0)
+        stream.head()
+        found: list[int] = []
+        last = None
+        while (event := stream.next()).kind != "stream-error":
+            found += [number for number, _ in event.payloads] if event.kind == "record" else []
+            last = event.id
+        assert event.data["code"] == 408
+        stream.expect_end()
+    with events(api, "t", last=last) as again:
+        found += numbers(again, lambda rest: len(found) + len(rest) >= writer.count)
+    assert found == list(range(1, writer.count + 1))
