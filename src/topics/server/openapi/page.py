@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 HTML: Final = b"text/html; charset=utf-8"
 DEPTH_MAX: Final = 3  # of structs within structs that are shown in place
 HOST: Final = "HOST_OF_THIS_SERVER"
+NEEDED: Final = {"topics": "orders", "node": "worker-1"}  # values of query fields that are required
 METHODS: Final = ("get", "put", "post", "delete")
 
 STYLE: Final = """
@@ -37,7 +38,7 @@ h1{margin:.4rem 0}h2{margin:2.2rem 0 .2rem}h4{margin:1rem 0 .3rem}p{margin:.4rem
 code,pre{font:14px/1.45 ui-monospace,monospace}
 pre{background:var(--soft);border:1px solid var(--line);border-radius:6px;overflow:auto;padding:.6rem .8rem}
 #search{box-sizing:border-box;font:inherit;padding:.5rem .7rem;position:sticky;top:.5rem;width:100%}
-details{border:1px solid var(--line);border-radius:6px;margin:.5rem 0}
+details,h2{scroll-margin-top:4rem}details{border:1px solid var(--line);border-radius:6px;margin:.5rem 0}
 summary{cursor:pointer;padding:.45rem .8rem}details>div{padding:0 .8rem .6rem}
 summary b{display:inline-block;min-width:4.2rem}summary span,.note{color:var(--note)}
 table{border-collapse:collapse;width:100%}
@@ -143,9 +144,8 @@ class _Curl:
         for parameter in operation["parameters"]:
             if parameter["in"] == "path":
                 path = path.replace(f"{{{parameter['name']}}}", quote(parameter["example"], safe=":"))
-        needed = [
-            f"{p['name']}={p['name']}" for p in operation["parameters"] if "; required" in p.get("description", "")
-        ]
+        asked = [p["name"] for p in operation["parameters"] if "; required" in p.get("description", "")]
+        needed = [f"{name}={NEEDED.get(name, name)}" for name in asked]
         url = self._server + path + ("?" + "&".join(needed) if needed else "")
         words = ["curl"]
         if "text/event-stream" in operation["responses"].get("200", {}).get("content", {}):
