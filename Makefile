@@ -22,7 +22,7 @@ PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-full check format browser bench bench-spark bench-run bench-peers demo lock clean
+.PHONY: help setup run quick test test-full check lint-openapi format browser bench bench-spark bench-run bench-peers demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ check: $(READY) $(SPARK) ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
+	@$(MAKE) --no-print-directory lint-openapi
+
+lint-openapi: $(READY) ## lint the OpenAPI document with redocly and spectral, if node can install them
+	$(BIN)/python -m tools.openapi.lint
 
 format: $(READY) ## sort imports and format the code
 	$(BIN)/ruff check --select I --fix .

@@ -74,9 +74,6 @@ class Recorder(Reader):
     def failed(self, error: BaseException) -> None:
         self.frames.append("failed")
 
-    def shut_down(self) -> None:
-        self.frames.append("shut down")
-
     def _add(self, feed: Feed, frame: Any) -> None:
         self.frames.append(frame)
         self.log.append(feed.name)
@@ -108,7 +105,6 @@ class Bench:
 
     def follow(self, *names: str, cursor: int = 0, template: Template = TEMPLATE, **fields: Any) -> Recorder:
         reader = Recorder(self.delivery, **fields)
-        self.delivery.open(reader)
         feeds = [Feed(name, template, self.engine.state.topics[name].epoch, cursor) for name in names]
         self.delivery.add(reader, *feeds)
         return reader
@@ -314,7 +310,6 @@ async def test_a_deletion_is_told_when_it_is_synced_and_not_if_it_fails() -> Non
         disk.hold_syncs()
         [deletion] = await begun(b.engine.delete_topic("t"))
         late = Recorder(b.delivery)
-        b.delivery.open(late)
         b.delivery.add(late, Feed("t", TEMPLATE, 1, 0, 1))
         await turns()
         assert (reader.take(), late.take()) == ([], [])
@@ -636,13 +631,3 @@ async def test_a_reader_blocked_for_too_long_is_told_once() -> None:
         assert reader.take() == ["too slow"]
         assert seen[18] is False and seen[20] is True
         assert [a for a, b_ in pairwise(seen) if a and not b_] == []
-
-
-async def test_the_end_of_the_server_is_told_to_all() -> None:
-    """SC3"""
-    async with bench() as b:
-        await b.engine.put_topic("t")
-        readers = [b.follow("t") for _ in range(3)]
-        await turns()
-        b.delivery.drain()
-        assert [reader.take() for reader in readers] == [["caught up", "shut down"]] * 3

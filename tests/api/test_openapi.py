@@ -2,7 +2,11 @@
 
 import asyncio
 import math
+import re
+from base64 import b64encode
 from collections.abc import Iterator
+from hashlib import sha256
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -10,13 +14,15 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from tests.api.clients.transcript import Client
+from tests.api.clients.transcript import Client, refused
 from tests.api.conftest import Start
 from topics import __version__
+from topics.server import api
 from topics.testing.clock import ManualClock
 from topics.testing.server import ServerThread
 
@@ -34,6 +40,10 @@ ROUTES = {
     "/readyz": {"get"},
     "/v0/metrics": {"get"},
     "/v0/openapi.json": {"get"},
+    "/v0/connections": {"get"},
+    "/v0/connections/{id}": {"delete"},
+    "/v0/me": {"get"},
+    "/v0/ticket": {"post"},
 }
 CONFIG_FIELDS = {
     *("type", "ttl_ms", "cap_records", "cap_bytes", "discard", "durable", "durability", "priority", "auto_priority"),
@@ -115,9 +125,122 @@ def test_bodies_name_their_fields(document: Any) -> None:
 
 def test_the_document_needs_a_key_where_keys_are_set(start: Start) -> None:
     """AU2"""
-    api = Client(start(api_keys="root,w:write").address)
-    assert api.get("/v0/openapi.json").status in (200, 401)
-    assert api.with_key("root").get("/v0/openapi.json").status == 200
+    client = Client(start(api_keys="root,w:write").address)
+    assert client.get("/v0/openapi.json").status in (200, 401)
+    assert client.with_key("root").get("/v0/openapi.json").status == 200
+
+
+# --- for readers and generators
+
+
+def test_every_operation_can_be_used_by_a_generator(document: Any) -> None:
+    """CV1: one tag that is explained, a description, an id of its own, security, examples that are right."""
+    tags = {tag["name"] for tag in document["tags"]}
+    schemes = set(document["components"]["securitySchemes"])
+    ids = []
+    for route in api.ROUTES:
+        path = re.sub(r":(\w+)", r"{\1}", route.path)
+        operation = document["paths"][path][route.method.lower()]
+        ids.append(operation["operationId"])
+        assert len(operation["tags"]) == 1 and set(operation["tags"]) <= tags, path
+        assert operation["description"].endswith("."), path
+        for option in operation.get("security", document["security"]):
+            assert set(option) <= schemes
+        bodies = [operation.get("requestBody", {}), *operation["responses"].values()]
+        for media, content in [pair for body in bodies for pair in body.get("content", {}).items()]:
+            if media in ("application/json", "text/event-stream"):
+                validator = OAS31Validator({**content["schema"], "components": document["components"]})
+                assert list(validator.iter_errors(content["example"])) == [], (path, content["example"])
+    assert len(set(ids)) == len(ids)
+    assert [server["url"] for server in document["servers"]] == ["/"]
+
+
+def test_security_is_always_said(start: Start) -> None:
+    """AU2, AU10, AU11, AU18: optional without keys, asked for with them, not of probes."""
+    open_document = Client(start().address).get("/v0/openapi.json").json
+    assert open_document["security"] == [{}, {"key": []}]
+    keyed = Client(start(api_keys="root").address, "root").get("/v0/openapi.json").json
+    assert keyed["security"] == [{"key": []}]
+    paths = keyed["paths"]
+    assert paths["/v0/health"]["get"]["security"] == paths["/docs"]["get"]["security"] == []
+    streams = [{"key": []}, {"token": []}, {"ticket": []}]
+    for path in ("/v0/watch/{wid}", "/v0/events", "/v0/topics/{topic}/events", "/v0/topics/{topic}/work"):
+        assert paths[path]["get"]["security"] == streams
+    assert paths["/v0/ws"]["get"]["security"] == [{"key": []}, {"ticket": []}]
+    guarded = Client(start(api_keys="root", probe_auth=True).address, "root").get("/v0/openapi.json").json
+    assert "security" not in guarded["paths"]["/v0/health"]["get"]
+
+
+def test_no_enum_is_without_a_type(document: Any) -> None:
+    """CV1: generators of clients make a type of it."""
+    ready = document["components"]["schemas"]["Ready"]["properties"]
+    assert ready["status"] == {"type": "string", "enum": ["ready"]}
+    assert ready["wal_replay_complete"] == {"type": "boolean"}
+
+    def check(part: Any) -> None:
+        if isinstance(part, dict):
+            assert "enum" not in part or "type" in part, part
+        for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+            check(inner)
+
+    check(document["components"]["schemas"])
+
+
+# --- the page
+
+
+class Page(HTMLParser):
+    """What a page loads, and the texts of its operations."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_the_page_has_every_operation_and_loads_nothing(start: Start, document: Any) -> None:
+    """CV1: with a command for each, under a policy that allows its own style and script only."""
+    address = start().address
+    reply = Client(address).get("/docs")
+    assert reply.status == 200 and reply.headers["content-type"] == "text/html; charset=utf-8"
+    text = reply.body.decode()
+    page = Page(text)
+    policy = dict(part.partition(" ")[::2] for part in reply.headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    for tag, allowed in (("style", "style-src"), ("script", "script-src")):
+        [inner] = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        assert policy[allowed] == f"'sha256-{b64encode(sha256(inner.encode()).digest()).decode()}'"
+    assert not [attributes for _, attributes in page.tags if "src" in attributes or "style" in attributes]
+    assert {attributes["href"] for _, attributes in page.tags if "href" in attributes} == {"data:,", "/v0/openapi.json"}
+    shown = {attributes["id"]: attributes for tag, attributes in page.tags if tag == "details"}
+    operations = {operation["operationId"] for item in document["paths"].values() for operation in item.values()}
+    assert set(shown) == operations
+    commands = [line for line in page.texts if line.startswith("curl ")]
+    assert len(commands) == len(operations)
+    assert "curl -N 'http://localhost/v0/topics/orders/events'" in commands
+    assert all("http://localhost/" in line for line in commands)
+
+
+def test_the_page_needs_no_key_and_tells_no_host_but_the_one_that_asks(start: Start) -> None:
+    """AU11, AU19, AU3: what a request says of itself is escaped."""
+    server = start(api_keys="root")
+    client = Client(server.address)
+    reply = client.send(b"GET /docs HTTP/1.1\r\nHost: <b>'\"&x\r\n\r\n")
+    assert reply.status == 200
+    assert b"<b>'" not in reply.body and b"&lt;b&gt;&#x27;" in reply.body and b"$KEY" in reply.body
+    assert client.ask("HEAD", "/docs").status == 200
+    refused(client.post("/docs"), 405, "method_not_allowed")
+    packed = client.get("/docs", "Accept-Encoding: gzip")
+    assert packed.headers["content-encoding"] == "gzip" and len(packed.body) < len(reply.body) / 4
+    refused(Client(start(api_keys="root", probe_auth=True).address).get("/docs"), 401, "unauthorized")
+    assert Client(start().address).get("/docs", "Sec-Fetch-Site: cross-site").status == 200
 
 
 # --- schemathesis

@@ -44,11 +44,11 @@ def let_pass(server: ServerThread, ms: int) -> None:
     """Let time pass in steps, each of which the server has seen."""
     for _ in range(ms // 5000):
         server.advance(5000)
-        server.until(lambda: server.clock.waits or not server.server.app.delivery.readers)
+        server.until(lambda: server.clock.waits or not server.server.app.registry)
 
 
 def readers(server: ServerThread) -> list[Reader]:
-    return server.run(lambda: list(server.server.app.delivery.readers))
+    return server.run(lambda: list(server.server.app.registry))
 
 
 def settled(server: ServerThread, reader: Reader) -> bool:
@@ -103,7 +103,7 @@ def blocked(
     session = watch(api, topic, **fields)
     writer = Writer(api, topic)
     with connect(api, session, EVENTS, receive_buffer_bytes=4096) as stream:
-        server.until(lambda: server.server.app.delivery.readers)
+        server.until(lambda: server.server.app.registry)
         [reader] = readers(server)
         stuff(server, reader, writer)
         yield stream, reader, writer, session
@@ -305,7 +305,7 @@ def test_a_window_that_is_not_refilled_blocks_one_stream_and_not_its_neighbour(s
     client = Http2Consumer(server.address)
     slow, quick = client.open(watch(api, "t")["stream_url"]), client.open(watch(api, "u")["stream_url"])
     client.refill(quick)
-    server.until(lambda: len(server.server.app.delivery.readers) == 2)
+    server.until(lambda: len(server.server.app.registry) == 2)
     reader = next(one for one in readers(server) if "t" in one.feeds)
     writer = Writer(api, "t")
     writer.write()

@@ -48,7 +48,7 @@ def streams(server: ServerThread) -> int:
 
 
 def until_closed(server: ServerThread) -> None:
-    server.until(lambda: not server.server.app.slots.streams and not server.server.app.delivery.readers)
+    server.until(lambda: not server.server.app.slots.streams and not server.server.app.registry)
 
 
 # --- the handshake

@@ -18,7 +18,7 @@ BUFFERED_MAX = 4 * 1024 * 1024  # what a server holds for one client at most, be
 
 
 def talks(server: ServerThread) -> list[Conversation]:
-    return [one for one in server.server.app.delivery.readers if isinstance(one, Conversation)]
+    return [one for one in server.server.app.registry if isinstance(one, Conversation)]
 
 
 def block(server: ServerThread, topic: str, **fields: Any) -> tuple[Socket, Conversation]:

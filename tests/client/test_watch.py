@@ -198,6 +198,26 @@ def test_a_watch_outlives_its_server_and_its_session(connect: Connect, tmp_path:
     assert events.index(("again", 1, 5, "recreated")) < events.index([10, 11, 12, 13, 14])
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("match", ["", "x", '["y"]', ("tag", "Glob", "x*")])
+def test_the_options_of_a_watch_outlive_its_server(connect: Connect, tmp_path: Path, match: Any) -> None:
+    """SS27: the session is made anew, and reads as before."""
+    tag = match if isinstance(match, str) else "x:1"
+    with ServerProcess(tmp_path) as server:
+        server.environ["TOPICS_PORT"] = str(server.address[1])
+        client = connect(server.address, retries=1000, timeout_ms=PATIENCE_MS)
+        fill(client, "t", 1)
+        with client.watch(["t"], filter=match, node=["me", "you & me"], include_tags=True) as watch:
+            assert shown(next(watch)) == (CaughtUp, "t")
+            server.kill()
+            server.start()
+            client.append("t", [{"data": 2, "tag": tag, "node": "you & me"}, {"data": 3}, {"data": 4, "tag": tag}])
+            event = next(watch)
+            while isinstance(event, CaughtUp):
+                event = next(watch)
+            assert [(record.value, record.tag) for record in event.records] == [(4, tag)]
+
+
 def test_positions_and_epochs_start_a_watch_behind_another(client: Any, topic: str) -> None:
     """TP16, TM11"""
     fill(client, topic, 1, 2)
@@ -294,4 +314,5 @@ def test_frames_are_cut_the_same_however_their_bytes_come(size: int, end: bytes)
 
 def test_an_id_holds_positions_or_is_opaque() -> None:
     assert seqs_of("eyJqb2JzIjo0Mn0") == {"jobs": 42}
+    assert seqs_of("eyJqb2JzIjoyLCIkZXBvY2hzIjp7ImpvYnMiOjF9fQ") == {"jobs": 2}
     assert [seqs_of(id) for id in ("", "opaque-token", "WzFd", "é")] == [{}] * 4

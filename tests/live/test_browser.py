@@ -1,12 +1,13 @@
 """Pages in a real browser: EventSource and WebSocket, from another origin, across a kill -9 of the server."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.api.clients.events import encoded, open_stream
+from tests.api.clients.events import open_stream
 from tests.api.clients.transcript import Client, ok
 from tests.live.browser import Browser, BrowserError, Page, Pages
 from topics.testing.server import ServerProcess
@@ -104,34 +105,92 @@ def check_history(frames: list[dict[str, Any]], too_old: str, after: list[Any]) 
     assert list(data.values()) == [*first, *(f"later {number}" for number in range(7, 12)), *after]
 
 
-def test_a_page_with_event_source_gets_everything_once_across_a_kill(
-    server: ServerProcess, api: Client, browser: Browser, pages: Pages
-) -> None:
-    """SS1, SS8, SS9, SS10, SS14, SS15, CV26, TM13, G1: the session dies with the server, the last id does not."""
+def survive(server: ServerProcess, api: Client, page: Page) -> list[dict[str, Any]]:
+    """Kill the server under a page that has seen the history, and start it again. The page goes on by itself.
+
+    `ring` keeps less than is written behind the restart, so a part of that is lost to everybody.
+    """
+    server.kill()
+    page.call("untilCount", "reconnecting", 2)  # it was cut off, and then nobody was there
+    server.start()
+    write(api, "plain", ["back"])
+    write(api, "ring", [f"back {number}" for number in range(12)])
+    page.call("untilSeq", "plain", len(ODD) + 21)
+    page.call("untilSeq", "ring", 32)
+    page.call("untilCount", "caught-up", 4)
+    write(api, "plain", ["the end"])
+    frames: list[dict[str, Any]] = page.call("untilSeq", "plain", len(ODD) + 22)
+    data, lost = told(frames, "plain")
+    assert (list(data.values()), lost) == ([*ODD, *range(20), "back", "the end"], [])
+    data, lost = told(frames, "ring")
+    assert [gap[:2] for gap in lost] == [(1, 3), (9, 15), (21, 27)], "told as their events"
+    assert lost[2][2] in ("cap", "from_seq_too_old"), "whether it had reconnected by then"
+    back = [f"back {number}" for number in range(7, 12)]
+    later = [f"later {number}" for number in range(7, 12)]
+    assert list(data.values()) == [*(f"first {number}" for number in range(3, 8)), *later, *back]
+    return frames
+
+
+def test_a_session_goes_on_across_a_kill(server: ServerProcess, api: Client, browser: Browser, pages: Pages) -> None:
+    """SS27, SS29, SS1, SS8, SS9, SS10, SS14, SS15, CV26, TM13, G1: the last id makes the session anew."""
     write(api, "plain", ODD)
     write(api, "ring", [f"first {number}" for number in range(8)])
     page = browser.open(f"{pages.origin}/eventsource.html")
     page.call("follow", url(server), {"plain": {}, "ring": {"from_seq": 0}})
     write_history(api, page)
-    server.kill()
-    page.call("untilCount", "reconnecting", 2)  # it was cut off, and then nobody was there
-    server.start()
-    after = ["back", 2, 3]
-    for topic in ("plain", "ring"):
-        write(api, topic, after)
-    page.call("untilSeq", "plain", len(ODD) + 23)
-    write(api, "plain", ["the end"])
-    page.call("untilSeq", "ring", 23)
-    page.call("untilCount", "caught-up", 4)
-    frames = page.call("untilSeq", "plain", len(ODD) + 24)
-    assert of(frames, "plain", "record").pop()["records"][0]["data"] == "the end"
-    check_history([f for f in frames if f.get("to_seq") != len(ODD) + 24], "from_seq_too_old", after)
-    kinds = [frame["kind"] for frame in frames]
-    assert kinds.count("session") == 2, "one at the start, one after the restart"
-    assert kinds.count("gone") == 1, "EventSource gives up at the 404 of the old session, and only then"
+    kinds = [frame["kind"] for frame in survive(server, api, page)]
+    assert (kinds.count("session"), kinds.count("gone")) == (1, 0)
     assert kinds.count("caught-up") == 4, "once per topic and connection; no live push left anything behind"
-    again = next(frame for frame in frames if frame["kind"] == "session" and frame["cursor"])
-    assert again["cursor"] == encoded(plain=len(ODD) + 20, ring=20)
+
+
+@pytest.mark.parametrize("path", ["/v0/events?topics=plain,ring", "/v0/events?topics=plain,ring&from_seq=0&tail=false"])
+def test_a_stream_without_a_session_goes_on_across_a_kill(
+    server: ServerProcess, api: Client, browser: Browser, pages: Pages, path: str
+) -> None:
+    """SS28, SS29, SS30, G1: one line in a page, and nothing to renew."""
+    write(api, "plain", ODD)
+    write(api, "ring", [f"first {number}" for number in range(8)])
+    page = browser.open(f"{pages.origin}/eventsource.html")
+    page.run(f"void listen({json.dumps(url(server) + path)})")
+    write_history(api, page)
+    kinds = [frame["kind"] for frame in survive(server, api, page)]
+    assert (kinds.count("session"), kinds.count("gone")) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["watch", "events"])
+def test_with_keys_a_page_renews_its_ticket_and_goes_on(
+    tmp_path: Path, browser: Browser, pages: Pages, kind: str
+) -> None:
+    """AU18, SS27, SS28, G1: EventSource gives up when its ticket is used up; a new one has the last id as `cursor`."""
+    environ = {"TOPICS_CORS_ORIGINS": pages.origin, "TOPICS_API_KEYS": "root,feed:read:feed."}
+    with ServerProcess(tmp_path, environ) as server:
+        server.environ["TOPICS_PORT"] = str(server.address[1])
+        api = Client(server.address, "root")
+        write(api, "feed.t", [1, 2])
+        path = "/v0/topics/feed.t/events"
+        if kind == "watch":
+            path = ok(api.with_key("feed").post("/v0/watch", {"topics": {"feed.t": {}}}))["stream_url"]
+        page = browser.open(f"{pages.origin}/eventsource.html")
+        page.run(f"void listenWithKey({json.dumps(url(server))}, {json.dumps(path)}, 'feed')")
+        page.call("untilSeq", "feed.t", 2)
+        page.call("untilCount", "caught-up", 1)
+        restart(server)
+        write(api, "feed.t", [3])
+        page.call("untilSeq", "feed.t", 3)
+        write(api, "feed.t", [4])
+        frames = page.call("untilSeq", "feed.t", 4)
+    assert told(frames, "feed.t") == ({1: 1, 2: 2, 3: 3, 4: 4}, [])
+    assert [frame["kind"] for frame in frames].count("gone") >= 1
+
+
+def test_the_page_of_the_api_searches_without_asking_anybody(server: ServerProcess, browser: Browser) -> None:
+    """CV1: the one script runs under the policy, and the page has no error."""
+    page = browser.open(f"{url(server)}/docs")
+    shown = "[...document.querySelectorAll('details:not([hidden])')].map((one) => one.id)"
+    assert "append" in page.run(shown) and "open_topic_events" in page.run(shown)
+    page.run("search.value = 'GET Follow'; search.dispatchEvent(new Event('input'))")
+    assert page.run(shown) == ["open_topic_events", "open_events"]
+    assert page.run("performance.getEntriesByType('resource').map((one) => one.name)") == []
 
 
 def test_event_source_reconnects_by_itself_and_says_what_it_has(

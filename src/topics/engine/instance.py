@@ -335,6 +335,11 @@ class Followed:
         return self._topic.log.head
 
     @property
+    def ready_jobs(self) -> int:
+        """How many jobs a queue has to hand out; 0 for a log."""
+        return self._topic.queue.ready(self._topic.log.count) if self._topic.is_queue else 0
+
+    @property
     def priority(self) -> int:
         """The priority in use now (PR1)."""
         topic = self._ledger.state.by_id.get(self.id, self._topic)

@@ -3,8 +3,10 @@
 from typing import Any, Final
 
 from topics.server.auth import ADMIN, DELETE, READ, WRITE
-from topics.server.handlers import diff, export, health, identity, queues, records, routers, topics, watch, ws
+from topics.server.handlers import diff, export, health, identity, queues, records, routers, topics, ws
+from topics.server.handlers.live import connected, events, watch
 from topics.server.openapi.document import show_openapi
+from topics.server.openapi.page import show_page
 from topics.server.routes import NO_SCOPES, Route, json_body
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
 
@@ -43,7 +45,9 @@ ROUTES: Final = [
     Route("GET", "/v0/routers", routers.list_routers, READS, "List routers, in pages"),
     Route("DELETE", ROUTER, routers.delete_router, DELETES, "Delete a router"),
     Route("POST", "/v0/watch", watch.create_session, READS, "Create a watch session", **json_body()),
-    Route("GET", "/v0/watch/:wid", watch.open_stream, NO_SCOPES, "Stream of a session", **STREAM, checks_itself=True),
+    Route("GET", "/v0/watch/:wid", events.open_stream, NO_SCOPES, "Stream of a session", **STREAM, checks_itself=True),
+    Route("GET", f"{TOPIC}/events", events.open_topic_events, READS, "Follow a topic", **STREAM),
+    Route("GET", "/v0/events", events.open_events, READS, "Follow topics", **STREAM),
     Route("GET", "/v0/ws", ws.open_socket, NO_SCOPES, "Open a WebSocket", is_stream=True, takes_ticket=True),
     Route("POST", f"{TOPIC}/claim", queues.claim, CLAIMS, "Lease jobs", **json_body()),
     Route("POST", f"{TOPIC}/ack", queues.ack, WRITES, "Complete jobs", **json_body()),
@@ -56,10 +60,13 @@ ROUTES: Final = [
     Route("GET", f"{TOPIC}/leases", queues.list_leases, READS, "List who holds which jobs, in pages"),
     Route("POST", "/v0/ticket", identity.give_ticket, NO_SCOPES, "Get a ticket", **json_body(may_be_empty=True)),
     Route("GET", "/v0/me", identity.show_me, NO_SCOPES, "What the key allows"),
+    Route("GET", "/v0/connections", connected.list_connections, ADMINS, "List who is connected, in pages"),
+    Route("DELETE", "/v0/connections/:id", connected.close_connection, ADMINS, "End a stream or a socket"),
     Route("GET", "/v0/health", health.health, NO_SCOPES, "Is the process alive", **PROBE),
     Route("GET", "/healthz", health.health, NO_SCOPES, "Is the process alive", **PROBE),
     Route("GET", "/v0/ready", health.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
     Route("GET", "/readyz", health.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
     Route("GET", "/v0/metrics", health.metrics, READS, "Metrics", is_always_on=True),
     Route("GET", "/v0/openapi.json", show_openapi, NO_SCOPES, "This document"),
+    Route("GET", "/docs", show_page, NO_SCOPES, "This document as a page", is_probe=True),
 ]

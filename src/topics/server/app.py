@@ -31,6 +31,7 @@ from topics.server.call import PACKED, Call, wants_gzip
 from topics.server.cors import Cors
 from topics.server.live.delivery import Delivery
 from topics.server.live.pressure import Pressure
+from topics.server.live.registry import Registry
 from topics.server.live.sessions import Sessions
 from topics.server.live.work import WorkStreams
 from topics.server.routes import Route, Routes
@@ -80,8 +81,9 @@ class App:
         self.slots = Slots(engine.settings)
         pressure.listen(engine.defer)
         self.delivery = Delivery(engine, pressure)
-        self.watch = Sessions(self.delivery, self.slots)
-        self.work = WorkStreams(engine, self.slots, self.delivery.wheel)
+        self.registry = Registry(engine.clock)
+        self.watch = Sessions(self.delivery, self.slots, self.registry)
+        self.work = WorkStreams(engine, self.slots, self.delivery.wheel, self.registry)
         self._small_body_bytes_max = small_body_bytes_max(engine.settings)
         self.cors = Cors.parse(engine.settings.cors_origins)
         self.tickets = Tickets(engine.clock)
@@ -118,14 +120,12 @@ class App:
         self.state = DRAINING
         for end in list(self.waiting):
             end()
-        self.delivery.drain()
-        self.work.drain()
+        self.registry.drain()
 
     def keys_changed(self) -> None:
         """Keys went, or allow less: end the streams and sockets that need what is gone (AU17)."""
         self._keys_version += 1
-        self.delivery.check_keys()
-        self.work.check_keys()
+        self.registry.check_keys()
 
     async def wait_until_idle(self) -> None:
         """Wait until no request is running."""

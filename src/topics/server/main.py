@@ -212,5 +212,5 @@ def _announce(server: Server) -> None:
     engine = server.engine
     logger.info("topics %s: %d topics in %s", __version__, engine.topic_count, engine.settings.data_dir)
     logger.info("API      %s/v0", url)
-    logger.info("docs     %s/v0/openapi.json", url)
+    logger.info("docs     %s/docs", url)
     logger.info("metrics  %s/v0/metrics", url)

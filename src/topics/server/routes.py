@@ -32,7 +32,7 @@ class Route:
     may_be_empty: bool = False  # an empty body stands for {} (CV3)
     takes_bulk: bool = False  # a body as large as the server takes; others are small (LM9)
     is_stream: bool = False  # has no HEAD
-    is_probe: bool = False  # needs no key unless TOPICS_PROBE_AUTH is on
+    is_probe: bool = False  # for anybody, whatever page sent it; needs no key unless TOPICS_PROBE_AUTH is on
     is_always_on: bool = False  # answers during replay and shutdown as well
     takes_token: bool = False  # the key may come as ?token=
     takes_ticket: bool = False  # a ticket may stand for the key, as ?ticket=

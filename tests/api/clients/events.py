@@ -29,8 +29,8 @@ class Event(NamedTuple):
     raw: bytes
 
     @property
-    def at(self) -> dict[str, int]:
-        """The cursors in its id."""
+    def at(self) -> dict[str, Any]:
+        """The cursors in its id, and `$epochs` if it has them."""
         assert self.id is not None, self
         return decoded(self.id)
 
@@ -41,9 +41,9 @@ class Event(NamedTuple):
         return [record["data"] for record in self.data["records"]]
 
 
-def decoded(event_id: str) -> dict[str, int]:
+def decoded(event_id: str) -> dict[str, Any]:
     assert "=" not in event_id
-    positions: dict[str, int] = json.loads(urlsafe_b64decode(event_id + "=" * (-len(event_id) % 4)))
+    positions: dict[str, Any] = json.loads(urlsafe_b64decode(event_id + "=" * (-len(event_id) % 4)))
     return positions
 
 
@@ -51,7 +51,7 @@ def encoded(**positions: int) -> str:
     return encoded_map(positions)
 
 
-def encoded_map(positions: dict[str, int]) -> str:
+def encoded_map(positions: dict[str, Any]) -> str:
     return urlsafe_b64encode(json.dumps(positions, separators=(",", ":")).encode()).rstrip(b"=").decode()
 
 
@@ -64,7 +64,7 @@ def parsed(block: bytes) -> Event:
     assert all(name in (b"id", b"event", b"data") and separator for name, separator, _ in fields), block
     values = {name.decode(): value.decode() for name, _, value in fields}
     assert len(values) == len(lines), f"a field came twice: {block!r}"
-    assert values["event"] == "error" or "id" in values, block
+    assert values["event"] in ("error", "stream-error") or "id" in values, block
     return Event(values["event"], json.loads(values["data"]), values.get("id"), block)
 
 
@@ -195,8 +195,8 @@ class Http2Stream:
 
 
 @contextmanager
-def http2_stream(api: Client, session: dict[str, Any], **headers: str) -> Iterator[Http2Stream]:
-    url = "http://{}:{}{}".format(*api.address, session["stream_url"])
+def http2_stream(api: Client, session: dict[str, Any] | str, **headers: str) -> Iterator[Http2Stream]:
+    url = "http://{}:{}{}".format(*api.address, session if isinstance(session, str) else session["stream_url"])
     with (
         httpx.Client(http1=False, http2=True, trust_env=False, timeout=PATIENCE_S) as client,
         client.stream("GET", url, headers={"accept": "text/event-stream"} | headers) as response,

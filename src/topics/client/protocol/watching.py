@@ -3,12 +3,15 @@
 `Watch.steps` is a generator: it asks for operations, streams and pauses, which a watcher carries out, and emits
 events. Invariant: `positions` and `epochs` lie behind the last event emitted; a watch that starts from them misses
 nothing silently. A session remembers which instance of a topic it reads. When the session is lost and replaced, this
-module compares the epochs and announces a topic that was deleted and created again as `recreated` (TM11).
+module compares the epochs and announces a topic that was deleted and created again as `recreated` (TM11). A server
+that still knows how to make the session anew does so from the last id, which has the epochs, and the options in the
+URL of the stream (SS27).
 """
 
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
@@ -127,6 +130,7 @@ class Watch:
         self.positions = dict(topics)  # None: the head at the time the session is made
         self.epochs = dict(epochs or {})
         self._options = dict(options) | {"heartbeat_ms": heartbeat_ms}
+        self._query = _query(self._options)
         self._lenient = lenient
         self._silence_s = (2 * heartbeat_ms + SILENCE_SPARE_MS) / 1000
         self._retries = retries
@@ -172,7 +176,7 @@ class Watch:
         headers: tuple[tuple[str, str], ...] = (("accept", "text/event-stream"),)
         if self._id:
             headers += (("last-event-id", self._id),)
-        return Request("GET", f"/v0/watch/{self._wid}", headers=headers)
+        return Request("GET", f"/v0/watch/{self._wid}?{self._query}", headers=headers)
 
     def _follow(self) -> Generator[Step, Any, None]:
         """Read one stream to its end."""
@@ -245,6 +249,18 @@ class Watch:
 def seqs_of(id: str) -> dict[str, int]:
     """The positions that a frame's id holds, by topic (SS14); an opaque id holds none."""
     try:
-        return msgspec.json.decode(urlsafe_b64decode(id + "=" * (-len(id) % 4)), type=dict[str, int])
+        positions = msgspec.json.decode(urlsafe_b64decode(id + "=" * (-len(id) % 4)), type=dict[str, Any])
     except (ValueError, msgspec.MsgspecError):
         return {}
+    return {topic: seq for topic, seq in positions.items() if isinstance(seq, int)}
+
+
+def _query(options: Mapping[str, Any]) -> str:
+    """The options of a session as the query of its stream, for a server that has to make the session anew."""
+    fields: dict[str, Any] = {"epochs": "true"}
+    for name, value in options.items():
+        if name == "filter":
+            fields[name] = msgspec.json.encode(["tag", "Eq", value] if isinstance(value, str) else value).decode()
+        else:
+            fields[name] = str(value).lower() if isinstance(value, bool) else value
+    return urlencode(fields, doseq=True)

@@ -14,9 +14,8 @@ from topics.engine.instance import Claimer, Cold, Gate
 from topics.errors import CommitFailed, Forbidden, InvalidRequest, NotAQueue, Refusal, TopicNotFound
 from topics.model import SEQ_MAX
 from topics.server.call import Call
+from topics.server.handlers.live.events import check_accept, opening_of
 from topics.server.handlers.records import is_synced
-from topics.server.handlers.watch import check_accept
-from topics.server.live.sse import EVENT_STREAM, STREAM_HEADERS
 from topics.server.wire.replies import (
     JobsNacked,
     LeaseList,
@@ -38,6 +37,7 @@ from topics.server.wire.requests import (
     redrive_in,
     worker_node,
 )
+from topics.server.wire.streaming import error_event_in
 
 Body = Callable[[Call, Settled, float], bytes]  # of an answer; the time is when it was asked
 
@@ -190,6 +190,7 @@ def work(call: Call) -> None:
     if jobs_max == 0:
         raise InvalidRequest("max is 0; it must be a positive integer")
     lease_ms = parameters.natural("lease_ms")
+    error_event_in(parameters)
     worker = (node, min(jobs_max or 1, settings.max_claim), None if lease_ms is None else lease_length(lease_ms))
     check_accept(call.request)
     config = call.app.engine.config_of(call.name)
@@ -210,5 +211,5 @@ def _open(call: Call, worker: tuple[str, int, int | None]) -> None:
     app = call.app
     call.key.check_still(call.route.scopes, (call.name,))
     app.engine.check_queue(call.name)
-    app.work.open(call.name, call.key, worker, lambda: call.start_stream(EVENT_STREAM, STREAM_HEADERS))
+    app.work.open(call.name, call.key, worker, opening_of(call, error_event_in(call.parameters)))
     call.stream_opened()

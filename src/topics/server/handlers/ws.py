@@ -16,8 +16,8 @@ from topics.errors import CommitFailed, InvalidRequest
 from topics.server.access.visitors import check_origin
 from topics.server.auth import READ, WRITE
 from topics.server.call import Call
+from topics.server.handlers.live.watch import states_of, template_of
 from topics.server.handlers.records import Write
-from topics.server.handlers.watch import states_of, template_of
 from topics.server.live.conversation import Conversation, RunCommand, error_text
 from topics.server.live.feeds import Feed
 from topics.server.transport.websocket import VERSION, UnknownVersion, WebSocket, accept
@@ -41,7 +41,7 @@ def open_socket(call: Call) -> None:
         return
     check_origin(call.request, app.cors)  # browsers let pages of any origin open a WebSocket
     app.slots.take_stream(call.key)
-    meet = partial(Conversation, app, call.key, COMMANDS)
+    meet = partial(Conversation, app, call.key, call.request.peer, COMMANDS)
     socket = WebSocket(head, app.settings.max_body_bytes, meet)
     try:
         call.exchange.upgrade(socket)

@@ -126,6 +126,7 @@ class Conversation(SocketReader):
         "_ahead_bytes",
         "_answers",
         "_burst",
+        "_entry",
         "_farewell",
         "_is_awaited",
         "_is_busy",
@@ -138,7 +139,9 @@ class Conversation(SocketReader):
         "key",
     )
 
-    def __init__(self, app: "App", key: Key, known: Mapping[str, RunCommand], socket: WebSocket) -> None:
+    def __init__(
+        self, app: "App", key: Key, peer: tuple[str, int], known: Mapping[str, RunCommand], socket: WebSocket
+    ) -> None:
         super().__init__(app.delivery.wheel, socket)
         self.app = app
         self.key = key
@@ -156,7 +159,7 @@ class Conversation(SocketReader):
             None  # the last message and the code to close with, once all is answered
         )
         self._stop: asyncio.Future[None] | None = None  # done when nobody waits for an answer any more
-        app.delivery.open(self)
+        self._entry = app.registry.enter(self, "ws", key, peer)
         self.wheel.add(self, self.wheel.now + PING_MS)
 
     # --- what the socket calls
@@ -196,6 +199,7 @@ class Conversation(SocketReader):
         self._answers.clear()
         self._end_waits()
         self._let_go()
+        self.app.registry.leave(self._entry)
         self.app.delivery.close(self)
         self.app.slots.give_stream(self.key)
 
@@ -214,6 +218,10 @@ class Conversation(SocketReader):
             self._is_awaited = True
             self.app.slots.running += 1
         self._end("server_shutting_down", "the server is shutting down", CloseCode.GOING_AWAY)
+
+    def dismiss(self) -> None:
+        """Somebody wants the socket gone (OB3)."""
+        self._end("closed", "an administrator has closed this socket", CloseCode.GOING_AWAY)
 
     def check_key(self) -> None:
         """Keys have changed (AU17). What a command needs is checked when it comes; what is followed is checked here."""
@@ -254,6 +262,7 @@ class Conversation(SocketReader):
 
     def _go_on(self) -> None:
         """Run the commands that wait, as far as they may run; if there are none, read on, or end."""
+        self._is_due = False
         if self._is_running:  # the caller that runs it goes on afterwards
             return
         while self._ahead and self._may_run():
@@ -341,11 +350,7 @@ class Conversation(SocketReader):
         is_awaited = self._ahead or self._is_leaving or self._farewell is not None or self.socket.is_paused
         if is_awaited and not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._go_on_later)
-
-    def _go_on_later(self) -> None:
-        self._is_due = False
-        self._go_on()
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     # --- waits
 

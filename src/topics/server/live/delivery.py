@@ -1,7 +1,6 @@
 """Live delivery: what is new in a topic goes to every connection that follows it, over SSE or WebSocket.
 
     feed = Feed("orders", Template.of(...), epoch, cursor)
-    delivery.open(reader)            # once per connection
     delivery.add(reader, feed)       # the backlog, then what comes; takes several feeds, too
     delivery.writable(reader)        # it takes frames again, after `is_stuck`
     delivery.remove(feed)            # one topic less
@@ -47,20 +46,15 @@ class Delivery:
 
     def __init__(self, engine: Instance, pressure: Pressure) -> None:
         self.wheel = Wheel(engine.clock, min(TICK_MS, max(1, engine.settings.test_min_heartbeat_ms // 4)))
-        self.readers: set[Reader] = set()
         self._engine = engine
         self._hubs: dict[int, Hub] = {}  # by topic id
         self.rounds = Rounds(engine.clock, pressure, self._serve_safely)
 
     # --- connections and their feeds
 
-    def open(self, reader: Reader) -> None:
-        self.readers.add(reader)
-
     def close(self, reader: Reader) -> None:
         """The connection is gone, or about to be."""
         reader.is_over = True
-        self.readers.discard(reader)
         self.wheel.discard(reader)
         for feed in list(reader.feeds.values()):
             self.remove(feed)
@@ -109,16 +103,6 @@ class Delivery:
             feed.is_first = feed.is_first or was_stalled
             if feed.is_behind:
                 self.rounds.push_soon(feed)
-
-    def drain(self) -> None:
-        """The server stops: end every connection."""
-        for reader in list(self.readers):
-            reader.shut_down()
-
-    def check_keys(self) -> None:
-        """Keys have changed: end every connection that its key no longer allows."""
-        for reader in list(self.readers):
-            reader.check_key()
 
     async def stop(self) -> None:
         """Nothing is delivered any more."""

@@ -93,6 +93,15 @@ class Feed:
         self.is_apart = False  # its next read is not shared: the last one had records of its own nodes
         self.is_behind = False  # there is something to read once the reader takes frames again
 
+    @property
+    def lag(self) -> int:
+        """How many seqs it has not been told of, as of the end of the log."""
+        if self.hub is None:
+            return 0
+        topic = self.hub.topic
+        topic.refresh()
+        return max(0, topic.head - (self.cursor if self.epoch == topic.epoch else 0))
+
 
 class Push:
     """One read for all feeds at the same cursor. The JSON of its frames is rendered once."""
@@ -151,6 +160,10 @@ class Reader(Outlet):
         self.feeds: dict[str, Feed] = {}  # by topic
         self.advised_in = 0  # the last episode of pressure that it was told of
 
+    def followed(self) -> dict[str, int]:
+        """The topics, and how far it is behind in each."""
+        return {name: feed.lag for name, feed in self.feeds.items()}
+
     def tombstone(self, feed: Feed, push: Push, is_first: bool) -> None:
         """Something was lost. `feed.cursor` is push.start."""
         raise NotImplementedError
@@ -172,14 +185,6 @@ class Reader(Outlet):
 
     def failed(self, error: BaseException) -> None:
         """A topic cannot be read: end the connection."""
-        raise NotImplementedError
-
-    def check_key(self) -> None:
-        """Keys have changed: end the connection if its own no longer allows it."""
-        raise NotImplementedError
-
-    def shut_down(self) -> None:
-        """The server stops: say so, and end the connection."""
         raise NotImplementedError
 
 

@@ -1,32 +1,33 @@
-"""Watch sessions: what a client subscribed to, and how far it has got (SS1-SS6, SS15, SS22).
+"""Watch sessions: what a client subscribed to, and how far it has got (SS1-SS6, SS15, SS22, SS27, SS28).
 
-Owns the sessions by their wid, their expiry after SESSION_TTL_MS without a stream, and the opening of their streams.
-Must not know: requests, frames.
+Owns the sessions by their wid, their expiry after SESSION_TTL_MS without a stream, and the opening of their streams. A
+stream without a session has one that nobody can find, for as long as it lasts. Must not know: requests, frames.
 
 Invariants: a session has at most one stream; it is in `_idle` exactly while it has none, longest idle first, so that a
-sweep looks only at what has expired; a session takes up a slot of `Slots.sessions`, and its stream a slot of
-`Slots.streams` under the key that created the session.
+sweep looks only at what has expired; a session that can be found takes up a slot of `Slots.sessions`, and every stream
+a slot of `Slots.streams` under the key that created its session.
 """
 
+import re
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping
 from secrets import token_bytes
 from typing import Final
 
-from topics.errors import NotFound
 from topics.server.auth import Key
 from topics.server.live.delivery import Delivery
 from topics.server.live.feeds import Feed, Template
-from topics.server.live.sse import NOTHING, SseStream
+from topics.server.live.registry import Registry
+from topics.server.live.sse import NOTHING, Doubts, Opening, SseStream
 from topics.server.slots import Slots
-from topics.server.transport.exchange import Stream
+from topics.server.wire.streaming import ANOTHER_EPOCH, NO_POSITIONS, Positions
 
 SESSION_TTL_MS: Final = 300_000
 WID_BYTES: Final = 16
+WID: Final = re.compile(r"wid_[A-Za-z0-9_-]{22}", re.ASCII)
 
 
 class Session:
-    """A subscription and its cursors. `feeds` are those of its stream, or of its last one."""
+    """A subscription and its cursors. `feeds` are those of its stream, or of its last one. No wid: for one stream."""
 
     __slots__ = ("doubtful", "feeds", "heartbeat_ms", "idle_since", "key", "stream", "template", "wid")
 
@@ -40,60 +41,79 @@ class Session:
         self.idle_since = 0  # milliseconds of the monotonic clock
         self.doubtful = NOTHING  # cursors from before what the last stream may not have delivered
 
-    def rewind(self, resumed: Mapping[str, int]) -> None:
-        """Make the feeds of a new stream. `resumed`, what the client says it has, only ever moves a cursor back.
+    @property
+    def is_kept(self) -> bool:
+        """Whether it outlives its stream."""
+        return bool(self.wid)
 
-        A client that does not mention a topic may have missed what is in doubt.
-        """
-        back = {**self.doubtful, **resumed} if resumed else self.doubtful
-        self.feeds = {
-            name: Feed(name, self.template, feed.epoch, min(feed.cursor, back.get(name, feed.cursor)), feed.head)
-            for name, feed in self.feeds.items()
-        }
+    def rewind(self, told: Positions) -> None:
+        """Make the feeds of a new stream. `told`, what the client says it has, only ever moves a cursor back."""
+        self.feeds = {name: self._rewound(feed, told) for name, feed in self.feeds.items()}
         self.doubtful = NOTHING
+
+    def _rewound(self, feed: Feed, told: Positions) -> Feed:
+        """A client that does not mention a topic, or not its epoch, may have missed what is in doubt.
+
+        Where client and session speak of two instances of a topic, one of them is not the present one.
+        """
+        name = feed.name
+        cursor, epoch = told.cursors.get(name), told.epochs.get(name)
+        doubt = self.doubtful.get(name)
+        if doubt is not None and (cursor is None or (epoch is None and doubt[1] != feed.epoch)):
+            cursor, epoch = doubt
+        if cursor is None:
+            cursor, epoch = feed.cursor, feed.epoch
+        if epoch is None or epoch == feed.epoch:
+            return Feed(name, self.template, feed.epoch, min(cursor, feed.cursor), feed.head)
+        return Feed(name, self.template, ANOTHER_EPOCH, cursor, feed.head)
 
 
 class Sessions:
     """All sessions of a server."""
 
-    def __init__(self, delivery: Delivery, slots: Slots) -> None:
+    def __init__(self, delivery: Delivery, slots: Slots, registry: Registry) -> None:
+        self.registry = registry
         self._delivery = delivery
         self._slots = slots
         self._sessions: dict[str, Session] = {}  # by wid
         self._idle: dict[str, Session] = {}  # without a stream, longest idle first
 
-    def create(self, key: Key, template: Template, heartbeat_ms: int, feeds: dict[str, Feed]) -> Session:
-        """Create a session. Throttled: there are as many as there may be."""
+    def create(self, key: Key, template: Template, heartbeat_ms: int, feeds: dict[str, Feed], wid: str = "") -> Session:
+        """Create a session, under a `wid` that is not in use if one is given. Throttled: as many as may be exist."""
         self._sweep()
         self._slots.take_session(key)
-        wid = "wid_" + urlsafe_b64encode(token_bytes(WID_BYTES)).rstrip(b"=").decode()
+        wid = wid or "wid_" + urlsafe_b64encode(token_bytes(WID_BYTES)).rstrip(b"=").decode()
         session = self._sessions[wid] = Session(wid, key, template, heartbeat_ms, feeds)
         self._rest(session)
         return session
 
-    def find(self, wid: str) -> Session:
-        """The session of this wid, if it has not expired."""
+    def find(self, wid: str) -> Session | None:
+        """The session of this wid; None if there is none, or it has expired."""
         self._sweep()
-        session = self._sessions.get(wid)
-        if session is None:
-            raise NotFound("there is no such watch session, or it has expired; create one with POST /v0/watch")
-        return session
+        return self._sessions.get(wid)
 
-    def open(self, session: Session, start: Callable[[], Stream], resumed: Mapping[str, int]) -> None:
+    def remove(self, session: Session) -> None:
+        """Have it found no more."""
+        if self._sessions.pop(session.wid, None) is not None:
+            self._idle.pop(session.wid, None)
+            self._slots.give_session(session.key)
+            session.wid = ""
+
+    def open(self, session: Session, opening: Opening, told: Positions = NO_POSITIONS) -> None:
         """Open a stream in place of the session's present one. Throttled: there are as many as there may be."""
         if session.stream is not None:
             session.stream.replaced()
         self._slots.take_stream(session.key)
         self._idle.pop(session.wid, None)
         try:
-            session.rewind(resumed)
-            session.stream = SseStream(self._delivery, self, session, start())
+            session.rewind(told)
+            session.stream = SseStream(self._delivery, self, session, opening)
         except BaseException:
             self.ended(session, NOTHING)
             raise
         session.stream.start()
 
-    def ended(self, session: Session, doubtful: dict[str, int]) -> None:
+    def ended(self, session: Session, doubtful: Doubts) -> None:
         """For the stream: it is over."""
         session.stream = None
         session.doubtful = doubtful
@@ -101,8 +121,9 @@ class Sessions:
         self._rest(session)
 
     def _rest(self, session: Session) -> None:
-        session.idle_since = self._delivery.wheel.now
-        self._idle[session.wid] = session
+        if session.is_kept:
+            session.idle_since = self._delivery.wheel.now
+            self._idle[session.wid] = session
 
     def _sweep(self) -> None:
         """Drop the sessions that have been without a stream for too long."""

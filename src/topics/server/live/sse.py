@@ -1,10 +1,11 @@
-"""Streams of server-sent events, and the one of a watch session as a reader of live delivery (SS7-SS26).
+"""Streams of server-sent events, and those of records as readers of live delivery (SS7-SS26, SS28-SS30).
 
 Owns the framing, the ids, heartbeats, and the end of a stream. Must not know: how a stream is opened, when a topic is
 read.
 
 A frame has one `data:` line. What streams share is rendered once per push: the whole frame if the session has one
-topic, and all but the id otherwise. An id holds all cursors of the session, however many there are.
+topic, and all but the id otherwise. An id holds all cursors of the session, however many there are, and the epochs they
+belong to if the stream was asked to say them. A stream without a session has one of its own, which ends with it.
 
 What the transport still buffers when a stream ends may never have arrived. The session then keeps, beside its cursors,
 the cursors from before what is in doubt (`Session.doubtful`).
@@ -12,7 +13,7 @@ the cursors from before what is in doubt (`Session.doubtful`).
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -20,7 +21,9 @@ from topics.server.auth import READ
 from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
 from topics.server.live.outlet import NEVER, Outlet
 from topics.server.live.pressure import RETRY_AFTER_MS
+from topics.server.live.registry import Entry
 from topics.server.transport.exchange import Stream
+from topics.server.wire.streaming import ANOTHER_EPOCH, EPOCHS
 
 if TYPE_CHECKING:
     from topics.server.live.delivery import Delivery
@@ -30,23 +33,35 @@ EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
 STREAM_HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 RETRY: Final = b"retry: 2000\n\n"
 READS: Final = frozenset((READ,))
-NOTHING: Final[dict[str, int]] = {}  # shared by all streams, never changed
+ERROR: Final = b"error"
+STREAM_ERROR: Final = b"stream-error"  # EventSource has an event `error` of its own
+
+Doubts = dict[str, tuple[int, int]]  # by topic: a cursor, and the epoch that it belongs to
+NOTHING: Final[Doubts] = {}  # shared by all streams, never changed
 
 _encode = msgspec.json.Encoder().encode
 
 
-def event_id(feeds: Iterable[Feed]) -> bytes:
+class Opening(NamedTuple):
+    """How a client asked for a stream."""
+
+    start: Callable[[], Stream]  # answers the request
+    peer: tuple[str, int]
+    error_name: bytes = ERROR  # of its frame `error` (SS29)
+    has_epochs: bool = False  # its ids say which instances the cursors belong to (SS30)
+
+
+def event_id(feeds: Iterable[Feed], *, has_epochs: bool) -> bytes:
     """The cursors of these feeds as an id (SS14)."""
-    return urlsafe_b64encode(_encode({feed.name: feed.cursor for feed in feeds})).rstrip(b"=")
+    positions: dict[str, Any] = {feed.name: feed.cursor for feed in feeds}
+    if has_epochs:
+        positions[EPOCHS] = {feed.name: feed.epoch for feed in feeds}
+    return urlsafe_b64encode(_encode(positions)).rstrip(b"=")
 
 
 def event(kind: bytes, data: bytes) -> bytes:
     """A frame without an id."""
     return b"event: %b\ndata: %b\n\n" % (kind, data)
-
-
-def error_event(code: int, error: str, **more: Any) -> bytes:
-    return event(b"error", _encode({"code": code, "error": error, **more}))
 
 
 def heartbeat(now_ms: int) -> bytes:
@@ -70,11 +85,13 @@ CAUGHT_UP: Final = Kind(b"caught-up", lambda push: push.caught_up_json)
 
 
 class EventStream(Outlet):
-    """A stream of events: what the streams of sessions and of jobs have in common."""
+    """A stream of events: what the streams of records and of jobs have in common."""
 
-    __slots__ = ()  # `_stream` is a slot of the subclasses, which may have other bases
+    __slots__ = ()  # these are slots of the subclasses, which may have other bases
 
     _stream: Stream
+    _entry: Entry
+    _error_name: bytes
 
     @property
     def heartbeat_ms(self) -> int:
@@ -113,16 +130,24 @@ class EventStream(Outlet):
             self._write(heartbeat(self.wheel.clock.now_ms()))
         return self.sent_at + self.heartbeat_ms
 
+    def error(self, code: int, error: str, **more: Any) -> bytes:
+        """A frame that says what is wrong."""
+        return event(self._error_name, _encode({"code": code, "error": error, **more}))
+
     def too_slow(self) -> None:
-        self.finish(error_event(408, "nothing was read for too long"), closes=True)
+        self.finish(self.error(408, "nothing was read for too long"), closes=True)
 
     def shut_down(self) -> None:
         """The server stops."""
-        self.finish(error_event(503, "server_shutting_down", retry_after_ms=RETRY_AFTER_MS))
+        self.finish(self.error(503, "server_shutting_down", retry_after_ms=RETRY_AFTER_MS))
+
+    def dismiss(self) -> None:
+        """Somebody wants the stream gone (OB3)."""
+        self.finish(self.error(410, "an administrator has closed this stream"), closes=True)
 
     def unauthorized(self) -> None:
         """The key of this stream is gone, or allows less than the stream needs."""
-        self.finish(error_event(401, "the key no longer allows this stream"))
+        self.finish(self.error(401, "the key no longer allows this stream"))
 
     def finish(self, last: bytes = b"", *, closes: bool = False) -> None:
         """Send a last frame and end."""
@@ -134,20 +159,32 @@ class EventStream(Outlet):
 class SseStream(EventStream, Reader):
     """One open stream of a session. `Sessions.open` makes it."""
 
-    __slots__ = ("_delivery", "_doubtful", "_is_alone", "_sessions", "_stream", "session")
+    __slots__ = (
+        "_delivery",
+        "_doubtful",
+        "_entry",
+        "_error_name",
+        "_has_epochs",
+        "_is_alone",
+        "_sessions",
+        "_stream",
+        "session",
+    )
 
-    def __init__(self, delivery: "Delivery", sessions: "Sessions", session: "Session", stream: Stream) -> None:
+    def __init__(self, delivery: "Delivery", sessions: "Sessions", session: "Session", opening: Opening) -> None:
         super().__init__(delivery.wheel)
         self.session = session
         self._delivery = delivery
         self._sessions = sessions
-        self._stream = stream
+        self._error_name = opening.error_name
+        self._has_epochs = opening.has_epochs
+        self._stream = opening.start()
+        self._entry = sessions.registry.enter(self, "watch" if session.is_kept else "events", session.key, opening.peer)
         self._is_alone = len(session.feeds) == 1  # then all streams of its topic at its cursor have the same id
         self._doubtful = NOTHING  # cursors from before what the transport may still buffer
 
     def start(self) -> None:
         """Send what the session has not received yet, and then what comes."""
-        self._delivery.open(self)
         self._open(RETRY)
         self._delivery.add(self, *self.session.feeds.values())
         if not self.session.feeds:
@@ -187,40 +224,48 @@ class SseStream(EventStream, Reader):
         self._write(self._frame(kind, push))
         if not self._stream.buffered:
             self._doubtful = NOTHING
-        elif self._doubtful is NOTHING:
-            self._doubtful = {feed.name: before}
-        else:
-            self._doubtful.setdefault(feed.name, before)
+        elif feed.name not in self._doubtful:
+            if self._doubtful is NOTHING:
+                self._doubtful = {}
+            lost = push.result.tombstone
+            is_of_another = kind.event == TOMBSTONE.event and lost is not None and lost.reason == "recreated"
+            self._doubtful[feed.name] = (before, ANOTHER_EPOCH if is_of_another else feed.epoch)
 
     def _frame(self, kind: Kind, push: Push) -> bytes:
         rendered = push.rendered
-        if self._is_alone and (whole := rendered.get((kind, "whole"))) is not None:
+        if self._is_alone and (whole := rendered.get((kind, self._has_epochs))) is not None:
             return whole
         frame = rendered.get(kind)
         if frame is None:
             frame = rendered[kind] = event(kind.event, kind.json(push))
         whole = self._with_id(frame)
         if self._is_alone:
-            rendered[kind, "whole"] = whole
+            rendered[kind, self._has_epochs] = whole
         return whole
 
     def _with_id(self, frame: bytes) -> bytes:
-        return b"id: %b\n%b" % (event_id(self.session.feeds.values()), frame)
+        feeds = self.session.feeds.values()
+        return b"id: %b\n%b" % (event_id(feeds, has_epochs=self._has_epochs), frame)
 
     def paced(self, topics: Sequence[str], retry_after_ms: int) -> None:
-        self._write(error_event(429, "paced under pressure", retry_after_ms=retry_after_ms, topics=topics))
+        self._write(self.error(429, "paced under pressure", retry_after_ms=retry_after_ms, topics=topics))
 
     # --- the end
 
     def failed(self, error: BaseException) -> None:
-        self.finish(error_event(500, "the records cannot be read"))
+        self.finish(self.error(500, "the records cannot be read"))
 
     def replaced(self) -> None:
         """A newer stream takes the session over (SS22)."""
-        self.finish(error_event(409, "replaced by a newer stream of this session"))
+        self.finish(self.error(409, "replaced by a newer stream of this session"))
+
+    def dismiss(self) -> None:
+        self._sessions.remove(self.session)
+        super().dismiss()
 
     def _close(self) -> None:
         if not self.is_over:
+            self._sessions.registry.leave(self._entry)
             is_in_doubt = self.blocked_at != NEVER or self._stream.buffered > 0
             self._delivery.close(self)
             self._sessions.ended(self.session, self._doubtful if is_in_doubt else NOTHING)

@@ -1,13 +1,12 @@
 """Streams of jobs over SSE: connections that work for a queue (WK).
 
-Owns the open streams, their frames and their ends. Which jobs a stream gets is decided by the engine, which sees it as
+Owns the frames of the streams and their ends. Which jobs a stream gets is decided by the engine, which sees it as
 a `Worker`; a stream takes no jobs while its client does not read. Must not know: how a stream is opened.
 
 Invariants: a stream takes up a slot of `Slots.streams`; when it ends, however it ends, the leases delivered on it, and
 only those, are released.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from topics.engine.answers import Claimed
@@ -16,9 +15,9 @@ from topics.errors import TopicsError
 from topics.server.auth import READ, WRITE, Key
 from topics.server.live.outlet import Wheel
 from topics.server.live.pressure import RETRY_AFTER_MS
-from topics.server.live.sse import RETRY, EventStream, error_event, heartbeat
+from topics.server.live.registry import Registry
+from topics.server.live.sse import RETRY, EventStream, Opening, heartbeat
 from topics.server.slots import Slots
-from topics.server.transport.exchange import Stream
 
 HEARTBEAT_MS: Final = 15_000
 CLAIMS: Final = frozenset((READ, WRITE))
@@ -27,39 +26,25 @@ CLAIMS: Final = frozenset((READ, WRITE))
 class WorkStreams:
     """The streams of jobs of one server."""
 
-    def __init__(self, engine: Instance, slots: Slots, wheel: Wheel) -> None:
+    def __init__(self, engine: Instance, slots: Slots, wheel: Wheel, registry: Registry) -> None:
         self.engine = engine
         self.wheel = wheel
+        self.registry = registry
         self._slots = slots
-        self._open: set[WorkStream] = set()
 
-    def open(
-        self, name: str, key: Key, worker: tuple[str, int, int | None], start: Callable[[], Stream]
-    ) -> "WorkStream":
+    def open(self, name: str, key: Key, worker: tuple[str, int, int | None], opening: Opening) -> "WorkStream":
         """Open a stream for the jobs of a queue. Throttled: there are as many as there may be."""
         self._slots.take_stream(key)
         try:
-            stream = WorkStream(self, name, key, start())
+            stream = WorkStream(self, name, key, opening)
         except BaseException:
             self._slots.give_stream(key)
             raise
-        self._open.add(stream)
         stream.begin(name, _Worker(stream, *worker))
         return stream
 
     def ended(self, stream: "WorkStream") -> None:
-        self._open.discard(stream)
         self._slots.give_stream(stream.key)
-
-    def drain(self) -> None:
-        """The server stops."""
-        for stream in list(self._open):
-            stream.shut_down()
-
-    def check_keys(self) -> None:
-        """Keys have changed: end the streams that theirs no longer allow."""
-        for stream in list(self._open):
-            stream.check_key()
 
 
 class _Worker(Worker):
@@ -79,7 +64,7 @@ class _Worker(Worker):
         self.stream.send_jobs(claimed)
 
     def dismissed(self, error: TopicsError) -> None:
-        self.stream.finish(error_event(error.status, error.message))
+        self.stream.finish(self.stream.error(error.status, error.message))
 
     def paced(self) -> None:
         self.stream.paced()
@@ -88,14 +73,16 @@ class _Worker(Worker):
 class WorkStream(EventStream):
     """One open stream."""
 
-    __slots__ = ("_name", "_stream", "_streams", "_worker", "key")
+    __slots__ = ("_entry", "_error_name", "_name", "_stream", "_streams", "_worker", "key")
 
-    def __init__(self, streams: WorkStreams, name: str, key: Key, stream: Stream) -> None:
+    def __init__(self, streams: WorkStreams, name: str, key: Key, opening: Opening) -> None:
         super().__init__(streams.wheel)
         self.key = key
         self._name = name
         self._streams = streams
-        self._stream = stream
+        self._error_name = opening.error_name
+        self._stream = opening.start()
+        self._entry = streams.registry.enter(self, "work", key, opening.peer)
 
     def begin(self, name: str, worker: Worker) -> None:
         self._worker = worker
@@ -105,6 +92,11 @@ class WorkStream(EventStream):
     def check_key(self) -> None:
         if not self.key.permits(CLAIMS, (self._name,)):
             self.unauthorized()
+
+    def followed(self) -> dict[str, int]:
+        """The queue, and how many of its jobs nobody works on."""
+        queue = self._streams.engine.follow(self._name)
+        return {self._name: 0 if queue is None else queue.ready_jobs}
 
     @property
     def heartbeat_ms(self) -> int:
@@ -129,12 +121,13 @@ class WorkStream(EventStream):
         self._write(b"".join(frames))
 
     def paced(self) -> None:
-        advice = error_event(429, "paced under pressure", retry_after_ms=RETRY_AFTER_MS, topics=[self._name])
+        advice = self.error(429, "paced under pressure", retry_after_ms=RETRY_AFTER_MS, topics=[self._name])
         self._write(advice)
 
     def _close(self) -> None:
         if not self.is_over:
             self.is_over = True
             self.wheel.discard(self)
+            self._streams.registry.leave(self._entry)
             self._streams.engine.remove_worker(self._worker)
             self._streams.ended(self)

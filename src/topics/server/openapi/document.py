@@ -6,6 +6,7 @@ meanings are written here. Every route that is built has a row in OPERATIONS.
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from topics import __version__, errors
 from topics.core.topic.config import ConfigIn
@@ -14,6 +15,7 @@ from topics.errors import TopicsError
 from topics.model import ROUTER_NAME, SEQ_MAX, TOPIC_NAME
 from topics.server.call import Call
 from topics.server.handlers.health import Metrics
+from topics.server.openapi.guide import guide
 from topics.server.openapi.schemas import Schema, Schemas
 from topics.server.routes import Route
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
@@ -63,6 +65,7 @@ NAMES: Final[dict[Any, str]] = {
     NothingIn: "NoFields",
 }
 SEQ: Final[Schema] = {"minimum": 0, "maximum": SEQ_MAX}
+STRICT_FLAG: Final[Schema] = {"type": "string", "enum": ["true", "1", "false", "0"]}
 FLAG: Final[Schema] = {"type": "string", "description": "true or 1, false or 0; anything else means the default"}
 MATCH: Final[Schema] = {
     "description": "a tag, or a tuple: all tags equal to x, or all that begin with p",
@@ -71,12 +74,14 @@ MATCH: Final[Schema] = {
         {
             "type": "array",
             "prefixItems": [{"const": "tag"}, {"const": "Eq"}, {"type": "string"}],
+            "items": {"type": "string"},
             "minItems": 3,
             "maxItems": 3,
         },
         {
             "type": "array",
             "prefixItems": [{"const": "tag"}, {"const": "Glob"}, {"type": "string", "pattern": r"\*$"}],
+            "items": {"type": "string"},
             "minItems": 3,
             "maxItems": 3,
         },
@@ -106,8 +111,10 @@ ROUTER: Final = "/v0/routers/:router"
 CURSOR: Final = f"{TOPIC}/cursors/:cursor"
 EVENTS: Final = "text/event-stream"
 SOCKET: Final = "websocket"
-STREAMS: Final = {ARROW_TYPE: "An Arrow IPC stream", EVENTS: "Server-sent events"}
-PLACES: Final = {f":{name}": f"{{{name}}}" for name in ("topic", "wid", "router", "cursor", "seq")}  # names in paths
+PAGE: Final = "text/html"
+STREAMS: Final = {ARROW_TYPE: "An Arrow IPC stream", EVENTS: "Server-sent events", PAGE: "A page"}
+# Names in paths, here and there.
+PLACES: Final = {f":{name}": f"{{{name}}}" for name in ("topic", "wid", "router", "cursor", "seq", "id")}
 NOT_FOUND: Final = (errors.TopicNotFound,)
 QUEUE: Final = (errors.TopicNotFound, errors.NotAQueue)
 LEASES: Final = (*QUEUE, errors.BatchTooLarge)
@@ -131,9 +138,31 @@ ROUTERS_QUERY: Final = (
     *((name, {"type": "string", "description": f"only routers with this {name}"}) for name in ("source", "dest")),
 )
 RESUME_ID: Final[Schema] = {"type": "string", "description": "the last id received; one that cannot be read is ignored"}
-KEY_QUERY: Final = (
-    ("token", {"type": "string", "description": "key, without a header for it"}),
-    ("ticket", {"type": "string", "description": "of POST /v0/ticket, in place of a key; good for one request"}),
+ERROR_QUERY: Final = (
+    (
+        "error_event",
+        {"type": "string", "enum": ["error", "stream-error"], "description": "what the stream calls its frame error"},
+    ),
+)
+EVENTS_QUERY: Final = (
+    ("from_seq", {"type": "integer", **SEQ, "description": "exclusive cursor; 0 = from the beginning"}),
+    ("tail", {**STRICT_FLAG, "description": "start at the current head instead"}),
+    ("limit", {"type": "integer", "minimum": 0, "description": "most records in a frame; 0 = 256"}),
+    ("node", {"type": "array", "items": {"type": "string"}, "description": "records of these nodes are left out"}),
+    ("include_tags", {**STRICT_FLAG, "description": "show $tag"}),
+    ("include_data", {**STRICT_FLAG, "description": "show data and meta"}),
+    ("include_meta", {**STRICT_FLAG, "description": "show meta"}),
+    ("filter", {"type": "string", "minLength": 1, "description": "a tag, or a predicate as JSON"}),
+    ("heartbeat_ms", {"type": "integer", "minimum": 0, "description": "silence after which a heartbeat is sent"}),
+    (
+        "consistency",
+        {
+            "type": "string",
+            "enum": ["eventual", "strong"],
+            "description": "push what is readable, or only what is synced",
+        },
+    ),
+    ("cursor", {"type": "string", "description": "an id of an earlier stream; Last-Event-ID has precedence"}),
 )
 RANGE_QUERY: Final = tuple((name, {"type": "integer", **SEQ}) for name in ("after", "last", "epoch"))
 TOO_LARGE: Final = (errors.BatchTooLarge, errors.RecordTooLarge)
@@ -190,7 +219,7 @@ OPERATIONS: Final = {
             ("node", {"type": "string", "description": "the worker; required"}),
             ("max", {"type": "integer", "minimum": 1, "description": "most jobs leased on this connection at a time"}),
             ("lease_ms", {"type": "integer", "minimum": 0}),
-            *KEY_QUERY,
+            *ERROR_QUERY,
         ),
         errors=(*QUEUE, errors.NotAcceptable),
     ),
@@ -212,13 +241,27 @@ OPERATIONS: Final = {
     ("POST", "/v0/watch"): Operation({200: replies.Watching}, WatchIn, (("lenient", FLAG),), errors=NOT_FOUND),
     ("GET", "/v0/watch/:wid"): Operation(
         {200: EVENTS},
-        query=(("cursor", RESUME_ID), *KEY_QUERY),
+        query=(("cursor", RESUME_ID), ("epochs", FLAG), *ERROR_QUERY, *EVENTS_QUERY[:-1]),
         headers=(("Last-Event-ID", RESUME_ID),),
-        errors=(errors.NotAcceptable,),
+        errors=(errors.NotAcceptable, errors.TopicNotFound),
+    ),
+    ("GET", f"{TOPIC}/events"): Operation(
+        {200: EVENTS},
+        query=EVENTS_QUERY,
+        headers=(("Last-Event-ID", RESUME_ID),),
+        errors=(errors.NotAcceptable, errors.TopicNotFound),
+    ),
+    ("GET", "/v0/events"): Operation(
+        {200: EVENTS},
+        query=(
+            ("topics", {"type": "string", "minLength": 1, "description": "names, with commas between; required"}),
+            *EVENTS_QUERY,
+        ),
+        headers=(("Last-Event-ID", RESUME_ID),),
+        errors=(errors.NotAcceptable, errors.TopicNotFound),
     ),
     ("GET", "/v0/ws"): Operation(
         {101: SOCKET},
-        query=KEY_QUERY[1:],
         headers=(
             *((name, {"type": "string"}) for name in ("Upgrade", "Sec-WebSocket-Key", "Origin")),
             ("Sec-WebSocket-Version", {"const": "13"}),
@@ -226,12 +269,15 @@ OPERATIONS: Final = {
     ),
     ("POST", "/v0/ticket"): Operation({200: replies.TicketGiven}, NothingIn),
     ("GET", "/v0/me"): Operation({200: replies.Me}),
+    ("GET", "/v0/connections"): Operation({200: replies.ConnectionList}, query=PAGE_QUERY[1:3]),
+    ("DELETE", "/v0/connections/:id"): Operation({200: replies.ConnectionGone}),
     ("GET", "/v0/health"): Operation({200: replies.Health}),
     ("GET", "/healthz"): Operation({200: replies.Health}),
     ("GET", "/v0/ready"): Operation({200: replies.Ready}),
     ("GET", "/readyz"): Operation({200: replies.Ready}),
     ("GET", "/v0/metrics"): Operation({200: Metrics}),
     ("GET", "/v0/openapi.json"): Operation({200: None}),
+    ("GET", "/docs"): Operation({200: PAGE}),
 }
 
 MEANINGS: Final[dict[str, Schema]] = {
@@ -248,35 +294,40 @@ def show_openapi(call: Call) -> None:
     call.answer(200, document(call.app))
 
 
+_documents: "WeakKeyDictionary[App, Schema]" = WeakKeyDictionary()
+
+
 def document(app: "App") -> Schema:
-    """The document for this server: its settings are the limits."""
+    """The document for this server: its settings are the limits. It is made once."""
+    whole = _documents.get(app)
+    if whole is None:
+        whole = _documents[app] = _document(app)
+    return whole
+
+
+def _document(app: "App") -> Schema:
     schemas = Schemas(NAMES, _fields(app.settings))
     paths: dict[str, Schema] = {}
+    routes: dict[tuple[str, str], Route] = {}
     for route in app.routes.rows:
         operation = OPERATIONS.get((route.method, route.path))
         if operation is not None:
             path = "/".join(PLACES.get(part, part) for part in route.path.split("/"))
             paths.setdefault(path, {})[route.method.lower()] = _operation(route, operation, schemas)
+            routes[path, route.method] = route
     _finish(schemas, app.settings)
     whole: Schema = {
         "openapi": "3.1.0",
-        "info": {"title": "topics", "version": __version__, "description": "A persistent event engine."},
+        "info": {"title": "topics", "version": __version__},
         "paths": paths,
         "components": {"schemas": schemas.components},
     }
-    if app.keyring:
-        whole["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        whole["security"] = [{"key": []}]
-        for path in ("/v0/health", "/healthz", "/v0/ready", "/readyz"):
-            if not app.settings.probe_auth:
-                paths[path]["get"]["security"] = []
+    guide(whole, routes, app)
     return whole
 
 
 def _operation(route: Route, operation: Operation, schemas: Schemas) -> Schema:
     said: Schema = {"operationId": _name(route), "summary": route.summary, "parameters": []}
-    if route.scopes:
-        said["description"] = f"Needs the scope {' and '.join(sorted(route.scopes))}."
     if ":topic" in route.path:
         kind: Schema = {"type": "string", "minLength": 1}
         if operation.checks_name:
@@ -287,9 +338,10 @@ def _operation(route: Route, operation: Operation, schemas: Schemas) -> Schema:
         if operation.checks_name:
             named["pattern"] = f"^{ROUTER_NAME.pattern}$"
         said["parameters"].append({"name": "router", "in": "path", "required": True, "schema": named})
-    if ":wid" in route.path:
-        wid = {"type": "string", "minLength": 1}
-        said["parameters"].append({"name": "wid", "in": "path", "required": True, "schema": wid})
+    for name in ("wid", "id"):
+        if f":{name}" in route.path.split("/"):
+            text = {"type": "string", "minLength": 1}
+            said["parameters"].append({"name": name, "in": "path", "required": True, "schema": text})
     if ":cursor" in route.path:
         cursor: Schema = {"type": "string", "minLength": 1}
         if route.method == "PUT":
@@ -309,8 +361,10 @@ def _operation(route: Route, operation: Operation, schemas: Schemas) -> Schema:
 
 
 def _name(route: Route) -> str:
-    words = [word for word in route.path.replace(".json", "").split("/") if word and word != "v0"]
-    return "_".join([route.method.lower(), *(word.lstrip(":") for word in words)])
+    """What generators of clients call it: as its handler, or by its path if it is an alias."""
+    if not route.path.startswith("/v0/"):
+        return route.path.rpartition("/")[2]
+    return "not_built" if route.handle is None else route.handle.__name__
 
 
 def _parameter(name: str, place: str, schema: Schema) -> Schema:
@@ -390,7 +444,10 @@ def _finish(schemas: Schemas, settings: Settings) -> None:
             properties["lease_ids"]["items"] |= {"pattern": "^(lease_[0-9a-f]+)?$"}
     schemas.components["RedriveRequest"]["properties"]["match"] = MATCH
     record["deliver_at"] |= SEQ
-    schemas.components["RecordIn"]["not"] = {"required": ["delay_ms", "deliver_at"]}
+    schemas.components["RecordIn"]["not"] = {
+        "required": ["delay_ms", "deliver_at"],
+        "properties": {name: {} for name in ("delay_ms", "deliver_at")},
+    }
     delete = schemas.components["DeleteRequest"]
     delete["properties"]["match"] = MATCH
     delete["anyOf"] = [

@@ -12,6 +12,7 @@ from msgspec import inspect
 Schema = dict[str, Any]
 
 REFERENCE: Final = "#/components/schemas/"
+JSON_KINDS: Final = {str: "string", bool: "boolean", int: "integer", type(None): "null"}
 
 
 class Schemas:
@@ -37,7 +38,8 @@ class Schemas:
         if isinstance(info, inspect.DictType):
             return {"type": "object", "additionalProperties": self._schema(info.value_type)}
         if isinstance(info, inspect.LiteralType):
-            return {"enum": list(info.values)}
+            kinds = {JSON_KINDS[type(value)] for value in info.values}
+            return {"type": kinds.pop(), "enum": list(info.values)} if len(kinds) == 1 else {"enum": list(info.values)}
         if isinstance(info, inspect.IntType):
             return {"type": "integer", "minimum": info.ge} if info.ge is not None else {"type": "integer"}
         return dict(PLAIN[type(info)])

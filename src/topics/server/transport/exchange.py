@@ -53,8 +53,8 @@ class Limits:
     """What one connection may use. Sizes are in bytes, times in seconds."""
 
     body_bytes_max: int = 64 * KIB * KIB
-    head_bytes_max: int = 128 * KIB  # request line and headers; a resume id of 256 topics alone can be 96 KiB
-    target_bytes_max: int = 100 * KIB
+    head_bytes_max: int = 320 * KIB  # request line and headers
+    target_bytes_max: int = 288 * KIB  # 256 names of topics are up to 64 KiB, and an id of them with epochs 190 KiB
     headers_max: int = 100
     refused_body_bytes_max: int = 256 * KIB  # unread body skipped to keep the connection of a refused request
     ahead_bytes_max: int = 64 * KIB  # pipelined input held while an exchange runs; above it reading stops

@@ -357,6 +357,30 @@ class Me(Struct):
     performance: Performance
 
 
+class ConnectionListed(Struct):
+    """A stream or a socket. `key` is the name of its key, `lag` what it has not been sent of its topics."""
+
+    id: str
+    kind: Literal["watch", "events", "work", "ws"]
+    key: str | None
+    remote: str
+    topics: list[str]
+    lag: int
+    held_bytes: int
+    age_ms: int
+
+
+class ConnectionList(Struct, kw_only=True):
+    connections: list[ConnectionListed]
+    next_cursor: str | UnsetType = UNSET
+    performance: Performance
+
+
+class ConnectionGone(Struct):
+    deleted: bool
+    performance: Performance
+
+
 class Health(Struct):
     status: Literal["ok"]
     version: str
@@ -365,7 +389,7 @@ class Health(Struct):
 
 class Ready(Struct):
     status: Literal["ready"]
-    wal_replay_complete: Literal[True]
+    wal_replay_complete: bool
     topics: int
 
 
