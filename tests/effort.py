@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 QUICK = "quick"
 USUAL = "usual"
+TICK_S = 0.001
 QUICK_PART = 5  # the quick run tries one in so many
 
 # A busy machine is slow, which is no failure of a test: neither an example nor its making has a deadline.
@@ -37,18 +38,18 @@ def is_quick() -> bool:
 
 
 class Turns:
-    """The most processor time that a loop's own thread spent in one turn."""
+    """The most processor time that a loop's own thread spent in one turn, or in some that follow each other closely."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.worst_s = 0.0
         self._loop = loop
         self._before = time.thread_time()
-        self._next = loop.call_soon(self._turn)
+        self._next = loop.call_later(TICK_S, self._turn)
 
     def _turn(self) -> None:
         now = time.thread_time()
         self.worst_s, self._before = max(self.worst_s, now - self._before), now
-        self._next = self._loop.call_soon(self._turn)
+        self._next = self._loop.call_later(TICK_S, self._turn)
 
     def stop(self) -> None:
         """Count what is under way, and no more."""
