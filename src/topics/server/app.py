@@ -82,6 +82,7 @@ class App:
         self._tasks: set[asyncio.Task[None]] = set()
         self._inflating = asyncio.Semaphore(INFLATIONS_MAX)
         self.packing = asyncio.Semaphore(PACKINGS_MAX)
+        self.decoding = asyncio.Semaphore(1)  # large bodies, which take many times their size while they are decoded
         self.connections: Connections | None = None  # those of the listener, for the metrics
         self._logs_access = self.watches_ends = engine.settings.access_log
         self._idle: asyncio.Future[None] | None = None

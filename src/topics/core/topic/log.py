@@ -51,6 +51,10 @@ class Log(LiveRecords):
 
     def append(self, batch: Batch, ts: int) -> None:
         """Add a batch at the head."""
+        if batch.pieces is not None:
+            for body, sizes in batch.pieces:
+                self.append(Batch(body, sizes, batch.has_tags), ts)
+            return
         tail = self.parts[-1] if self.parts else None
         count = len(batch.sizes)
         if type(tail) is not Chunk or tail.last != self.head or not tail.takes(count):

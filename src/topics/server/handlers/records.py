@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from msgspec import UNSET
 
 from topics.core.topic.config import resolve
-from topics.core.topic.records import WriteIn, check_batch
+from topics.core.topic.records import Batch, WriteIn, check_batch
 from topics.engine.answers import WriteResult
 from topics.engine.instance import Append
 from topics.errors import CommitFailed, InvalidRequest, Refusal, TopicNotFound
@@ -22,6 +22,7 @@ from topics.server.call import Call
 from topics.server.handlers.topics import check_dead_letter
 from topics.server.transport.encoding import JSON_TYPE, NDJSON_TYPE
 from topics.server.wire.bulk import arrow_in, ndjson_in
+from topics.server.wire.counts import LARGE_BYTES
 from topics.server.wire.replies import RecordsDeleted, SyncPerformance, write_answer
 from topics.server.wire.requests import delete_in, write_in
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from topics.server.app import App
 
 ADMINS: Final = frozenset((ADMIN,))
+
+Checked = Batch | Refusal | None
 
 
 class Write:
@@ -68,18 +71,21 @@ class Write:
 
     # --- the ladder
 
-    def submit(self, name: str, given: WriteIn, body: bytes | None, header: bytes | None = None) -> None:
+    def submit(
+        self, name: str, given: WriteIn, body: bytes | None, header: bytes | None = None, checked: Checked = None
+    ) -> None:
         """Check a write and append it. `body` is its text if that is JSON, `header` an Idempotency-Key.
 
-        Raises what the checks refuse; whatever comes after them is told through `opened` and `go_on`.
+        `checked` is what a check of the records gave, if they were checked already. Raises what the checks refuse;
+        whatever comes after them is told through `opened` and `go_on`.
         """
         app = self.app
         if given.config is not None:
             self._check_config(name, given)
-        key = given.idempotency_key
-        if key is None and header is not None:
-            key = _decoded(header) or None
-        batch = check_batch(given.records, given.node, key, app.settings, body)
+        key = _key_of(given, header)
+        if isinstance(checked, Refusal):
+            raise checked
+        batch = checked or check_batch(given.records, given.node, key, app.settings, body)
         command = Append(name, batch, key, given.create, given.config)
         if app.pressure.is_refusing:
             self.go_on(self._append_parked(command, given))
@@ -172,16 +178,47 @@ class HttpWrite(Write):
 
 def append(call: Call) -> None:
     request = call.request
+    if len(request.body) > LARGE_BYTES:
+        call.app.spawn(_append_large(call), call)
+        return
     is_json = call.media == JSON_TYPE
     given = write_in(request.body, call.app.settings.max_batch_records) if is_json else _bulk_in(call)
     header = request.headers.get(b"idempotency-key")
     HttpWrite(call).submit(call.name, given, request.body if is_json else None, header)
 
 
+async def _append_large(call: Call) -> None:
+    """Append what takes long to decode and check: that is done by a thread, one at a time (LM10)."""
+    app, header = call.app, call.request.headers.get(b"idempotency-key")
+    body = call.request.body if call.media == JSON_TYPE else None
+
+    def decode() -> tuple[WriteIn, Checked]:
+        given = _bulk_in(call) if body is None else write_in(body, app.settings.max_batch_records)
+        try:
+            return given, check_batch(given.records, given.node, _key_of(given, header), app.settings, body)
+        except Refusal as refusal:
+            return given, refusal  # other checks come first
+
+    async with app.decoding:
+        if call.exchange.is_lost:
+            raise InvalidRequest("the client was gone before its body was decoded")
+        given, checked = await asyncio.get_running_loop().run_in_executor(None, decode)
+    call.check_key()
+    if not app.is_serving:
+        raise app.unavailable()
+    HttpWrite(call).submit(call.name, given, body, header, checked)
+
+
 def is_synced(app: "App", name: str) -> bool:
     """Whether writes to a topic wait for a sync."""
     config = app.engine.config_of(name)
     return config is not None and config.durability == "fsync"
+
+
+def _key_of(given: WriteIn, header: bytes | None) -> str | None:
+    if given.idempotency_key is not None or header is None:
+        return given.idempotency_key
+    return _decoded(header) or None
 
 
 def _decoded(header: bytes) -> str:
