@@ -105,7 +105,7 @@ def _opening(log: Log, query: Query, epoch: int) -> tuple[Tombstone | None, int]
 
 def _walk(log: Log, query: Query, plan: Plan, last: int, cache: Cache) -> None:
     """Collect live rows above plan.next and up to `last`, within the query's bounds."""
-    cursor, room, is_filtered = plan.next, query.bytes_max, query.is_filtered
+    cursor, room, is_filtered = plan.next, query.bytes_max, query.match is not None or bool(query.nodes)
     examined_left = EXAMINED_MIN if is_filtered else max(EXAMINED_MIN, 10 * query.limit)
     spent_us, made_before = 0, cache.made_us
     index = log.part_from(cursor + 1)
@@ -140,8 +140,9 @@ def _collect(
 
     Gives the room left, -1 if the walk ends; and what its filter has cost, beside what the cache made.
     """
-    work_us, is_filtered = 0, query.is_filtered
-    if query.match is not None and not part.has_tags:
+    work_us, match = 0, query.match
+    is_filtered = match is not None or query.nodes
+    if match is not None and not part.has_tags:
         plan.next = part.seq_at(stop - 1)
         return room, RUN_US
     for run_start, run_stop in log.live_runs(part, start, stop):
