@@ -1,13 +1,21 @@
-"""How hard a test that samples tries: fully, or a fifth of it in the quick run (`pytest --quick`).
+"""Effort: how hard a test that samples tries, and how much work a loop does in one piece.
+
+A test that samples tries fully, or a fifth of it in the quick run (`pytest --quick`).
 
 The choice is a profile of Hypothesis, which tests/conftest.py loads before it collects: `@given` follows it by itself,
 and what counts its own tries asks here. A sampled test must hold for any number of tries.
 """
 
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from hypothesis import HealthCheck, settings
 
 QUICK = "quick"
 USUAL = "usual"
+TICK_S = 0.001
 QUICK_PART = 5  # the quick run tries one in so many
 
 # A busy machine is slow, which is no failure of a test: neither an example nor its making has a deadline.
@@ -27,3 +35,33 @@ def stride() -> int:
 
 def is_quick() -> bool:
     return settings.get_current_profile_name() == QUICK
+
+
+class Turns:
+    """The most processor time that a loop's own thread spent in one turn, or in some that follow each other closely."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.worst_s = 0.0
+        self._loop = loop
+        self._before = time.thread_time()
+        self._next = loop.call_later(TICK_S, self._turn)
+
+    def _turn(self) -> None:
+        now = time.thread_time()
+        self.worst_s, self._before = max(self.worst_s, now - self._before), now
+        self._next = self._loop.call_later(TICK_S, self._turn)
+
+    def stop(self) -> None:
+        """Count what is under way, and no more."""
+        self._next.cancel()
+        self.worst_s = max(self.worst_s, time.thread_time() - self._before)
+
+
+@contextmanager
+def turns_measured() -> Iterator[Turns]:
+    """Measure the turns of the running loop; between two of them there must be an await."""
+    turns = Turns(asyncio.get_running_loop())
+    try:
+        yield turns
+    finally:
+        turns.stop()

@@ -54,7 +54,7 @@ LIMIT_DEFAULT: Final = 256  # records of a read
 BATCH_BYTES_DEFAULT: Final = 1024 * 1024  # and their sizes
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 WAIT_MS_MAX: Final = 30_000  # how long a read may wait
-EXAMINED_MIN: Final = 100_000  # a read may stop after examining this many seqs, or 10 per record asked for
+EXAMINED_MIN: Final = 100_000  # a read may stop after examining this many seqs, or 10 per record if it has no filter
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):

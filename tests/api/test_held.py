@@ -112,6 +112,7 @@ def test_an_unfinished_message_is_held(start: Start) -> None:
         assert is_closed(connection.socket)
         other.synced()
     assert server.run(lambda: connections.held_ended_total) == 1
+    assert "\ntopics_connections_held_ended_total 1\n" in Client(server.address).get("/v0/metrics").body.decode()
 
 
 # --- connections
@@ -138,7 +139,9 @@ def test_beyond_the_most_connections_new_ones_are_closed(start: Start) -> None:
         kept[0].socket.close()
         server.until(lambda: len(connections.open) == 2)
         assert Client(server.address).get("/v0/health").status == 200
+    server.until(lambda: not connections.open)
     assert server.run(lambda: connections.refused_total) == 1
+    assert "\ntopics_connections_refused_total 1\n" in Client(server.address).get("/v0/metrics").body.decode()
 
 
 ALLOWED = "import resource; from topics.tuning import connections_allowed; {}; print(connections_allowed())"

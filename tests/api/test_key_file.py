@@ -230,6 +230,35 @@ def test_a_change_counts_from_the_next_request_on(keys: Keys) -> None:
     ok(keys.to("plain").get("/v0/topics"))
 
 
+def test_a_wait_ends_with_its_key(keys: Keys) -> None:
+    """AU17: a long poll is told so at once, and not when it would have ended."""
+    ok(keys.to("root").put("/v0/topics/f.x", {}), 201)
+    feed = keys.to("feed")
+    with feed.connect() as connection:
+        connection.send(feed.request("POST", "/v0/topics/f.x/diff", {"wait_ms": 30_000}))
+        app = keys.server.server.app
+        keys.server.until(lambda: app.waiting)
+        keys.change(line("root"))
+        refused(connection.reply(), 401, "unauthorized")
+        keys.server.until(lambda: not app.waiting)
+
+
+def test_an_export_ends_with_its_key(keys: Keys) -> None:
+    """AU17: in its midst, so that nobody takes what came for the whole."""
+    root = keys.to("root")
+    ok(root.put("/v0/topics/f.x", {}), 201)
+    for _ in range(40):
+        ok(root.post("/v0/topics/f.x", {"records": [{"data": "x" * 1_000_000}]}))
+    feed = keys.to("feed")
+    with feed.connect() as connection:
+        connection.send(feed.request("GET", "/v0/topics/f.x/export"))
+        connection.read_until(b"\r\n\r\n")
+        keys.change(line("root"))
+        with pytest.raises((AssertionError, ConnectionError)):
+            connection.read_until(b"\r\n0\r\n\r\n")
+    ok(root.get("/v0/topics/f.x"))
+
+
 def test_it_is_read_at_once_when_asked(keys: Keys) -> None:
     """AU17: what SIGHUP does."""
     os.replace(written(keys.path.with_suffix(".new"), line("fresh")), keys.path)

@@ -9,7 +9,7 @@ import pytest
 from topics.core.topic import walk
 from topics.core.topic.blocks import BLOCK, Blocks
 from topics.core.topic.log import Log
-from topics.core.topic.pages import Cache
+from topics.core.topic.pages import PAUSE, Cache, Cold, Projection
 from topics.core.topic.parts import PAGE_ROWS, Chunk
 from topics.core.topic.records import Batch
 from topics.core.topic.walk import Plan, Query
@@ -35,6 +35,17 @@ def log_of(count: int, tag: str | None = None, step: int = PAGE_ROWS) -> Log:
 
 def read(log: Log, after: int = 0, limit: int = PLENTY, bytes_max: int = PLENTY, **query: object) -> Plan:
     return walk.read(log, Query(after, limit, bytes_max, **query), 1, Cache(CACHE_BYTES))  # type: ignore[arg-type]
+
+
+def read_with(cache: Cache, log: Log, after: int, limit: int = PLENTY, **query: object) -> Plan:
+    return walk.read(log, Query(after, limit, PLENTY, **query), 1, cache)  # type: ignore[arg-type]
+
+
+def plan_next(cache: Cache, log: Log, after: int, **query: object) -> int:
+    """The cursor from which one more read comes to the end."""
+    while (plan := read_with(cache, log, after, **query)).next < log.head:
+        after = plan.next
+    return after
 
 
 def live(log: Log) -> list[int]:
@@ -185,28 +196,73 @@ def test_what_has_expired_is_found_by_its_ts(step: int) -> None:
     assert log.expired_through(11) == (2 * step - 1)
 
 
-def test_a_walk_stops_after_a_bounded_number_of_seqs_with_progress() -> None:
-    """DF5, DF6: whatever it finds."""
+@pytest.mark.parametrize("query", [{"nodes": frozenset(["me"])}, {"match": TagMatch("Glob", "other")}])
+def test_a_filtered_walk_stops_after_a_bounded_number_of_seqs_with_progress(query: dict[str, object]) -> None:
+    """LM13, DF6: whatever it finds, and whatever limit it has."""
     log = Log()
     while log.head < 2 * EXAMINED_MIN + 5000:
-        log.append(batch(10_000, node="me"), 0)
+        log.append(batch(1000, node="me", tag="mine"), 0)
+    cache = Cache(CACHE_BYTES)
+    assert plan_next(cache, log, 0, **query)  # what filters look at is in memory now
     cursor, answers = 0, []
     while cursor < log.head:
-        plan = read(log, cursor, nodes=frozenset(["me"]), limit=10)
+        plan = read_with(cache, log, cursor, limit=20_000, **query)
         assert plan.count == 0 and plan.next > cursor
         assert plan.scanned == plan.next - cursor
         answers.append(plan.scanned)
         cursor = plan.next
-    assert len(answers) == 3
-    assert all(EXAMINED_MIN <= scanned <= EXAMINED_MIN + PAGE_ROWS for scanned in answers[:2])
+    assert max(answers) <= EXAMINED_MIN + PAGE_ROWS
 
 
-def test_a_large_limit_raises_the_bound_of_a_walk() -> None:
+def test_a_filtered_walk_takes_its_share_of_a_turn_and_renders_nothing_that_nobody_gets() -> None:
+    """LM13, LM10: the pages of 100,000 records would be half a second of work."""
+    log = log_of(100_000, tag="a")
+    cache = Cache(CACHE_BYTES)
+    plan = read_with(cache, log, 0, match=TagMatch("Eq", "b"))
+    assert plan.count == 0 and 0 < plan.next < log.head
+    assert cache.made_us < 3 * walk.SHARE_US
+    log.append(batch(1, tag="b"), 0)
+    cursor, count, answers = 0, 0, 0
+    while cursor < log.head:
+        plan = read_with(cache, log, cursor, match=TagMatch("Eq", "b"))
+        cursor, count, answers = plan.next, count + plan.count, answers + 1
+    assert count == 1 and answers < 100
+    assert [key for key in cache._pages if key[2] is not None] == [(log.parts[-1], 0, Projection())]
+
+
+def test_what_has_no_tags_is_passed_without_a_look_at_its_records() -> None:
+    """LM13"""
+    log, cache = log_of(90_000), Cache(CACHE_BYTES)
+    assert read_with(cache, log, 0, match=TagMatch("Eq", "b")).next == log.head
+    assert not cache.made_us
+
+
+def test_a_walk_without_a_filter_pauses_and_goes_on_over_what_it_has_made() -> None:
+    """LM10, DF5: it may not end early, so it gives others a turn instead."""
+    log = log_of(40 * PAGE_ROWS)
+    log.delete_blocks(blocks(n for n in range(log.head) if n % BLOCK).items())
+    cache, pauses = Cache(CACHE_BYTES), 0
+    while True:
+        before = cache.made_us
+        try:
+            plan = read_with(cache, log, 0, limit=100)
+            break
+        except Cold as cold:
+            pauses += cold.missing == PAUSE
+        finally:
+            assert cache.made_us - before < 2 * walk.SHARE_US
+    assert plan.count == 40 and pauses
+    patient = walk.read(log, Query(0, 100, PLENTY, stops_at_cold=True), 1, Cache(CACHE_BYTES))
+    assert 0 < patient.count < 40
+
+
+def test_a_large_limit_raises_the_bound_of_a_walk_without_a_filter() -> None:
     """DF5"""
     log = Log()
     while log.head < EXAMINED_MIN + 20_000:
-        log.append(batch(10_000, node="me"), 0)
-    assert read(log, 0, limit=20_000, nodes=frozenset(["me"])).next == log.head
+        log.append(batch(10_000), 0)
+    log.delete_blocks(blocks(range(1, log.head)).items())
+    assert read(log, 0, limit=20_000).next == log.head
 
 
 @pytest.mark.parametrize("budget", [1, 10, 11, 19, 20, 29, 30, 31, 10 * 1024, 10 * 1025, 10 * 1500])

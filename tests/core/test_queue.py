@@ -180,6 +180,38 @@ def test_removed_jobs_are_forgotten_whichever_is_shorter_to_go_through(known: in
     assert not queue.delayed
 
 
+@pytest.mark.parametrize("gone", [range(1, 4001), range(500, 3500), range(1, 2), range(3999, 4001)])
+@pytest.mark.parametrize("now", [0, 150, 500])
+def test_many_jobs_at_once_end_where_each_alone_would(gone: range, now: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """QU8, QU12, QU17, LM10: held, returned, delayed and exhausted ones."""
+
+    def play() -> tuple[object, ...]:
+        queue = Queue(TopicConfig(type="queue", max_deliveries=2, dead_letter="d"))
+        queue.ended = []
+        for start in range(1, 4001, 100):
+            leased(queue, *range(start, start + 100), deadline=100 + start % 300)
+        queue.release([(seq, 1000 + seq, 0) for seq in range(1, 4001, 3)])
+        leased(queue, *range(1, 4001, 6))
+        queue.release([(seq, 1000 + seq, 200) for seq in range(2, 4001, 5)])
+        queue.advance(now)
+        queue.forget_runs([gone])
+        queue.forget_runs([range(100, 110), range(200, 1200)])
+        queue.configure(TopicConfig(type="queue", max_deliveries=1, dead_letter="d"))
+        left = [
+            seq for seq in range(1, 4001) if not any(seq in run for run in (gone, range(100, 110), range(200, 1200)))
+        ]
+        jobs = Jobs(*left)
+        jobs.is_live = set(left).__contains__  # type: ignore[method-assign]
+        queue.check(jobs)
+        places = [sorted(place) for place in (queue.leases, queue.returned, queue.exhausted, queue.delayed)]
+        return places, queue.deliveries, sorted(queue.ended), queue.pick(jobs, 50), queue.exhausted.first(5000)
+
+    together = play()
+    monkeypatch.setattr("topics.core.queue.jobs.MANY_MIN", 10**9)
+    monkeypatch.setattr("topics.core.queue.jobs.EACH_TIMES", 0)
+    assert play() == together
+
+
 def test_another_limit_makes_and_unmakes_exhausted_jobs() -> None:
     """QU14"""
     queue, jobs = Queue(TopicConfig(max_deliveries=2, dead_letter="d")), Jobs(1, 2)

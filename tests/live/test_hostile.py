@@ -26,6 +26,8 @@ TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 CPU_S_MAX: Final = 0.5  # of the server, between two answers to others; 0.05 is what is promised
 MEMORY_BYTES_MAX: Final = 96 * MIB  # beyond the bytes sent; 64 MiB is what is promised
 
+COPIES_MAX: Final = 4  # of a write that is taken: as received, for the log, on its way to the disk, and as it is kept
+
 Attack = Callable[[], bytes]
 
 
@@ -108,6 +110,18 @@ def records() -> bytes:
     return write(b'{"records":[%b]}' % b",".join([b'{"data":1}'] * 5_800_000))
 
 
+def dense_records() -> bytes:
+    """As many records as a write may have, each slow to decode."""
+    record = b'{"data":[%b]}' % b",".join([b"1"] * 2800)
+    return write(b'{"records":[%b]}' % b",".join([record] * 10_000))
+
+
+def spread_records() -> bytes:
+    """The same over many lines, which are joined before they are kept."""
+    record = b'{"data":[%b]}' % b",\n".join([b"1"] * 1800)
+    return write(b'{"records":[%b]}' % b",".join([record] * 10_000))
+
+
 def watched_topics() -> bytes:
     topics = b",".join(b'"t%d":{}' % number for number in range(300_000))
     return request_bytes("POST", "/v0/watch", b'{"topics":{%b}}' % topics, "Connection: close")
@@ -146,12 +160,17 @@ ATTACKS: Final[list[Attack]] = [
     small_chunks,
     lines,
     records,
+    dense_records,
+    spread_records,
     watched_topics,
     jobs,
     pipelined,
     reset_streams,
     fragments,
 ]
+
+
+TAKEN: Final[list[Attack]] = [dense_records, spread_records]
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
@@ -173,7 +192,7 @@ def test_one_client_cannot_hurt_others(tmp_path: Path, attack: Attack) -> None:
             f"{attack.__name__}: {len(data) / MIB:.1f} MiB, {worst:.2f} s, {(grown - len(data)) / MIB:.0f} MiB beyond"
         )
         assert worst <= CPU_S_MAX
-        assert grown <= len(data) + MEMORY_BYTES_MAX
+        assert grown <= (COPIES_MAX if attack in TAKEN else 1) * len(data) + MEMORY_BYTES_MAX
         assert "Traceback" not in server.output
         assert server.stop() == 0
 

@@ -1,11 +1,12 @@
 """Exports: a topic's live records as of one moment, as an Arrow stream.
 
-`capture` takes, on the loop and at once, which rows of which parts are live; `stream` encodes them afterwards, in a
-thread and in portions, however the topic changes meanwhile. What is captured may be shown only behind the gate.
+`capture` takes, on the loop and at once, the parts and the marks of their dead rows; `stream` finds the live rows and
+encodes them afterwards, in a thread and in portions, however the topic changes meanwhile. What is captured may be shown
+only behind the gate.
 """
 
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -13,7 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from topics.core.state import Topic
-from topics.core.topic.parts import Part
+from topics.core.topic.live import LiveRows
+from topics.core.topic.parts import Chunk, Part
 from topics.core.topic.walk import Query, losses
 from topics.model import Tombstone
 from topics.storage import arrow_stream
@@ -35,7 +37,8 @@ class Export(Struct):
     after: int
     last: int  # every seq up to here is in it, in `lost`, or was deleted
     lost: list[Tombstone]
-    pieces: list[tuple[Part, Runs]]  # runs of live rows
+    pieces: list[tuple[Part, int, int]]  # with the first row of each, and the one behind the last
+    rows: LiveRows
 
     def metadata(self) -> dict[str, str]:
         """What the stream's schema says of it."""
@@ -45,16 +48,17 @@ class Export(Struct):
 
     def pin(self) -> None:
         """Open the files now, so that they stay readable even if they are removed. Blocking."""
-        for part, _ in self.pieces:
+        for part, _, _ in self.pieces:
             if isinstance(part, SegmentPiece):
                 part.file.view()
 
     async def stream(self, run: Worker) -> AsyncIterator[bytes]:
         """The Arrow stream in parts; `run` does the blocking work."""
         yield arrow_stream.encode_schema(self.metadata())
-        for part, runs in self.pieces:
-            for some in _portions(part, runs):
-                yield await run(partial(_encode, part, some))
+        for part, start, stop in self.pieces:
+            portions = _portions(part, self.rows.runs(part, start, stop))
+            while portion := await run(partial(_encode_next, part, portions)):
+                yield portion
         yield arrow_stream.END
 
 
@@ -63,16 +67,16 @@ def capture(topic: Topic, after: int, last: int | None, epoch: int | None) -> Ex
     log = topic.log
     last = log.head if last is None else min(last, log.head)
     lost, cursor = losses(log, Query(after, 1, 1, epoch=epoch), topic.epoch, last)
-    pieces: list[tuple[Part, Runs]] = []
+    pieces: list[tuple[Part, int, int]] = []
     for part in log.parts:
         if part.last > cursor and part.first <= last:
-            runs = list(log.live_runs(part, part.row_from(cursor + 1), part.row_from(last + 1)))
-            if runs:
-                pieces.append((part, runs))
-    return Export(topic.name, topic.epoch, log.head, log.earliest, after, last, lost, pieces)
+            if isinstance(part, Chunk):
+                part.fold()  # it does not change any more, and may be read by another thread
+            pieces.append((part, part.row_from(cursor + 1), part.row_from(last + 1)))
+    return Export(topic.name, topic.epoch, log.head, log.earliest, after, last, lost, pieces, log.live_rows())
 
 
-def _portions(part: Part, runs: Runs) -> Iterator[Runs]:
+def _portions(part: Part, runs: Iterable[tuple[int, int]]) -> Iterator[Runs]:
     """Runs of rows, in portions of about BATCH_BYTES and at most BATCH_ROWS."""
     some: Runs = []
     rows = size = 0
@@ -93,6 +97,12 @@ def _fitting(part: Part, start: int, rows: int, room_bytes: int) -> int:
     """How many of `rows` rows from `start` on fit; one always does."""
     base = part.bytes_before(start)
     return max(1, bisect_right(range(1, rows + 1), room_bytes, key=lambda n: part.bytes_before(start + n) - base))
+
+
+def _encode_next(part: Part, portions: Iterator[Runs]) -> bytes:
+    """The next portion; empty at the end. Blocking."""
+    runs = next(portions, None)
+    return b"" if runs is None else _encode(part, runs)
 
 
 def _encode(part: Part, runs: Runs) -> bytes:

@@ -131,7 +131,7 @@ class Gates:
         await self.wait_open(gate)
         return answer
 
-    async def shown(self, name: str | None, look: Callable[[bool], tuple[T, Gate]]) -> T:
+    async def shown(self, name: str | None, look: Callable[[bool], tuple[T, Gate]], loads_max: int | None = None) -> T:
         """Look at a topic, and give the answer when it may be shown; look again if the log failed meanwhile.
 
         What is not in memory is loaded; `look` is told whether it has to do with what is (`Loader.until_warm`).
@@ -139,7 +139,7 @@ class Gates:
         while True:
             try:
                 try:
-                    answer, gate = await self._loader.until_warm(look)
+                    answer, gate = await self._loader.until_warm(look, loads_max)
                 except Refusal:
                     await self.wait_open(self.of_name(name), at_once=True)
                     raise

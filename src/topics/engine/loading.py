@@ -9,18 +9,20 @@ Owns the pages under way and the decoded rows that routers read. Must not know: 
 """
 
 import asyncio
+from array import array
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final, TypeVar
 
-from topics.core.topic.pages import Cache, Cold, PageAddress
+from topics.core.topic.pages import PAUSE, Cache, Cold, PageAddress
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed
 from topics.errors import Damaged
-from topics.model import Columns
+from topics.model import Columns, TagMatch
 
 T = TypeVar("T")
 
 ROW_PAGES_MAX: Final = 8  # pages of decoded rows that are kept
+PAUSES_MAX: Final = 100  # of one call, before it has to do with what is there: a small cache may not keep what it made
 
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -62,10 +64,11 @@ class Loader:
         """What `make` gives once nothing is missing any more.
 
         `make(True)` has to do with what is warm, if that is something at all. It is called when a call needs more pages
-        than the cache keeps, or more than `loads_max`, and when a page is damaged: only a call that begins with the
-        damage fails.
+        than the cache keeps, or more than `loads_max`, or pauses too often, and when a page is damaged: only a call
+        that begins with the damage fails.
         """
         loaded: set[object] = set()
+        pauses = 0
         takes_what_is_warm = False
         kept: Hashable = None
         try:
@@ -86,11 +89,17 @@ class Loader:
                 if isinstance(missing, PageAddress):
                     takes_what_is_warm |= missing in loaded or len(loaded) == loads_max
                     loaded.add(missing)
+                elif missing == PAUSE:
+                    pauses += 1
+                    takes_what_is_warm |= pauses >= PAUSES_MAX
         finally:
             self._cache.let_go(kept)
 
     async def load(self, missing: "PageAddress | int") -> None:
-        """Bring in a page, or the copies that routers owe the topic with this id."""
+        """Bring in a page, or the copies that routers owe the topic with this id; or let others have their turn."""
+        if missing == PAUSE:
+            await asyncio.sleep(0)
+            return
         if not isinstance(missing, PageAddress):
             await self._make_copies(missing)
             return
@@ -103,7 +112,11 @@ class Loader:
         """In one turn the page is there and no longer under way: another one may drop it in the next."""
         part = address.part
         start, stop = address.rows()
+        match = address.projection
         try:
+            if isinstance(match, TagMatch):
+                self._cache.load_matches(part, match, await self._run(lambda: array("I", sorted(part.matching(match)))))
+                return
             columns = await self._run(lambda: part.columns(start, stop))
             if address.projection is None:
                 self._rows[address] = columns

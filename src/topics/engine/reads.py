@@ -3,6 +3,7 @@
 import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -18,6 +19,8 @@ from topics.engine.ledger import Ledger
 from topics.errors import TopicNotFound
 from topics.model import WAIT_MS_MAX
 from topics.storage.disk import Disk
+
+FILTERED_LOADS_MAX: Final = 16  # pages that a read with a filter loads; then it answers what it has (LM13)
 
 
 class Reading:
@@ -79,7 +82,7 @@ class Reading:
         def look(takes_what_is_warm: bool) -> tuple[ReadResult, Gate]:
             return self.read_now(name, replace(query, stops_at_cold=True) if takes_what_is_warm else query)
 
-        return await self._gates.shown(name, look)
+        return await self._gates.shown(name, look, FILTERED_LOADS_MAX if query.is_filtered else None)
 
     def read_now(self, name: str, query: Query) -> tuple[ReadResult, Gate]:
         """One read. The result may be shown once the gate is open. Cold: load what is missing and read again."""

@@ -45,7 +45,7 @@ from topics.server.transport.encoding import (
     is_gzip,
     media_type,
 )
-from topics.server.transport.exchange import JSON, Answer, Exchange, Request
+from topics.server.transport.exchange import JSON, Answer, Connections, Exchange, Request
 from topics.server.wire.replies import refusal
 from topics.server.wire.requests import small_body_bytes_max
 
@@ -53,7 +53,8 @@ access_log = logging.getLogger("topics.access")
 
 REPLAYING, SERVING, DRAINING = "replaying", "serving", "draining"
 INFLATED_INLINE_BYTES_MAX: Final = 4096  # gzip packs a thousandfold at most; larger bodies are inflated off the loop
-INFLATIONS_MAX: Final = 2  # at the same moment, of the threads that files and answers need as well
+INFLATIONS_MAX: Final = 2  # at the same moment, of the threads that files need as well
+PACKINGS_MAX: Final = 2  # answers being compressed likewise
 
 
 class Admission(NamedTuple):
@@ -90,9 +91,12 @@ class App:
         self._entrance = Entrance(engine.settings, self.routes, keyring, self.tickets, self.cors)
         self.state = REPLAYING
         self._started_at = engine.clock.monotonic()
-        self.waiting: set[Callable[[], None]] = set()  # functions that end the waits of calls, for the drain
+        self.waiting: dict[Callable[[], None], Call] = {}  # functions that end the waits of calls
         self._tasks: set[asyncio.Task[None]] = set()
         self._inflating = asyncio.Semaphore(INFLATIONS_MAX)
+        self.packing = asyncio.Semaphore(PACKINGS_MAX)
+        self.decoding = asyncio.Semaphore(1)  # large bodies, which take many times their size while they are decoded
+        self.connections: Connections | None = None  # those of the listener, for the metrics
         self._logs_access = self.watches_ends = engine.settings.access_log
         self._idle: asyncio.Future[None] | None = None
 
@@ -123,8 +127,11 @@ class App:
         self.registry.drain()
 
     def keys_changed(self) -> None:
-        """Keys went, or allow less: end the streams and sockets that need what is gone (AU17)."""
+        """Keys went, or allow less: end the streams, sockets and waits that need what is gone (AU17)."""
         self._keys_version += 1
+        for end, call in list(self.waiting.items()):
+            if not call.is_still_allowed:
+                end()
         self.registry.check_keys()
 
     async def wait_until_idle(self) -> None:

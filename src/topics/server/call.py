@@ -8,7 +8,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from topics.errors import StorageError, TopicsError
-from topics.server.auth import Key
+from topics.server.auth import ANYONE, Key
 from topics.server.routes import Route, item_of
 from topics.server.transport.encoding import GZIP_BYTES_MIN, admits_gzip, compress
 from topics.server.transport.exchange import JSON, Exchange, Headers, Request, Stream, logger
@@ -57,7 +57,7 @@ class Call:
 
     @property
     def stop(self) -> "asyncio.Future[None]":
-        """Done when nobody waits for the answer any more, or the server is about to stop."""
+        """Done when nobody waits for the answer any more, may have it no longer, or the server is about to stop."""
         if self._stop is None:
             self._stop = stop = asyncio.get_running_loop().create_future()
 
@@ -65,14 +65,24 @@ class Call:
                 if not stop.done():
                     stop.set_result(None)
 
-            self.app.waiting.add(end)
-            stop.add_done_callback(lambda _: self.app.waiting.discard(end))
+            self.app.waiting[end] = self
+            stop.add_done_callback(lambda _: self.app.waiting.pop(end, None))
             self.exchange.when_disconnected(end)
             if self.app.is_draining:
                 end()
         return self._stop
 
     # --- asking
+
+    @property
+    def is_still_allowed(self) -> bool:
+        """Whether the key has what the call needed when it began; keys change (AU17)."""
+        return self.key is ANYONE or self.key.permits(self.route.scopes, (self.name,) if self.name else ())
+
+    def check_key(self) -> None:
+        """Refuse what the key no longer allows."""
+        if self.key is not ANYONE:
+            self.key.check_still(self.route.scopes, (self.name,) if self.name else ())
 
     @property
     def parameters(self) -> Parameters:
@@ -104,7 +114,8 @@ class Call:
         self._send(status, body, headers, content_type)
 
     async def _respond_packed(self, status: int, body: bytes, headers: Headers) -> None:
-        packed = await asyncio.get_running_loop().run_in_executor(None, compress, body)
+        async with self.app.packing:  # threads are left to others
+            packed = await asyncio.get_running_loop().run_in_executor(None, compress, body)
         self._send(status, packed, (*headers, *PACKED), JSON)
 
     def _send(self, status: int, body: bytes, headers: Headers, content_type: bytes) -> None:

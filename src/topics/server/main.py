@@ -56,6 +56,7 @@ class Server:
             self.key_file = KeyFile(settings.key_file, keyring, engine.clock, self.app.keys_changed)
         self._following: asyncio.Task[None] | None = None
         self.listener = Listener(self.app, _limits(settings))
+        self.app.connections = self.listener.connections
 
     @classmethod
     def open(

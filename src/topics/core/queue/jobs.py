@@ -27,13 +27,15 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import takewhile
+from itertools import filterfalse, takewhile
 from typing import Any, Protocol, TypeVar
 
 from topics.errors import InvalidRequest
 from topics.model import TopicConfig
 
 LEASE_ID = re.compile(r"lease_[0-9a-f]+", re.ASCII)
+MANY_MIN = 1000  # jobs that change place together, from which on that is done as a whole
+EACH_TIMES = 8  # the work of forgetting one job, in those of looking at one
 STALE_MAX = 64  # stale items that a heap may hold beside as many as it needs
 
 T = TypeVar("T", bound=Any)
@@ -61,6 +63,10 @@ def _heap(items: Iterable[T]) -> list[T]:
     return heap
 
 
+def _without(place: dict[int, T], is_gone: Callable[[int], bool]) -> dict[int, T]:
+    return {seq: place[seq] for seq in filterfalse(is_gone, place)}
+
+
 class LiveSeqs(Protocol):
     """What a queue asks of its log."""
 
@@ -69,7 +75,7 @@ class LiveSeqs(Protocol):
 
 
 class Seqs(set[int]):
-    """A set of seqs that knows its smallest ones. Only `add` and `discard` may change it."""
+    """A set of seqs that knows its smallest ones. Only methods that are defined here may change it."""
 
     __slots__ = ("_heap",)
 
@@ -87,6 +93,18 @@ class Seqs(set[int]):
             super().discard(seq)
             if len(self._heap) > STALE_MAX + 2 * len(self):
                 self._heap = _heap(self)
+
+    def add_many(self, seqs: list[int]) -> None:
+        """Add seqs, none of which is here; a fraction of the work of adding each."""
+        super().update(seqs)
+        self._heap += seqs
+        self._heap.sort()  # a sorted list is a heap, and these are sorted for the most part
+
+    def drop(self, is_gone: Callable[[int], bool]) -> None:
+        """Drop all of which this is true."""
+        self._heap = sorted(filterfalse(is_gone, self))
+        super().clear()
+        super().update(self._heap)
 
     def first(self, count: int) -> list[int]:
         """The smallest ones, ascending, at most `count`."""
@@ -185,11 +203,21 @@ class Queue:
     def advance(self, now: int) -> None:
         """End the leases whose deadline lies before `now`, and the delays that are over (QU8, QU12)."""
         deadlines, ends = self._deadlines, self._ends
+        leases, due = self.leases, list[int]()
         while deadlines and deadlines[0][0] < now:
-            for seq in heappop(deadlines)[2]:
-                lease = self.leases.get(seq)
+            due += heappop(deadlines)[2]
+        if len(due) < MANY_MIN:
+            for seq in due:
+                lease = leases.get(seq)
                 if lease is not None and lease[2] < now:
                     self._put_back(seq)
+        else:
+            over = [seq for seq in dict.fromkeys(due) if seq in leases and leases[seq][2] < now]
+            if self.ended is not None:
+                self.ended += [leases[seq][0] for seq in over]
+            for seq in over:
+                del leases[seq]
+            _return_many(self, over)
         while ends and ends[0][0] <= now:
             start, seq = heappop(ends)
             if self.delayed.get(seq) == start:
@@ -241,23 +269,44 @@ class Queue:
 
     def forget_runs(self, runs: Sequence[range]) -> None:
         """The jobs of these runs, ascending, are gone. Costs what there are fewer of: seqs, or jobs known here."""
-        if sum([run.stop - run.start for run in runs]) <= len(self.deliveries) + len(self.delayed) + len(self.overdue):
+        known = len(self.deliveries) + len(self.delayed) + len(self.overdue)
+        seqs = sum([run.stop - run.start for run in runs])
+        if seqs <= known and (seqs < MANY_MIN or seqs * EACH_TIMES <= known):
             for run in runs:
                 for seq in run:
                     self.forget(seq)
+        elif len(runs) == 1:
+            self._forget_if(runs[0].__contains__)
         else:
             stops = [run.stop for run in runs]
             self._forget_if(lambda seq: (at := bisect_right(stops, seq)) < len(runs) and seq in runs[at])
 
     def _forget_if(self, is_gone: Callable[[int], bool]) -> None:
-        for seq in [seq for place in (self.deliveries, self.delayed, self.overdue) for seq in place if is_gone(seq)]:
-            self.forget(seq)
+        """Forget all jobs of which this is true: their places are made anew, which costs a fraction of leaving each."""
+        if self.ended is not None:
+            self.ended += [lease[0] for seq, lease in self.leases.items() if is_gone(seq)]
+        self.deliveries = _without(self.deliveries, is_gone)
+        self.leases = _without(self.leases, is_gone)
+        self.delayed = _without(self.delayed, is_gone)
+        for place in (self.returned, self.overdue, self.exhausted):
+            if place:
+                place.drop(is_gone)
+        if len(self._deadlines) > STALE_MAX + 2 * len(self.leases):
+            self._deadlines = _heap((lease[2], lease[0], (seq,)) for seq, lease in self.leases.items())
+        if len(self._ends) > STALE_MAX + 2 * len(self.delayed):
+            self._ends = _heap((start, seq) for seq, start in self.delayed.items())
 
     def configure(self, config: TopicConfig) -> None:
         """Go by another config: which jobs are exhausted may change."""
-        self.deliveries_max = config.max_deliveries if config.dead_letter is not None else 0
-        for seq in [*self.returned, *self.exhausted]:
-            self._put_back(seq)
+        before, self.deliveries_max = (
+            self.deliveries_max,
+            config.max_deliveries if config.dead_letter is not None else 0,
+        )
+        if before == self.deliveries_max:
+            return
+        claimable = [*self.returned, *self.exhausted]
+        self.returned, self.exhausted = Seqs(), Seqs()
+        _return_many(self, claimable)
 
     # --- recovery
 
@@ -360,3 +409,11 @@ class Queue:
     def _put_back(self, seq: int) -> None:
         self._leave(seq)
         self._return(seq)
+
+
+def _return_many(queue: Queue, seqs: list[int]) -> None:
+    """Make jobs claimable that were handed out before and are in no place."""
+    if (most := queue.deliveries_max) != 0:
+        queue.exhausted.add_many([seq for seq in seqs if queue.deliveries[seq] >= most])
+        seqs = [seq for seq in seqs if queue.deliveries[seq] < most]
+    queue.returned.add_many(seqs)

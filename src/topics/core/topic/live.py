@@ -13,6 +13,7 @@ Invariants
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from topics.core.topic.blocks import BLOCK, Blocks, blocks_of, mask_of, runs_of
 from topics.core.topic.parts import Chunk, Part
@@ -98,23 +99,11 @@ class LiveRecords:
 
     def _marked_runs(self, part: Part, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Runs of rows of `part` that are not marked dead, whatever its totals say."""
-        start = max(start, part.row_from(self.earliest))
-        if start >= stop:
-            return
-        for number in range(part.seq_at(start) // BLOCK, part.seq_at(stop - 1) // BLOCK + 1):
-            first = max(start, part.row_from(number * BLOCK))
-            end = min(stop, part.row_from((number + 1) * BLOCK))
-            dead = self._dead.get(number, 0)
-            if not dead:
-                if first < end:
-                    yield first, end
-                continue
-            live = ~dead & mask_of(number, part.first, part.last)
-            for run_start, run_stop in runs_of(live):
-                run = max(first, part.row_from(number * BLOCK + run_start))
-                run_end = min(end, part.row_from(number * BLOCK + run_stop))
-                if run < run_end:
-                    yield run, run_end
+        return _runs_without(self._dead, self.earliest, part, start, stop)
+
+    def live_rows(self) -> "LiveRows":
+        """Which rows are live now. Costs a copy of the marks, not a look at rows."""
+        return LiveRows(self._dead.copy(), self.earliest)
 
     def _live_totals(self, part: Part) -> tuple[int, int]:
         """How many rows of `part` are live by the marks, and the sum of their sizes."""
@@ -309,6 +298,41 @@ def _extend(ranges: list[Range], first: int, last: int) -> None:
         ranges[-1] = (ranges[-1][0], last)
     else:
         ranges.append((first, last))
+
+
+class LiveRows(NamedTuple):
+    """Which rows of a log were live at one moment, whatever becomes of the log.
+
+    Rows that were appended since are none of its business. Nothing of it changes, so any thread may look.
+    """
+
+    dead: Blocks
+    earliest: int
+
+    def runs(self, part: Part, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Runs of live rows of `part` between rows start and stop."""
+        return _runs_without(self.dead, self.earliest, part, start, stop)
+
+
+def _runs_without(dead: Blocks, earliest: int, part: Part, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Runs of rows of `part`, of seqs from `earliest` on, that are not marked dead."""
+    start = max(start, part.row_from(earliest))
+    if start >= stop:
+        return
+    for number in range(part.seq_at(start) // BLOCK, part.seq_at(stop - 1) // BLOCK + 1):
+        first = max(start, part.row_from(number * BLOCK))
+        end = min(stop, part.row_from((number + 1) * BLOCK))
+        marked = dead.get(number, 0)
+        if not marked:
+            if first < end:
+                yield first, end
+            continue
+        live = ~marked & mask_of(number, part.first, part.last)
+        for run_start, run_stop in runs_of(live):
+            run = max(first, part.row_from(number * BLOCK + run_start))
+            run_end = min(end, part.row_from(number * BLOCK + run_stop))
+            if run < run_end:
+                yield run, run_end
 
 
 def _last(part: Part) -> int:

@@ -20,7 +20,7 @@ from msgspec import structs
 from topics.core.rates import Pace
 from topics.core.topic import losses
 from topics.core.topic.blocks import BLOCK, mask_of
-from topics.core.topic.live import LiveRecords, measured
+from topics.core.topic.live import LiveRecords, LiveRows, measured
 from topics.core.topic.losses import Loss, LossReason
 from topics.core.topic.parts import Chunk, Part
 from topics.core.topic.records import Batch
@@ -78,6 +78,10 @@ class Log(LiveRecords):
 
     def append(self, batch: Batch, ts: int) -> None:
         """Add a batch at the head."""
+        if batch.pieces is not None:
+            for body, sizes in batch.pieces:
+                self.append(Batch(body, sizes, batch.has_tags), ts)
+            return
         tail = self.parts[-1] if self.parts else None
         count = len(batch.sizes)
         if type(tail) is not Chunk or tail.last != self.head or not tail.takes(count):
@@ -156,23 +160,49 @@ class Log(LiveRecords):
         for seq in seqs:
             self._dead[seq // BLOCK] = self._dead.get(seq // BLOCK, 0) | 1 << seq % BLOCK
 
-    def replace(self, old: Sequence[Part], new: Sequence[Part]) -> list[Part]:
-        """Let `new` stand for `old`: consecutive parts, less what was dead when `new` was made of them.
+    def replace(self, old: Sequence[Part], new: Sequence[Part], rows: LiveRows) -> list[Part]:
+        """Let `new` stand for `old`: consecutive parts, less what was dead when `new` was made, as `rows` say.
 
         Gives those of `new` that are in the log now; the rest holds nothing live any more.
         """
-        present = [part for part in self.parts if part in old]
+        replaced = set(old)
+        present = [part for part in self.parts if part in replaced]
         if not present:
             return []
         index = self.parts.index(present[0])
         for part in new:
-            part.live_count, part.live_bytes = self._live_totals(part)
+            part.live_count, part.live_bytes = self._totals_since(part, rows)
         living = [part for part in new if part.live_count]
         assert sum(part.live_count for part in living) == sum(part.live_count for part in present)
         self.parts[index : index + len(present)] = living
+        for part in present:
+            self._unmark(part, rows)
         if index == 0:
             self._earliest_row = self.parts[0].row_from(self.earliest)
         return living
+
+    def _totals_since(self, part: Part, rows: LiveRows) -> tuple[int, int]:
+        """How many rows are live, and their sizes, of a part that was made of live rows only. Looks at marks alone."""
+        first = max(part.first, self.earliest)
+        row = part.row_from(first)
+        count, size = part.count - row, part.bytes_before(part.count) - part.bytes_before(row)
+        for number in range(first // BLOCK, part.last // BLOCK + 1):
+            died = self._dead.get(number, 0) & ~rows.dead.get(number, 0) & mask_of(number, first, part.last)
+            if died:
+                died_count, died_size = measured(part, number, died)
+                count, size = count - died_count, size - died_size
+        return count, size
+
+    def _unmark(self, part: Part, rows: LiveRows) -> None:
+        """Forget the marks of those rows of a part that its replacement does not have."""
+        for number in range(part.first // BLOCK, part.last // BLOCK + 1):
+            marks = self._dead.get(number, 0)
+            if marks:
+                marks &= ~(rows.dead.get(number, 0) & mask_of(number, part.first, part.last))
+                if marks:
+                    self._dead[number] = marks
+                else:
+                    del self._dead[number]
 
     # --- shrinking
 

@@ -1,25 +1,34 @@
 """Pages: records of a part as the JSON text that readers get, and the cache that keeps them.
 
 A `Page` holds up to PAGE_ROWS records of a part, rendered for one projection. It is made on first use and kept in the
-`Cache`; reading is slicing pages. Nothing here does I/O: a page of a sealed part that is not cached raises `Cold`,
-and whoever owns the files loads it.
+`Cache`; reading is slicing pages. What a filter looks at comes without rendering: of records in memory their `Labels`,
+of sealed ones the rows that match a tag. Nothing here does I/O: what is needed of a sealed part and not cached raises
+`Cold`, and whoever owns the files loads it.
+
+The cache counts what it makes (`made_us`), in microseconds as they are on a slow machine: so a walk knows when it has
+had its share of a turn without a clock.
 """
 
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate, product, repeat
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed
-from topics.model import Columns, Texts
+from topics.model import Columns, TagMatch, Texts
 
 T = TypeVar("T")
 
 PAGE_OVERHEAD_BYTES = 400
+LABEL_BYTES: Final = 80  # of a row's tag and node, about
+ROW_US: Final = 2  # to decode and render a row,
+BYTES_PER_US: Final = 200  # and so many bytes of it
+MATCHES_MAX: Final = 256  # answers about which rows of a sealed part match that are kept
 
 
 class Projection(NamedTuple):
@@ -84,6 +93,29 @@ class Page:
             return bytes(text[begin : self.ends[last] - 1])
 
 
+class Labels:
+    """The nodes and tags of rows `start` .. of a part in memory, for those who look at nothing else."""
+
+    __slots__ = ("count", "nodes", "start", "tags")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.count = 0
+        self.nodes: Texts = None
+        self.tags: Texts = None
+
+    @property
+    def size_bytes(self) -> int:
+        return (LABEL_BYTES * self.count if self.nodes or self.tags else 0) + PAGE_OVERHEAD_BYTES
+
+    def extend(self, columns: Columns, projection: "Projection | None") -> None:
+        """Take in further rows at the end."""
+        added = len(columns.datas)
+        self.nodes = _extended(self.nodes, self.count, columns.nodes, added)
+        self.tags = _extended(self.tags, self.count, columns.tags, added)
+        self.count += added
+
+
 def _rendered(columns: Columns, projection: Projection) -> list[_Out]:
     seqs, timestamps, nodes, tags, metas, datas = columns
     if not projection.tags:
@@ -122,15 +154,18 @@ def _extended(present: Texts, count: int, added: Texts, added_count: int) -> Tex
 
 
 JOB = Projection(tags=True, node=False)  # what a worker gets of a record
-_PROJECTIONS = [*(Projection(*flags) for flags in product((False, True), repeat=3)), JOB]
+_PROJECTIONS = [None, *(Projection(*flags) for flags in product((False, True), repeat=3)), JOB]
 
 
 class PageAddress(NamedTuple):
-    """A page of a sealed part, rendered for a projection; without one, its rows as they are."""
+    """A page of a sealed part, rendered for a projection; without one, its rows as they are.
+
+    With a match in the projection's place: which rows of the part have a tag that matches, asked for this page first.
+    """
 
     part: Sealed
     number: int
-    projection: Projection | None
+    projection: Projection | TagMatch | None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -141,6 +176,9 @@ class PageAddress(NamedTuple):
         """The rows of the page, as start and stop."""
         start = self.number * PAGE_ROWS
         return start, min(self.part.count, start + PAGE_ROWS)
+
+
+PAUSE: Final = 0  # nothing is missing but a turn of the loop for others: the work goes on afterwards
 
 
 class Cold(Exception):
@@ -157,8 +195,10 @@ class Cache:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.size_bytes = 0
-        self._pages: OrderedDict[tuple[Part, int, Projection], Page] = OrderedDict()
+        self.made_us = 0  # what all that was made here has cost, about
+        self._pages: OrderedDict[tuple[Part, int, Projection | None], Page | Labels] = OrderedDict()
         self._kept: dict[Hashable, int] = {}  # addresses of pages that someone waits for → by how many
+        self._matches: OrderedDict[tuple[Sealed, TagMatch], array[int]] = OrderedDict()
 
     def page(self, part: Part, row: int, projection: Projection) -> Page:
         """The page of `part` that holds `row`, complete as of now."""
@@ -172,18 +212,40 @@ class Cache:
             self.size_bytes += page.size_bytes
         else:
             self._pages.move_to_end(key)
+        assert type(page) is Page
         stop = min(part.count, page.start + PAGE_ROWS)
         if page.start + page.count < stop:
-            before = page.size_bytes
-            page.extend(part.columns(page.start + page.count, stop), projection)
-            self.size_bytes += page.size_bytes - before
-            self._shrink()
+            self._complete(page, part, stop, projection)
         return page
+
+    def labels(self, part: Part, row: int, projection: Projection) -> Page | Labels:
+        """The nodes and tags around `row`: of the page if it is there or sealed, or else without making it."""
+        number = row // PAGE_ROWS
+        if not isinstance(part, Chunk) or (part, number, projection) in self._pages:
+            return self.page(part, row, projection)
+        key = (part, number, None)
+        labels = self._pages.get(key)
+        if labels is None:
+            labels = self._pages[key] = Labels(number * PAGE_ROWS)
+            self.size_bytes += labels.size_bytes
+        else:
+            self._pages.move_to_end(key)
+        stop = min(part.count, labels.start + PAGE_ROWS)
+        if labels.start + labels.count < stop:
+            self._complete(labels, part, stop, projection)
+        return labels
+
+    def _complete(self, page: Page | Labels, part: Part, stop: int, projection: Projection) -> None:
+        before, start = page.size_bytes, page.start + page.count
+        page.extend(part.columns(start, stop), projection)
+        self.size_bytes += page.size_bytes - before
+        self.made_us += ROW_US * (stop - start) + (part.bytes_before(stop) - part.bytes_before(start)) // BYTES_PER_US
+        self._shrink()
 
     def load(self, address: PageAddress, columns: Columns) -> None:
         """Take in the rows of a page that was cold."""
         part, number, projection = address
-        assert projection is not None, "rows that are not rendered are kept elsewhere"
+        assert isinstance(projection, Projection), "rows that are not rendered are kept elsewhere"
         key = (part, number, projection)
         if key not in self._pages:
             page = Page(number * PAGE_ROWS)
@@ -191,6 +253,20 @@ class Cache:
             self._pages[key] = page
             self.size_bytes += page.size_bytes
             self._shrink()
+
+    def matching(self, part: Sealed, match: TagMatch, start: int, stop: int) -> "array[int]":
+        """Those of the rows start..stop whose tag matches, ascending; live or not."""
+        rows = self._matches.get((part, match))
+        if rows is None:
+            raise Cold(PageAddress(part, start // PAGE_ROWS, match))
+        self._matches.move_to_end((part, match))
+        return rows[bisect_left(rows, start) : bisect_left(rows, stop)]
+
+    def load_matches(self, part: Sealed, match: TagMatch, rows: "array[int]") -> None:
+        """Take in which rows of a part match, ascending."""
+        self._matches[part, match] = rows
+        if len(self._matches) > MATCHES_MAX:
+            self._matches.popitem(last=False)
 
     def keep(self, address: Hashable) -> None:
         """Do not drop this page, which may be on its way, until `let_go` was called as often."""
@@ -209,9 +285,12 @@ class Cache:
                 page = self._pages.pop((part, number, projection), None)
                 if page is not None:
                     self.size_bytes -= page.size_bytes
+        for key in [key for key in self._matches if key[0] is part]:
+            del self._matches[key]
 
     def clear(self) -> None:
         self._pages.clear()
+        self._matches.clear()
         self.size_bytes = 0
 
     def _shrink(self) -> None:

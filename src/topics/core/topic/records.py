@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from sys import getrecursionlimit, setrecursionlimit
+from threading import Lock
 from typing import Annotated, Literal, Protocol
 
 import msgspec
@@ -29,6 +30,9 @@ KEY_CHARACTERS_MAX = 256
 NESTED_BYTES_MIN = 1000  # a shorter body cannot be nested so deeply that it matters
 STACK_MARGIN = 300  # frames that later readers of a body have beyond those of its first one
 DELAY_MS_MAX = 86_400_000
+LOOKED_AT_BYTES_MAX = 512  # per record, of a body that is searched for delays
+CUT_BYTES = 2 * 1024 * 1024  # a body of more is kept in pieces
+PIECE_BYTES = 512 * 1024
 WASTE_BYTES_MAX = 4096  # a body this much larger than twice its records is rewritten
 
 
@@ -89,6 +93,7 @@ class Batch(Struct, gc=False):
     has_tags: bool
     has_delays: bool = False  # some record is not claimable at once
     digest: int = 0  # of the records, if they come under an idempotency key; 0 = none
+    pieces: "list[tuple[bytes, array[int]]] | None" = None  # a large body cut for memory, with the sizes of each piece
 
 
 decode_body = msgspec.json.Decoder(Body).decode
@@ -122,9 +127,11 @@ def check_batch(
     sizes, has_tags = _check_record(records[0], limits) if len(records) == 1 else _check_records(records, limits)
     if body is None or len(body) > 2 * sum(sizes) + WASTE_BYTES_MAX:
         body = _encode(Body(records, node))
-    may_have_delays = b'"del' in body or b"\\u" in body  # a look at the text is faster than one at each record
+    # A look at a short text is faster than one at each record.
+    may_have_delays = len(body) > LOOKED_AT_BYTES_MAX * len(records) or b'"del' in body or b"\\u" in body
     has_delays = may_have_delays and _have_delays(records)
-    return Batch(body, sizes, has_tags, has_delays, 0 if key is None else digest_of(records, node, has_delays))
+    pieces = _cut(records, node, sizes) if len(body) > CUT_BYTES and len(records) > 1 else None
+    return Batch(body, sizes, has_tags, has_delays, 0 if key is None else digest_of(records, node, has_delays), pieces)
 
 
 def digest_of(records: Sequence[RecordIn], node: str | None, has_delays: bool) -> int:
@@ -151,6 +158,21 @@ def _as_stored(record: RecordIn, node: str | None) -> RecordIn:
     )
 
 
+def _cut(records: list[RecordIn], node: str | None, sizes: "array[int]") -> "list[tuple[bytes, array[int]]]":
+    """Bodies of about PIECE_BYTES: whoever reads some of the records decodes no more than that."""
+    pieces: list[tuple[bytes, array[int]]] = []
+    start = 0
+    while start < len(records):
+        stop, size = start, 0
+        while stop < len(records) and (stop == start or size + sizes[stop] <= PIECE_BYTES):
+            size += sizes[stop]
+            stop += 1
+        body = bytes(memoryview(_encode(Body(records[start:stop], node))))
+        pieces.append((body, sizes[start:stop]))
+        start = stop
+    return pieces
+
+
 def batch_of(records: Sequence[RecordIn], node: str | None, limits: Limits, key: str | None = None) -> Batch:
     """A batch from records made in this process; their `data` and `meta` must be JSON text."""
     body = bytes(memoryview(_encode(Body(list(records), node))))  # an encoder's bytes may hold on to a larger block
@@ -169,12 +191,33 @@ def decode_json(decode: "msgspec.json.Decoder[object].decode", body: bytes):  # 
 
 def _decode_nested(decode, body: bytes):  # type: ignore[no-untyped-def]
     """Decode with less stack than there is: whoever decodes the body later, from deeper down, finds room for it."""
-    limit = getrecursionlimit()
-    setrecursionlimit(limit - STACK_MARGIN)
-    try:
+    with _stack:
         return decode(body)
-    finally:
-        setrecursionlimit(limit)
+
+
+class _ShortStack:
+    """While some thread is in here, the stack of all is shorter by STACK_MARGIN."""
+
+    __slots__ = ("_inside", "_lock")
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                setrecursionlimit(getrecursionlimit() - STACK_MARGIN)
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                setrecursionlimit(getrecursionlimit() + STACK_MARGIN)
+
+
+_stack = _ShortStack()
 
 
 def meta_of(record: RecordIn) -> Raw | None:

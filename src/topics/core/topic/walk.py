@@ -1,16 +1,27 @@
-"""How a reader walks a log: what it is told first, which records it gets, and where it then stands."""
+"""How a reader walks a log: what it is told first, which records it gets, and where it then stands.
 
+A walk does a bounded amount of work. One with a filter ends with what it has, be it nothing but a cursor that moved,
+when it has examined EXAMINED_MIN seqs or had its share of a turn (LM13); any other that has had its share pauses
+(`Cold`), and is walked again over the pages that it has made. Filters look at tags and nodes before anything is
+rendered.
+"""
+
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from typing import Final
 
 from msgspec import Struct
 
 from topics.core.topic.log import Log
-from topics.core.topic.pages import Cache, Cold, Page, Projection
-from topics.core.topic.parts import PAGE_ROWS, Part
+from topics.core.topic.pages import PAUSE, Cache, Cold, Page, Projection
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
 from topics.model import EXAMINED_MIN, Reason, TagMatch, Tombstone
 
 NO_NODES: frozenset[str] = frozenset()
+SHARE_US: Final = 10_000  # of a turn: what one walk may cost, in the microseconds of pages.py
+RUN_US: Final = 3  # to look at a run of live rows,
+ROWS_PER_US: Final = 4  # and at so many of its labels
 
 
 class Query(Struct, frozen=True, gc=False):
@@ -24,6 +35,10 @@ class Query(Struct, frozen=True, gc=False):
     epoch: int | None = None  # the instance the cursor belongs to; None = not known
     projection: Projection = Projection()
     stops_at_cold: bool = False  # end at a page that must be loaded, if anything was examined before it
+
+    @property
+    def is_filtered(self) -> bool:
+        return self.match is not None or bool(self.nodes)
 
 
 class Plan(Struct, gc=False):
@@ -90,15 +105,21 @@ def _opening(log: Log, query: Query, epoch: int) -> tuple[Tombstone | None, int]
 
 def _walk(log: Log, query: Query, plan: Plan, last: int, cache: Cache) -> None:
     """Collect live rows above plan.next and up to `last`, within the query's bounds."""
-    cursor, room, examined_left = plan.next, query.bytes_max, max(EXAMINED_MIN, 10 * query.limit)
+    cursor, room, is_filtered = plan.next, query.bytes_max, query.match is not None or bool(query.nodes)
+    examined_left = EXAMINED_MIN if is_filtered else max(EXAMINED_MIN, 10 * query.limit)
+    spent_us, made_before = 0, cache.made_us
     index = log.part_from(cursor + 1)
     while index < len(log.parts) and log.parts[index].first <= last:
         part = log.parts[index]
         row, stop = part.row_from(plan.next + 1), part.row_from(last + 1)
         while row < stop:
             page_stop = min(stop, (row // PAGE_ROWS + 1) * PAGE_ROWS)
+            if spent_us + cache.made_us - made_before > SHARE_US:
+                if is_filtered or query.stops_at_cold:
+                    return
+                raise Cold(PAUSE)
             try:
-                room = _collect(log, query, plan, part, row, page_stop, room, cache)
+                room, work_us = _collect(log, query, plan, part, row, page_stop, room, cache)
             except Cold:
                 if query.stops_at_cold and plan.next > cursor:
                     return
@@ -106,16 +127,29 @@ def _walk(log: Log, query: Query, plan: Plan, last: int, cache: Cache) -> None:
             examined_left -= page_stop - row
             if room < 0 or examined_left <= 0:
                 return
+            spent_us += work_us
             row = page_stop
         index += 1
     plan.next = max(plan.next, last)
 
 
-def _collect(log: Log, query: Query, plan: Plan, part: Part, start: int, stop: int, room: int, cache: Cache) -> int:
-    """Deliver from rows start..stop of one page and move plan.next. Gives the room left, -1 if the walk ends."""
+def _collect(
+    log: Log, query: Query, plan: Plan, part: Part, start: int, stop: int, room: int, cache: Cache
+) -> tuple[int, int]:
+    """Deliver from rows start..stop of one page and move plan.next.
+
+    Gives the room left, -1 if the walk ends; and what its filter has cost, beside what the cache made.
+    """
+    work_us, match = 0, query.match
+    is_filtered = match is not None or query.nodes
+    if match is not None and not part.has_tags:
+        plan.next = part.seq_at(stop - 1)
+        return room, RUN_US
     for run_start, run_stop in log.live_runs(part, start, stop):
-        page = cache.page(part, run_start, query.projection)
-        for first, end in _wanted(page, query, run_start, run_stop):
+        if is_filtered:
+            work_us += RUN_US + (run_stop - run_start) // ROWS_PER_US
+        for first, end in _wanted(part, query, run_start, run_stop, cache) if is_filtered else ((run_start, run_stop),):
+            page = cache.page(part, first, query.projection)
             until = min(end, first + query.limit - plan.count)
             until = first + _fitting(part, first, until, room)
             if until == first and not plan.count:
@@ -126,33 +160,55 @@ def _collect(log: Log, query: Query, plan: Plan, part: Part, start: int, stop: i
                 room -= part.bytes_before(until) - part.bytes_before(first)
             if plan.count == query.limit:
                 plan.next = part.seq_at(until - 1)
-                return -1
+                return -1, work_us
             if until < end:
                 plan.next = part.seq_at(until) - 1
-                return -1
+                return -1, work_us
             room = max(room, 0)
     plan.next = part.seq_at(stop - 1)
-    return room
+    return room, work_us
 
 
-def _wanted(page: Page, query: Query, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Runs of rows between start and stop that pass the query's node and tag filters."""
-    nodes = page.nodes if query.nodes else None
-    if nodes is None and query.match is None:
-        yield start, stop
-        return
-    run = start
-    for row in range(start, stop):
-        at = row - page.start
-        is_wanted = nodes is None or nodes[at] is None or nodes[at] not in query.nodes
-        if is_wanted and query.match is not None:
-            is_wanted = page.tags is not None and query.match.matches(page.tags[at])
-        if not is_wanted:
-            if run < row:
-                yield run, row
-            run = row + 1
-    if run < stop:
-        yield run, stop
+def _wanted(part: Part, query: Query, start: int, stop: int, cache: Cache) -> Iterator[tuple[int, int]]:
+    """Runs of the rows start..stop, all of one page, that pass the query's filters. Renders nothing."""
+    match = query.match
+    if match is not None and not isinstance(part, Chunk):
+        runs = _runs_in(cache.matching(part, match, start, stop))
+        if not query.nodes:
+            yield from runs
+            return
+        match = None
+    else:
+        runs = iter(((start, stop),))
+    for first, end in runs:
+        labels = cache.labels(part, first, query.projection)
+        nodes = labels.nodes if query.nodes else None
+        if nodes is None and match is None:
+            yield first, end
+            continue
+        run = first
+        for row in range(first, end):
+            at = row - labels.start
+            is_wanted = nodes is None or nodes[at] is None or nodes[at] not in query.nodes
+            if is_wanted and match is not None:
+                is_wanted = labels.tags is not None and match.matches(labels.tags[at])
+            if not is_wanted:
+                if run < row:
+                    yield run, row
+                run = row + 1
+        if run < end:
+            yield run, end
+
+
+def _runs_in(rows: "array[int]") -> Iterator[tuple[int, int]]:
+    """Ascending numbers as runs of consecutive ones."""
+    at = 0
+    while at < len(rows):
+        end = at + 1
+        while end < len(rows) and rows[end] == rows[end - 1] + 1:
+            end += 1
+        yield rows[at], rows[end - 1] + 1
+        at = end
 
 
 def _fitting(part: Part, first: int, until: int, room: int) -> int:

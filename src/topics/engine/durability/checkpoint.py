@@ -28,6 +28,7 @@ from topics.clock import Clock
 from topics.core import dump
 from topics.core.apply import keep_references_short
 from topics.core.state import State, Topic
+from topics.core.topic.live import LiveRows
 from topics.core.topic.parts import Chunk, Part
 from topics.engine.durability.catalogue import Catalogue
 from topics.engine.durability.recovery import Meta, file_key, piece_key
@@ -42,6 +43,7 @@ from topics.storage.wal import Wal
 LAST_SECONDS_MAX = 8.0  # for the segments of the last checkpoint; a stop that takes longer does without it
 SLICE_SECONDS = 0.002  # work done on the loop before others get their turn
 SEGMENT_BYTES_LIMIT = 1024 * 1024 * 1024  # Arrow's text columns have 32-bit offsets
+LOOKED_AT_ROWS_MAX = 4096  # of one topic on the loop; the rows of larger ones are looked at by a thread
 SMALL_PIECES_MAX = 8  # a topic's small pieces are merged beyond this number
 
 
@@ -50,7 +52,7 @@ class Group(Struct):
 
     topic: Topic
     old: list[Part]
-    live: list[Runs]  # rows of each part that were live at the capture
+    rows: LiveRows  # at the capture
     new: list[SegmentPiece]
 
 
@@ -58,8 +60,17 @@ class Flags(Struct):
     """Delete flags that a piece lacks."""
 
     piece: SegmentPiece
-    runs: Runs
+    rows: LiveRows  # at the capture
+    floor: int  # rows below it need no flag
     dead_count: int  # rows that are dead, flagged before or now
+
+    def set(self) -> None:
+        """Set them, and sync. Blocking."""
+        piece = self.piece
+        runs = _complement(self.rows.runs(piece, 0, piece.count), piece.row_from(self.floor), piece.count)
+        if runs:
+            piece.set_deleted(runs)
+            piece.flagged = self.dead_count
 
 
 class Checkpoint:
@@ -164,23 +175,21 @@ class Checkpoint:
             await asyncio.sleep(0)
 
     def _capture(self, topic: Topic) -> None:
-        log = topic.log
+        """Take what a topic is at this moment. Rows are looked at later, by the marks that are copied here."""
+        log, rows = topic.log, topic.log.live_rows()
         self._items.update(dump.dump_topic(topic, self._wal.end, self._clock.now_ms()))
         if topic.notes.has_unflagged:
             topic.notes.has_unflagged = False
             for piece in _pieces_in(log.parts):
                 if (dead_count := piece.count - piece.live_count) not in (0, piece.flagged):
-                    live_runs = log.live_runs(piece, 0, piece.count)
-                    if runs := _complement(live_runs, piece.row_from(log.floor), piece.count):
-                        self._flags.append(Flags(piece, runs, dead_count))
+                    self._flags.append(Flags(piece, rows, log.floor, dead_count))
         self._dropped += _pieces_in(log.dropped)
         log.dropped = [part for part in log.dropped if isinstance(part, Chunk)]
         for parts in self._unsealed(topic):
             for part in parts:
                 if isinstance(part, Chunk):
                     part.fold()  # it does not change any more, and may be read by another thread
-            live = [list(log.live_runs(part, 0, part.count)) for part in parts]
-            self._groups.append(Group(topic, list(parts), live, []))
+            self._groups.append(Group(topic, list(parts), rows, []))
 
     def _unsealed(self, topic: Topic) -> Iterator[list[Part]]:
         """Runs of parts to be sealed: those in memory with small pieces before them, and pieces of sparse files."""
@@ -206,8 +215,10 @@ class Checkpoint:
         pieces: list[tuple[Group, PiecePlan]] = []
         count = size = 0
         for group in self._groups:
-            parts = zip(group.old, group.live, strict=True)
-            for piece in plan(group.topic.id, parts, self._events_max, self._bytes_max):
+            live = ((part, group.rows.runs(part, 0, part.count)) for part in group.old)
+            plans = plan(group.topic.id, live, self._events_max, self._bytes_max)
+            is_long = sum(part.count for part in group.old) > LOOKED_AT_ROWS_MAX
+            while piece := await self._disk.run(partial(next, plans, None)) if is_long else next(plans, None):
                 pieces.append((group, piece))
                 count, size = count + piece.count, size + piece.size_bytes
                 if count >= self._events_max or size >= self._bytes_max:
@@ -241,8 +252,7 @@ class Checkpoint:
     async def _write_flags(self) -> None:
         """Set the delete flags that segments lack; they are durable at the end."""
         for flags in self._flags:
-            await self._disk.run(partial(flags.piece.set_deleted, flags.runs))
-            flags.piece.flagged = flags.dead_count
+            await self._disk.run(flags.set)
 
     # --- ending
 
@@ -261,7 +271,7 @@ class Checkpoint:
             catalogue.forget(ref)
         for group in self._groups:
             is_there = self._state.by_id.get(group.topic.id) is group.topic
-            living = group.topic.log.replace(group.old, group.new) if is_there else []
+            living = group.topic.log.replace(group.old, group.new, group.rows) if is_there else []
             for piece in group.new:
                 if piece in living:
                     catalogue.put_in_force(piece)

@@ -95,7 +95,9 @@ class SealingDone(Struct, array_like=True):
 Encoded = tuple[bytes | bytearray, FileRef, list[PieceRef]]
 
 
-def plan(topic: int, parts: Iterable[tuple[Part, Runs]], count_max: int, bytes_max: int) -> Iterator[PiecePlan]:
+def plan(
+    topic: int, parts: Iterable[tuple[Part, Iterable[tuple[int, int]]]], count_max: int, bytes_max: int
+) -> Iterator[PiecePlan]:
     """Pieces of at most `count_max` rows, and not much above `bytes_max`, of the rows of one topic."""
     piece = PiecePlan(topic, [])
     for part, runs in parts:
@@ -111,7 +113,7 @@ def plan(topic: int, parts: Iterable[tuple[Part, Runs]], count_max: int, bytes_m
         yield piece
 
 
-def _steps(runs: Runs) -> Iterator[tuple[int, int]]:
+def _steps(runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     for start, stop in runs:
         for first in range(start, stop, PAGE_ROWS):
             yield first, min(stop, first + PAGE_ROWS)

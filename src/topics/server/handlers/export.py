@@ -18,22 +18,29 @@ async def export(call: Call) -> None:
     stream = call.start_stream(ARROW_TYPE.encode(), survives_eof=True)
     if call.request.method != "HEAD":
         async for part in parts:
-            if not await _send(stream, part):
+            if not await _send(call, stream, part):
                 break
     stream.end()
     call.finish(200)
 
 
-async def _send(stream: Stream, part: bytes) -> bool:
-    """Send a part, and wait until the client takes more. False: the client is gone."""
+async def _send(call: Call, stream: Stream, part: bytes) -> bool:
+    """Send a part, and wait until the client takes more. False: the client is gone.
+
+    A key that is gone ends the export in its midst (AU17), which nobody can take for its end.
+    """
     stream.write(part)
-    while stream.is_blocked and not stream.is_closed:
+    while stream.is_blocked and not stream.is_closed and call.is_still_allowed:
         writable = asyncio.get_running_loop().create_future()
 
-        def wake(future: "asyncio.Future[None]" = writable) -> None:
+        def wake(_: object = None, future: "asyncio.Future[None]" = writable) -> None:
             if not future.done():
                 future.set_result(None)
 
         stream.listen(wake, wake)
+        if not call.stop.done():
+            call.stop.add_done_callback(wake)
         await writable
+        call.stop.remove_done_callback(wake)
+    call.check_key()
     return not stream.is_closed

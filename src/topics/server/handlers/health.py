@@ -16,6 +16,7 @@ from topics.engine.answers import InstanceCounters, LogCounters, RouterState, To
 from topics.errors import NotReady, StorageError
 from topics.server.call import Call
 from topics.server.handlers.routers import may_see
+from topics.server.transport.exchange import Connections
 from topics.server.wire.replies import Health, Ready
 
 TOPICS_MAX: Final = 1000  # topics with series of their own
@@ -92,7 +93,7 @@ async def metrics(call: Call) -> None:
         states, has_more = await engine.topics_after("", TOPICS_MAX, key.may_name)
         routers, _ = await engine.routers_after("", ROUTERS_MAX, lambda router: may_see(key, router))
     counters = engine.counters()
-    whole = _whole(_metrics(call, counters), counters.log)
+    whole = _whole(_metrics(call, counters), counters.log, call.app.connections)
     of_some = (*_of_topics(states, has_more), _of_routers(routers))
     text = "".join(line for series in (*whole, *of_some) for line in _lines(series))
     call.respond(200, text.encode(), (), TEXT)
@@ -142,7 +143,7 @@ def _wal(log: LogCounters) -> WalMetrics:
     )
 
 
-def _whole(m: Metrics, log: LogCounters) -> Iterator[Series]:
+def _whole(m: Metrics, log: LogCounters, connections: Connections | None) -> Iterator[Series]:
     """The series of the whole instance."""
     wal = m.wal
     classes = (m.topics_ephemeral, m.topics_memory, m.topics_disk, m.topics_fsync)
@@ -156,6 +157,11 @@ def _whole(m: Metrics, log: LogCounters) -> Iterator[Series]:
     yield _gauge("topics_queue_leases_in_flight", "active leases", m.queue_leases_in_flight)
     yield _gauge("topics_sse_connections", "open streams and sockets", m.sse_connections)
     yield _gauge("topics_watch_sessions", "watch sessions", m.watch_sessions)
+    if connections is not None:
+        ended, refused = connections.held_ended_total, connections.refused_total
+        yield _gauge("topics_connections", "open connections", len(connections.open))
+        yield _counter("topics_connections_refused_total", "connections closed at once: too many", refused)
+        yield _counter("topics_connections_held_ended_total", "connections ended: too much held for them", ended)
     yield _gauge("topics_ready", "1 if ready", int(m.ready))
     yield _gauge("topics_recovery_progress", "0.0 to 1.0", m.replay_progress)
     yield _gauge("topics_uptime_ms", "time since the start", m.uptime_ms)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from msgspec import UNSET
 
 from topics.core.topic.config import resolve
-from topics.core.topic.records import WriteIn, check_batch
+from topics.core.topic.records import Batch, WriteIn, check_batch
 from topics.engine.answers import WriteResult
 from topics.engine.instance import Append
 from topics.errors import CommitFailed, InvalidRequest, Refusal, TopicNotFound
@@ -22,8 +22,10 @@ from topics.server.auth import ADMIN, Key
 from topics.server.call import Call
 from topics.server.handlers.topics import check_dead_letter
 from topics.server.transport.encoding import JSON_TYPE, NDJSON_TYPE
+from topics.server.transport.exchange import Request
 from topics.server.wire.advice import Warned, advice_on_inline
 from topics.server.wire.bulk import arrow_in, ndjson_in
+from topics.server.wire.counts import LARGE_BYTES
 from topics.server.wire.replies import RecordsDeleted, SyncPerformance, encode, record_answer, write_answer
 from topics.server.wire.requests import delete_in, seq_in_path, write_in
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from topics.server.app import App
 
 ADMINS: Final = frozenset((ADMIN,))
+
+Checked = Batch | Refusal | None
 
 
 class Write:
@@ -72,20 +76,28 @@ class Write:
     # --- the ladder
 
     def submit(
-        self, name: str, given: WriteIn, body: bytes | None, header: bytes | None = None, *, refuses: bool = False
+        self,
+        name: str,
+        given: WriteIn,
+        body: bytes | None,
+        header: bytes | None = None,
+        checked: Checked = None,
+        *,
+        refuses: bool = False,
     ) -> None:
         """Check a write and append it. `body` is its text if that is JSON, `header` an Idempotency-Key. If it `refuses`
         a mismatch, other records under a known key are an error.
 
-        Raises what the checks refuse; whatever comes after them is told through `opened` and `go_on`.
+        `checked` is what a check of the records gave, if they were checked already. Raises what the checks refuse;
+        whatever comes after them is told through `opened` and `go_on`.
         """
         app = self.app
         if given.config is not None:
             self._check_config(name, given, body)
-        key = given.idempotency_key
-        if key is None and header is not None:
-            key = _decoded(header) or None
-        batch = check_batch(given.records, given.node, key, app.settings, body)
+        key = _key_of(given, header)
+        if isinstance(checked, Refusal):
+            raise checked
+        batch = checked or check_batch(given.records, given.node, key, app.settings, body)
         command = Append(name, batch, key, given.create, given.config, refuses or given.on_mismatch is not UNSET)
         if app.pressure.is_refusing:
             self.go_on(self._append_parked(command, given))
@@ -184,12 +196,36 @@ class HttpWrite(Write):
 
 def append(call: Call) -> None:
     request = call.request
+    if len(request.body) > LARGE_BYTES:
+        call.app.spawn(_append_large(call), call)
+        return
     is_json = call.media == JSON_TYPE
     given = write_in(request.body, call.app.settings.max_batch_records) if is_json else _bulk_in(call)
-    headers = request.headers
-    refuses = b"idempotency-mismatch" in headers and _refuses(headers[b"idempotency-mismatch"])
-    header = headers.get(b"idempotency-key")
+    header = request.headers.get(b"idempotency-key")
+    refuses = _refuses(request)
     HttpWrite(call).submit(call.name, given, request.body if is_json else None, header, refuses=refuses)
+
+
+async def _append_large(call: Call) -> None:
+    """Append what takes long to decode and check: that is done by a thread, one at a time (LM10)."""
+    app, header = call.app, call.request.headers.get(b"idempotency-key")
+    body = call.request.body if call.media == JSON_TYPE else None
+
+    def decode() -> tuple[WriteIn, Checked]:
+        given = _bulk_in(call) if body is None else write_in(body, app.settings.max_batch_records)
+        try:
+            return given, check_batch(given.records, given.node, _key_of(given, header), app.settings, body)
+        except Refusal as refusal:
+            return given, refusal  # other checks come first
+
+    async with app.decoding:
+        if call.exchange.is_lost:
+            raise InvalidRequest("the client was gone before its body was decoded")
+        given, checked = await asyncio.get_running_loop().run_in_executor(None, decode)
+    call.check_key()
+    if not app.is_serving:
+        raise app.unavailable()
+    HttpWrite(call).submit(call.name, given, body, header, checked, refuses=_refuses(call.request))
 
 
 def is_synced(app: "App", name: str) -> bool:
@@ -198,11 +234,21 @@ def is_synced(app: "App", name: str) -> bool:
     return config is not None and config.durability == "fsync"
 
 
-def _refuses(header: bytes) -> bool:
+def _refuses(request: Request) -> bool:
+    """Whether a header says that other records under a known key are refused (ID9)."""
+    header = request.headers.get(b"idempotency-mismatch")
+    if header is None:
+        return False
     if header != b"refuse":
         shown = quoted(header.decode("latin-1"))
         raise InvalidRequest(f"the header Idempotency-Mismatch is {shown}; it must be refuse, or left out")
     return True
+
+
+def _key_of(given: WriteIn, header: bytes | None) -> str | None:
+    if given.idempotency_key is not None or header is None:
+        return given.idempotency_key
+    return _decoded(header) or None
 
 
 def _decoded(header: bytes) -> str:

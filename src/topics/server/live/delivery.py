@@ -155,7 +155,8 @@ class Delivery:
                 feed.is_waiting = True
                 push.append(feed)
             count += 1
-            if not count & 15 and pending and real_clock.monotonic() >= slice_end:
+            is_long = template.match is not None or bool(template.nodes)  # a read that may have had its share (LM13)
+            if (is_long or not count & 15) and pending and real_clock.monotonic() >= slice_end:
                 pending.extend(hub.pending)
                 hub.pending, hub.is_midway = pending, True
                 return False

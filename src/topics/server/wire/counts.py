@@ -5,9 +5,11 @@ bodies before anything is made of them. Work and memory are bounded by the limit
 what requests mean, who is calling.
 
 A small body is decoded straight away: it cannot hold enough to matter. So is one with few braces, since every record
-has one; only beyond that are records counted one by one.
+has one; only beyond that are records counted one by one. Large ones are always counted: a thread that decodes holds the
+interpreter, and lets it go where a record is counted.
 """
 
+import threading
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -20,25 +22,29 @@ W = TypeVar("W", bound=WriteIn)
 
 RECORD_BYTES_MIN: Final = 10  # {"data":1}
 UNCOUNTED_TIMES: Final = 4  # so many times the limit is decoded, at worst, before it is noticed
+LARGE_BYTES: Final = 1024 * 1024  # a body of more is decoded beside the loop
 SMALL_BYTES: Final = 64 * 1024  # lists in a body up to here are counted when they are decoded
 COUNTED_SLICE_BYTES: Final = 1024 * 1024
 NO_LIST: Final = Raw()
 
 
-class _Count:
-    """How many more records the decode under way may make."""
+class _Count(threading.local):
+    """How many more records the decode under way in this thread may make."""
 
     left = 0
     records_max = 0
 
 
+_count = _Count()
+
+
 class CountedRecord(RecordIn, gc=False, omit_defaults=True):
-    """A record of a write that may have too many."""
+    """A record of a write that may have too many, or of a large one: between two of them other threads may run."""
 
     def __post_init__(self) -> None:
-        _Count.left -= 1
-        if _Count.left < 0:
-            raise BatchTooLarge(f"records has more than {_Count.records_max} records")
+        _count.left -= 1
+        if _count.left < 0:
+            raise BatchTooLarge(f"records has more than {_count.records_max} records")
 
 
 class _Lists(Struct, frozen=True):
@@ -54,7 +60,9 @@ _decode_lists = msgspec.json.Decoder(_Lists).decode
 
 
 def may_exceed(body: bytes, records_max: int) -> bool:
-    """Whether a body may hold so many records that they have to be counted as they are decoded."""
+    """Whether a body may hold so many records that they have to be counted as they are decoded, or is large."""
+    if len(body) > LARGE_BYTES:
+        return True
     most = UNCOUNTED_TIMES * records_max
     return len(body) > RECORD_BYTES_MIN * most and exceeds(body, b"{", most)
 
@@ -71,7 +79,7 @@ def exceeds(body: bytes, what: bytes, most: int) -> bool:
 
 def decode_counted(decode: Any, body: bytes, records_max: int) -> Any:
     """Decode what consists of `CountedRecord`."""
-    _Count.left = _Count.records_max = records_max
+    _count.left = _count.records_max = records_max
     return decode_json(decode, body)
 
 

@@ -75,7 +75,9 @@ def decode_positions(text: str) -> Positions:
             raise ValueError("a seq in it is no number")
         if any(number > SEQ_MAX for number in (*cursors.values(), *epochs.values())):
             raise ValueError("a seq in it is above 2^64-1")
-    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError):
+        raise InvalidRequest("cursor is not an id that a stream gave: it holds something else") from None
+    except ValueError as error:
         raise InvalidRequest(f"cursor is not an id that a stream gave: {error}") from None
     return Positions(cursors, epochs)
 

@@ -1,0 +1,124 @@
+"""Work on large topics is done in slices: no turn of the loop is long, and what is shown is of one moment."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from tests.effort import turns_measured
+from tests.engine.running import begun, running
+from topics.core.topic.blocks import BLOCK
+from topics.engine import Engine
+from topics.model import TagMatch
+from topics.settings import Settings
+from topics.testing.disk import MemoryDisk
+
+T = TypeVar("T")
+
+RECORDS = 100_000
+TURN_S_MAX = 0.25  # of the loop; 0.05 is what is promised
+ODD = TagMatch("Eq", "odd")
+
+
+@asynccontextmanager
+async def on_disk(path: Path) -> AsyncIterator[Engine]:
+    engine = Engine.open(str(path), Settings())
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def fill(engine: Engine, count: int) -> None:
+    """Odd seqs are tagged `odd`."""
+    while count:
+        some = min(count, 10_000)
+        await engine.append("t", [{"data": 1, "tag": "odd"}, {"data": 2, "tag": "even"}] * (some // 2))
+        count -= some
+
+
+async def exported(engine: Engine) -> list[int]:
+    _, parts = await engine.export("t")
+    stream = b"".join([part async for part in parts])
+    seqs: list[int] = pa.ipc.open_stream(stream).read_all()["seq"].to_pylist()
+    return seqs
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+async def test_every_second_record_deleted(tmp_path: Path, is_sealed: bool) -> None:
+    """LM10: neither the delete, nor an export, nor a checkpoint of it is one long piece of work."""
+    async with on_disk(tmp_path) as engine:
+        await fill(engine, RECORDS)
+        if is_sealed:
+            await engine.checkpoint()
+        with turns_measured() as turns:
+            await engine.delete("t", match=ODD)
+            assert await exported(engine) == list(range(2, RECORDS + 1, 2))
+            await engine.checkpoint()
+            assert await exported(engine) == list(range(2, RECORDS + 1, 2))
+        assert turns.worst_s < TURN_S_MAX
+        engine.state.topics["t"].log.check()
+
+
+async def test_an_export_is_of_one_moment() -> None:
+    """LM10, G4: whatever is written, deleted or sealed while it is read."""
+    async with running() as engine:
+        await fill(engine, 6000)
+        await engine.delete("t", match=ODD)
+        _, parts = await engine.export("t")
+        stream = await anext(parts)
+        await engine.delete("t", before_seq=5000)
+        await fill(engine, 100)
+        await engine.checkpoint()
+        stream += b"".join([part async for part in parts])
+        assert pa.ipc.open_stream(stream).read_all()["seq"].to_pylist() == list(range(2, 6001, 2))
+
+
+class Meddling(MemoryDisk):
+    """Begins something of the test's ahead of one piece of the storage thread's work."""
+
+    works_left = 0
+    meddle: Callable[[], Coroutine[Any, Any, object]]
+    meddled: "list[asyncio.Task[object]]"
+
+    async def run(self, work: Callable[[], T]) -> T:
+        self.works_left -= 1
+        if not self.works_left:
+            self.meddled = await begun(self.meddle())
+        return await super().run(work)
+
+
+@pytest.mark.parametrize("before", [1, 2 * BLOCK + 5])
+@pytest.mark.parametrize("is_sealed", [False, True])
+async def test_a_delete_at_any_step_of_a_checkpoint_holds(before: int, is_sealed: bool) -> None:
+    """G4, DL3: what died before the capture has no row any more, what died since is dead in the new segment."""
+    expected = [seq for seq in range(2, 3001, 2) if seq > before]
+    step = 0
+    while True:
+        step, disk = step + 1, Meddling()
+        async with running(disk, settings=Settings(segment_max_events=800)) as engine:
+            await fill(engine, 3000)
+            if is_sealed:
+                await engine.checkpoint()
+            await engine.delete("t", match=ODD)
+            disk.meddle, disk.works_left = partial(engine.delete, "t", before_seq=before + 1), step
+            await engine.checkpoint()
+            is_done = disk.works_left > 0
+            if is_done:
+                break
+            await asyncio.gather(*disk.meddled)
+            engine.state.topics["t"].log.check()
+            assert await exported(engine) == expected
+            await engine.checkpoint()
+            assert await exported(engine) == expected
+            left = disk.kill()
+        async with running(left) as engine:
+            engine.state.topics["t"].log.check()
+            assert await exported(engine) == expected
+    assert step > 5
