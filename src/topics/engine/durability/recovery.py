@@ -12,6 +12,7 @@ Who keeps the files, and what happens to pieces that no topic needs, is up to th
 The other keys of a snapshot belong to `core.dump`.
 """
 
+import struct
 from collections.abc import Container, Iterator, Mapping
 
 import msgspec
@@ -31,6 +32,17 @@ from topics.storage.frames import Frame
 from topics.storage.log_files import Replay
 from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentPiece
 
+# What bytes with a right checksum raise that say nothing this program would have written.
+NONSENSE = (
+    msgspec.MsgspecError,
+    struct.error,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 FRAMES_MAPPED = 256  # frames replayed before segments that they touched are unmapped
 
 
@@ -132,6 +144,10 @@ class Recovery:
                 raise UnusableDirectory(f"{path}: offset {offset}: {error}") from None
             except MissingRecord as error:
                 raise Damaged(*self._place(frame.position), str(error)) from None
+            except NONSENSE as error:
+                raise Damaged(
+                    *self._place(frame.position), f"the entries of this frame make no sense: {error!r}"
+                ) from error
             self.frames += 1
             if self.frames % FRAMES_MAPPED == 0:
                 for file in self._mapped.values():
