@@ -271,6 +271,11 @@ class Lab:
         await self.quiet()
         await self.lives(check.check(self.told, self.engine, is_running=True))
 
+    async def holds_restarted(self) -> None:
+        """The same, of a server that was started after a kill."""
+        await self.quiet()
+        await self.lives(check.check(self.told, self.engine))
+
     async def afterwards(self, *ends: End, heals: bool = True) -> None:
         """Each way of ending, and what the next server has."""
         for end in ends or ENDS:

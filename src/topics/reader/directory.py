@@ -252,8 +252,13 @@ class Directory:
 
     def _check_is_ours(self) -> None:
         """A directory without a snapshot may be one whose first checkpoint is still to come."""
-        if not any(name.startswith(log_files.PREFIX) for name in self._disk.names()):
-            raise UnusableDirectory(f"{self.path} is not a data directory of topics: it has no snapshot and no log")
+        names = self._disk.names()
+        if any(name.startswith(log_files.PREFIX) for name in names):
+            return
+        sealed = [name for name in names if segments.number_in(name) is not None]
+        if sealed:
+            raise Damaged(f"{self.path}/{sealed[0]}", 0, "the snapshots and logs that it belongs to are missing")
+        raise UnusableDirectory(f"{self.path} is not a data directory of topics: it has no snapshot and no log")
 
 
 class Batches:

@@ -94,8 +94,6 @@ async def _(lab: Lab) -> None:
     for _ in range(10):
         lab.disk, lab.strikes = lab.disk.kill(), lab.strikes + 1
         await lab.start()
-        lab.told.topics.pop("ephemeral", None)
-        lab.told.dropped.add("ephemeral")
         await lab.append("fsync")
         await lab.append("disk")
     await lab.afterwards("kill", "stop")

@@ -45,11 +45,20 @@ class Catalogue:
         """Start over from the snapshot on the disk. The log is still to be replayed, without the frames in `void`."""
         with self.installing:
             items = self.snapshots.load() or {}
+            if not items:
+                self._check_is_new()
             try:
                 return self._load(items, void)
             except NONSENSE as error:
                 name = names_in(self._disk)[-1] if items else "no snapshot"
                 raise Damaged(f"{self._disk.path}/{name}", 0, f"its items make no sense: {error!r}") from error
+
+    def _check_is_new(self) -> None:
+        """Refuse segments that neither a snapshot nor a log is there to explain: somebody removed both (G5)."""
+        names = self._disk.names()
+        sealed = [name for name in names if segments.number_in(name) is not None]
+        if sealed and not any(name.startswith(log_files.PREFIX) for name in names):
+            raise Damaged(f"{self._disk.path}/{sealed[0]}", 0, "the snapshots and logs that it belongs to are missing")
 
     def _load(self, items: dict[bytes, bytes], void: frozenset[int]) -> Recovery:
         contents = Contents(items)
