@@ -327,7 +327,7 @@ class Lab:
         try:
             await finished(self.open(disk.kill()).start())
         except StorageError as refusal:
-            assert any(name in str(refusal) for name in names), f"none of {names} is named by: {refusal}"
+            assert any(name in str(refusal) for name in names), f"none of {names} is named by: {refusal}"  # noqa: PT017
         else:
             raise AssertionError("G5: the start was not refused")
         assert disk.files() == before

@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from tests.effort import stride
-from tests.faults.catalogue import CASES
 from tests.faults.case import Case
+from tests.faults.catalogue import CASES
 from tests.faults.lab import Lab
 
 SAMPLE = CASES[:: stride()]

@@ -78,7 +78,7 @@ def replayed(disk: MemoryDisk, image: bytes) -> list[tuple[int, bytes]] | None:
             found.append((frame.position, payload))
         log.repair()
     except (Damaged, UnusableDirectory) as refusal:
-        assert "log-0000000001" in str(refusal), refusal
+        assert "log-0000000001" in str(refusal), refusal  # noqa: PT017
         return None
     return found
 
@@ -130,7 +130,7 @@ async def seen(disk: MemoryDisk, name: str, *, reads: bool = True) -> dict[str, 
             answer = await engine.read(topic, include_tags=True, limit=1000)
             found[topic] = [(r.seq, r.ts, r.node, r.tag, bytes(r.data), bytes(r.meta)) for r in answer.records]
     except StorageError as refusal:
-        assert "-0000" in str(refusal), f"the refusal names no file: {refusal}"
+        assert "-0000" in str(refusal), f"the refusal names no file: {refusal}"  # noqa: PT017
         return None
     finally:
         disk.is_dead = True
@@ -156,13 +156,13 @@ def segment(data: bytes) -> None:
         try:
             Directory(MemoryDisk(files, boot=boot)).check()
         except (Damaged, UnusableDirectory) as refusal:
-            assert "segment-" in str(refusal), refusal
+            assert "segment-" in str(refusal), refusal  # noqa: PT017
 
     paid(open_and_check, len(image))
 
 
 def _has_other_flags(name: str, image: bytes) -> bool:
-    """Whether the file differs from the one that was written in bytes 0 or 255 only: marks of deletes are not checked."""
+    """Whether the file differs from what was written in bytes 0 or 255 only: delete marks are not checked."""
     written = directory()[name]
     if len(image) < len(written):
         return False
@@ -183,7 +183,7 @@ def snapshot(data: bytes) -> None:
         try:
             items = Snapshots(MemoryDisk({alone: image})).load()
         except (Damaged, UnusableDirectory) as refusal:
-            assert alone in str(refusal), refusal
+            assert alone in str(refusal), refusal  # noqa: PT017
         else:
             again = MemoryDisk()
             Snapshots(again).install(dict(items or {}))

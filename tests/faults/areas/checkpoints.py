@@ -82,7 +82,9 @@ for _name, _step in STEPS.items():
     CHECKPOINT.add(f"{_name}, dies", f"the process dies {_how}", "G1 G4 G6 G7 G9", dies_at(_step))
 
 
-@CHECKPOINT.case("dies behind the rename", "the process dies after the snapshot was renamed, before anything is synced", "G6 G1")
+@CHECKPOINT.case(
+    "dies behind the rename", "the process dies after the snapshot was renamed, before anything is synced", "G6 G1"
+)
 async def _(lab: Lab) -> None:
     await checkpoint_due(lab)
     lab.inject(Dies("rename", "snapshot-*", 1, part=AFTER))
@@ -206,7 +208,9 @@ async def _(lab: Lab) -> None:
     await lab.recover(left)
 
 
-@RECLAIM.case("log of the future not started", "a next log file of zeros, as a crash before its first frame leaves it", "G4 G5")
+@RECLAIM.case(
+    "log of the future not started", "a next log file of zeros, as a crash before its first frame leaves it", "G4 G5"
+)
 async def _(lab: Lab) -> None:
     await checkpoint_due(lab)
     left = lab.disk.kill()

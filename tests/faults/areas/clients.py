@@ -66,7 +66,9 @@ async def _(lab: Lab) -> None:
     await lab.afterwards("kill", "lost")
 
 
-@KEYS.case("key of a disk topic, power lost", "power goes right after a keyed write was acked from the page cache", "G12 G10")
+@KEYS.case(
+    "key of a disk topic, power lost", "power goes right after a keyed write was acked from the page cache", "G12 G10"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     await lab.append("disk", 2, key="k")
@@ -114,7 +116,9 @@ async def _(lab: Lab) -> None:
     await lab.afterwards()
 
 
-@QUEUES.case("dead letters, dies before", "the process dies before the move into the dead-letter topic is written", "G11 G8")
+@QUEUES.case(
+    "dead letters, dies before", "the process dies before the move into the dead-letter topic is written", "G11 G8"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     await two_dead(lab)
@@ -123,7 +127,9 @@ async def _(lab: Lab) -> None:
     await lab.afterwards()
 
 
-@QUEUES.case("dead letters, dies behind", "the process dies after the move into the dead-letter topic was written", "G11 G8")
+@QUEUES.case(
+    "dead letters, dies behind", "the process dies after the move into the dead-letter topic was written", "G11 G8"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     await two_dead(lab)
@@ -153,7 +159,9 @@ async def _(lab: Lab) -> None:
     await lab.afterwards()
 
 
-@QUEUES.case("worker and server die", "a worker holds jobs, the server is killed, and the worker never comes back", "G11")
+@QUEUES.case(
+    "worker and server die", "a worker holds jobs, the server is killed, and the worker never comes back", "G11"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     await lab.claim("jobs", "gone", 10)
@@ -161,7 +169,9 @@ async def _(lab: Lab) -> None:
     await lab.afterwards("kill", "lost", "stop")
 
 
-@QUEUES.case("leases that are not durable", "the server is killed: every job of a queue without durable leases is free", "G11")
+@QUEUES.case(
+    "leases that are not durable", "the server is killed: every job of a queue without durable leases is free", "G11"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     await lab.put("loose", type="queue", durability="disk", leases_durable=False, dead_letter="dead", max_deliveries=5)
@@ -175,7 +185,9 @@ async def _(lab: Lab) -> None:
     await lab.afterwards("kill", "stop")
 
 
-@QUEUES.case("delayed job", "a job that was given back with a delay is still delayed after a kill, and comes later", "G11")
+@QUEUES.case(
+    "delayed job", "a job that was given back with a delay is still delayed after a kill, and comes later", "G11"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     seq = held(lab)
@@ -191,7 +203,9 @@ async def _(lab: Lab) -> None:
     await lab.afterwards("kill", "lost", "stop")
 
 
-@QUEUES.case("leases in the snapshot only", "a checkpoint, then kill: leases and deliveries come from the snapshot", "G11")
+@QUEUES.case(
+    "leases in the snapshot only", "a checkpoint, then kill: leases and deliveries come from the snapshot", "G11"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     await lab.claim("jobs", "other", 1)
@@ -224,13 +238,40 @@ def routed(make: Callable[[], object]) -> Play:
     return play
 
 
-ROUTERS.add("copy not written", "EIO when the frame of a copy is written", "G14", routed(lambda: Faulty("write", 1, name=LOGS)))
-ROUTERS.add("copy cut short", "20 bytes of the frame of a copy are written", "G14 G8", routed(lambda: Faulty("write", 1, name=LOGS, part=20)))
+ROUTERS.add(
+    "copy not written", "EIO when the frame of a copy is written", "G14", routed(lambda: Faulty("write", 1, name=LOGS))
+)
+ROUTERS.add(
+    "copy cut short",
+    "20 bytes of the frame of a copy are written",
+    "G14 G8",
+    routed(lambda: Faulty("write", 1, name=LOGS, part=20)),
+)
 ROUTERS.add("copy not synced", "the sync behind a copy fails", "G14 G1", routed(lambda: Faulty("sync", 1, name=LOGS)))
-ROUTERS.add("dies before the copy", "the process dies before the frame of a copy is written", "G14", routed(lambda: Dies("write", LOGS, 1)))
-ROUTERS.add("dies in the copy", "the process dies in the middle of the frame of a copy", "G14 G8", routed(lambda: Dies("write", LOGS, 1, part=30)))
-ROUTERS.add("dies behind the copy", "the process dies after the frame of a copy was written", "G14", routed(lambda: Dies("write", LOGS, 1, part=AFTER)))
-ROUTERS.add("dies in a later copy", "the process dies before the third frame of copies", "G14", routed(lambda: Dies("write", LOGS, 4)))
+ROUTERS.add(
+    "dies before the copy",
+    "the process dies before the frame of a copy is written",
+    "G14",
+    routed(lambda: Dies("write", LOGS, 1)),
+)
+ROUTERS.add(
+    "dies in the copy",
+    "the process dies in the middle of the frame of a copy",
+    "G14 G8",
+    routed(lambda: Dies("write", LOGS, 1, part=30)),
+)
+ROUTERS.add(
+    "dies behind the copy",
+    "the process dies after the frame of a copy was written",
+    "G14",
+    routed(lambda: Dies("write", LOGS, 1, part=AFTER)),
+)
+ROUTERS.add(
+    "dies in a later copy",
+    "the process dies before the third frame of copies",
+    "G14",
+    routed(lambda: Dies("write", LOGS, 4)),
+)
 
 
 @ROUTERS.case("checkpoint between source and copy", "a checkpoint fails while a router has copies to make", "G14 G6")
@@ -243,7 +284,11 @@ async def _(lab: Lab) -> None:
     await lab.afterwards("kill", "lost", "stop")
 
 
-@ROUTERS.case("source deleted before the copy", "the process is killed after records were copied and deleted from the source", "G14 G9")
+@ROUTERS.case(
+    "source deleted before the copy",
+    "the process is killed after records were copied and deleted from the source",
+    "G14 G9",
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     await lab.append("source", 3)
@@ -266,7 +311,9 @@ async def _(lab: Lab) -> None:
     await lab.afterwards("kill", "lost")
 
 
-@ROUTERS.case("dest that refuses", "the dest is full and refuses; the router waits, and copies when there is room again", "G14 G2")
+@ROUTERS.case(
+    "dest that refuses", "the dest is full and refuses; the router waits, and copies when there is room again", "G14 G2"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     await lab.put("copy", durability="fsync", cap_records=5, discard="reject")
@@ -323,9 +370,20 @@ def jumped(ms: int, *, restarts: bool) -> Play:
     return play
 
 
-for _ms, _text in ((-1, "back by a millisecond"), (-HOUR_MS, "back by an hour"), (-80 * YEAR_MS, "back to 1970"), (HOUR_MS, "ahead by an hour"), (10 * YEAR_MS, "ahead by ten years")):  # fmt: skip
+for _ms, _text in (
+    (-1, "back by a millisecond"),
+    (-HOUR_MS, "back by an hour"),
+    (-80 * YEAR_MS, "back to 1970"),
+    (HOUR_MS, "ahead by an hour"),
+    (10 * YEAR_MS, "ahead by ten years"),
+):
     CLOCKS.add(_text, f"the wall clock is set {_text} while the server runs", "G2 G10 G11", jumped(_ms, restarts=False))
-    CLOCKS.add(f"{_text}, in between", f"the wall clock is {_text} when the next server starts", "G2 G4 G10", jumped(_ms, restarts=True))
+    CLOCKS.add(
+        f"{_text}, in between",
+        f"the wall clock is {_text} when the next server starts",
+        "G2 G4 G10",
+        jumped(_ms, restarts=True),
+    )
 
 
 @CLOCKS.case("expired stays expired", "records expire, the clock is set back by a day, the server is killed", "G9 G10")
@@ -368,7 +426,9 @@ async def _(lab: Lab) -> None:
     await lab.afterwards("kill", "stop")
 
 
-@CLOCKS.case("ahead in the midst of a failure", "a sync fails, and the clock is an hour ahead when the log goes on", "G1 G2")
+@CLOCKS.case(
+    "ahead in the midst of a failure", "a sync fails, and the clock is an hour ahead when the log goes on", "G1 G2"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     lab.inject(Faulty("sync", name=LOGS))
@@ -378,4 +438,3 @@ async def _(lab: Lab) -> None:
     assert await lab.append("fsync")
     await lab.holds()
     await lab.afterwards("kill", "lost")
-

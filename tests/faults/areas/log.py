@@ -71,7 +71,14 @@ ACTIONS = {
     "creation of a router": Action(lambda lab: lab.route("r2", "new.source", "new.dest"), prepare=fresh_ends),
     "deletion of a router": Action(lambda lab: lab.unroute("r")),
 }
-GUARANTEES = {"claim": "G11", "ack": "G9 G11", "nack": "G11", "extend": "G11", "redrive": "G11", "append with a key": "G12"}
+GUARANTEES = {
+    "claim": "G11",
+    "ack": "G9 G11",
+    "nack": "G11",
+    "extend": "G11",
+    "redrive": "G11",
+    "append with a key": "G12",
+}
 FAULTS: dict[str, tuple[str, Callable[[], Faulty]]] = {
     "write fails": ("EIO before the first byte is written to the log", lambda: Faulty("write", name=LOGS)),
     "short write": ("the log takes 20 bytes of the frame, then EIO", lambda: Faulty("write", name=LOGS, part=20)),
@@ -132,24 +139,72 @@ def failing(kind: str, error: int = errno.EIO, **options: object) -> Callable[[]
 
 
 SYNC = failing("sync")
-LOG.add("all but one byte", "the last byte of a frame is not written", "G2 G5", refused_then(failing("write", part=ALL_BUT_ONE_BYTE)))
+LOG.add(
+    "all but one byte",
+    "the last byte of a frame is not written",
+    "G2 G5",
+    refused_then(failing("write", part=ALL_BUT_ONE_BYTE)),
+)
 LOG.add("one byte", "a frame's first byte is all that is written", "G2 G5", refused_then(failing("write", part=1)))
-LOG.add("head of a frame", "a frame's head is written, its payload is not", "G2 G5", refused_then(failing("write", part=24)))
-LOG.add("sync out of space", "ENOSPC from fdatasync: delayed allocation failed", "G1 G2", refused_then(failing("sync", errno.ENOSPC)))
+LOG.add(
+    "head of a frame", "a frame's head is written, its payload is not", "G2 G5", refused_then(failing("write", part=24))
+)
+LOG.add(
+    "sync out of space",
+    "ENOSPC from fdatasync: delayed allocation failed",
+    "G1 G2",
+    refused_then(failing("sync", errno.ENOSPC)),
+)
 LOG.add("quota", "EDQUOT from a write of the log", "G1 G2", refused_then(failing("write", errno.EDQUOT)))
-LOG.add("interrupted device", "ENXIO from fdatasync: the device is gone, and comes back", "G1 G2", refused_then(failing("sync", errno.ENXIO, times=3)))
-LOG.add("remounted read-only", "EROFS from every write, sync and create, until it is writable again", "G1 G2 G15",
-        refused_then(*(failing(kind, errno.EROFS, times=None) for kind in ("write", "sync", "create"))))  # fmt: skip
-LOG.add("permission withdrawn", "EACCES from every create and EIO from the sync before it", "G1 G2",
-        refused_then(SYNC, failing("create", errno.EACCES, times=None)))  # fmt: skip
-LOG.add("no fresh file", "a sync fails, and the log's next file cannot be created", "G1 G2 G15", refused_then(SYNC, failing("create", times=None)))
-LOG.add("fresh file not written", "a sync fails, and so does every write after it", "G1 G2", refused_then(SYNC, failing("write", times=None)))
+LOG.add(
+    "interrupted device",
+    "ENXIO from fdatasync: the device is gone, and comes back",
+    "G1 G2",
+    refused_then(failing("sync", errno.ENXIO, times=3)),
+)
+LOG.add(
+    "remounted read-only",
+    "EROFS from every write, sync and create, until it is writable again",
+    "G1 G2 G15",
+    refused_then(*(failing(kind, errno.EROFS, times=None) for kind in ("write", "sync", "create"))),
+)
+LOG.add(
+    "permission withdrawn",
+    "EACCES from every create and EIO from the sync before it",
+    "G1 G2",
+    refused_then(SYNC, failing("create", errno.EACCES, times=None)),
+)
+LOG.add(
+    "no fresh file",
+    "a sync fails, and the log's next file cannot be created",
+    "G1 G2 G15",
+    refused_then(SYNC, failing("create", times=None)),
+)
+LOG.add(
+    "fresh file not written",
+    "a sync fails, and so does every write after it",
+    "G1 G2",
+    refused_then(SYNC, failing("write", times=None)),
+)
 LOG.add("fresh file not synced", "every sync of any log file fails", "G1 G2", refused_then(failing("sync", times=None)))
-LOG.add("fresh file not in its directory", "a sync fails, and the directory's sync, too", "G1 G2",
-        refused_then(SYNC, lambda: Faulty("sync_directory", times=None)))  # fmt: skip
-LOG.add("fresh file half written", "a sync fails, and 30 bytes of the next file's header are written", "G2 G5", refused_then(SYNC, failing("write", part=30, times=None)))
-LOG.add("old file not removed", "a sync fails, the next file, too, and what is left of it cannot be removed", "G2 G5",
-        refused_then(failing("sync", times=2), failing("remove", times=None)))  # fmt: skip
+LOG.add(
+    "fresh file not in its directory",
+    "a sync fails, and the directory's sync, too",
+    "G1 G2",
+    refused_then(SYNC, lambda: Faulty("sync_directory", times=None)),
+)
+LOG.add(
+    "fresh file half written",
+    "a sync fails, and 30 bytes of the next file's header are written",
+    "G2 G5",
+    refused_then(SYNC, failing("write", part=30, times=None)),
+)
+LOG.add(
+    "old file not removed",
+    "a sync fails, the next file, too, and what is left of it cannot be removed",
+    "G2 G5",
+    refused_then(failing("sync", times=2), failing("remove", times=None)),
+)
 
 
 @LOG.case("write behind a failure", "a sync fails while a disk write is between its turns", "G1 G2 G15")
@@ -208,7 +263,9 @@ async def _(lab: Lab) -> None:
     await lab.afterwards("kill")
 
 
-@LOG.case("killed while read-only", "the log stands still, and the process is killed before the disk works again", "G1 G2")
+@LOG.case(
+    "killed while read-only", "the log stands still, and the process is killed before the disk works again", "G1 G2"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     lab.inject(SYNC(), failing("create", times=None)())
@@ -236,7 +293,9 @@ async def _(lab: Lab) -> None:
     await lab.afterwards()
 
 
-@LOG.case("unsynced records come along", "a sync fails above acked records of disk topics that were never synced", "G1 G9")
+@LOG.case(
+    "unsynced records come along", "a sync fails above acked records of disk topics that were never synced", "G1 G9"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     await lab.append("disk", 3)

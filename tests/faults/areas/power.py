@@ -81,14 +81,25 @@ def failing(step: Step) -> Play:
 
 
 for _name, _step in STEPS.items():
-    RECOVERY.add(f"{_name}, dies after a kill", "the process dies before this step of its recovery", "G4 G1", interrupted(_step, "kill"))
+    RECOVERY.add(
+        f"{_name}, dies after a kill",
+        "the process dies before this step of its recovery",
+        "G4 G1",
+        interrupted(_step, "kill"),
+    )
     RECOVERY.add(f"{_name}, fails", "EIO in this step of the recovery", "G4 G15", failing(_step))
 for _name in ("last log file synced", "new log file written", "log announced"):
-    RECOVERY.add(f"{_name}, dies after a power loss", "power was lost before, and the process dies in this step", "G4 G10",
-                 interrupted(STEPS[_name], "lost"))  # fmt: skip
+    RECOVERY.add(
+        f"{_name}, dies after a power loss",
+        "power was lost before, and the process dies in this step",
+        "G4 G10",
+        interrupted(STEPS[_name], "lost"),
+    )
 
 
-@RECOVERY.case("a chain of ten kills", "ten processes in a row are killed, each right after its first write", "G1 G3 G4")
+@RECOVERY.case(
+    "a chain of ten kills", "ten processes in a row are killed, each right after its first write", "G1 G3 G4"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     for _ in range(10):
@@ -99,7 +110,9 @@ async def _(lab: Lab) -> None:
     await lab.afterwards("kill", "stop")
 
 
-@RECOVERY.case("killed in every start", "five processes die in their recovery, each a step later than the one before", "G4")
+@RECOVERY.case(
+    "killed in every start", "five processes die in their recovery, each a step later than the one before", "G4"
+)
 async def _(lab: Lab) -> None:
     disk = await torn(lab, "kill")
     for number in range(5):
@@ -136,16 +149,39 @@ def power(choose: Choose | random.Random | End, *, held: bool = False) -> Play:
 POWER.add("nothing unsynced is kept", "power loss: every write since the last sync is lost", "G1 G3 G10", power("lost"))
 POWER.add("everything is kept", "power loss: all that was written is on the platter", "G1 G2", power("kept"))
 POWER.add("every third write", "power loss: some sectors are new, some old, some between", "G2 G5 G10", power("torn"))
-POWER.add("only later writes", "power loss: of every two writes the second is kept and the first is not", "G2 G5 G10", power(only_later(2)))
+POWER.add(
+    "only later writes",
+    "power loss: of every two writes the second is kept and the first is not",
+    "G2 G5 G10",
+    power(only_later(2)),
+)
 POWER.add("few later writes", "power loss: one write in five is kept, out of order", "G2 G5 G10", power(only_later(5)))
-POWER.add("sync under way, nothing kept", "power goes in a sync: the frame that it covers is lost", "G1 G8", power("lost", held=True))
-POWER.add("sync under way, everything kept", "power goes in a sync: the frame is there, unacked", "G2 G8", power("kept", held=True))
+POWER.add(
+    "sync under way, nothing kept",
+    "power goes in a sync: the frame that it covers is lost",
+    "G1 G8",
+    power("lost", held=True),
+)
+POWER.add(
+    "sync under way, everything kept",
+    "power goes in a sync: the frame is there, unacked",
+    "G2 G8",
+    power("kept", held=True),
+)
 POWER.add("sync under way, torn", "power goes in a sync: the frame is torn", "G2 G5 G8", power("torn", held=True))
-POWER.add("sync under way, out of order", "power goes in a sync: later sectors of the frame are there, earlier ones are not", "G2 G5 G8",
-          power(only_later(2), held=True))  # fmt: skip
+POWER.add(
+    "sync under way, out of order",
+    "power goes in a sync: later sectors of the frame are there, earlier ones are not",
+    "G2 G5 G8",
+    power(only_later(2), held=True),
+)
 for _seed in range(6):
-    POWER.add(f"at random, seed {_seed}", "power loss: each sector, size and name is kept or lost by chance", "G2 G5 G10",
-              power(random.Random(_seed), held=_seed % 2 == 0))  # fmt: skip
+    POWER.add(
+        f"at random, seed {_seed}",
+        "power loss: each sector, size and name is kept or lost by chance",
+        "G2 G5 G10",
+        power(random.Random(_seed), held=_seed % 2 == 0),
+    )
 
 
 @POWER.case("twice", "power goes again in the recovery from a power loss", "G4 G10")
@@ -158,7 +194,9 @@ async def _(lab: Lab) -> None:
     await lab.recover(first.power_loss("torn"), is_power_loss=True)
 
 
-@POWER.case("a failed sync is in doubt", "a sync fails, and then the power goes: the platter has any part of it", "G2 G8")
+@POWER.case(
+    "a failed sync is in doubt", "a sync fails, and then the power goes: the platter has any part of it", "G2 G8"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     lab.inject(Faulty("sync", name="log-*"))
@@ -196,7 +234,7 @@ async def nothing_false(lab: Lab, disk: MemoryDisk) -> None:
         await finished(engine.start())
         seen = await observe(engine)
     except StorageError as refusal:
-        assert "-0000" in str(refusal), f"the refusal names no file: {refusal}"
+        assert "-0000" in str(refusal), f"the refusal names no file: {refusal}"  # noqa: PT017
         return
     finally:
         disk.is_dead = True
@@ -212,4 +250,9 @@ LIES.add("of segments", "fsync of segments does nothing", "G2 G5 G7", lied("segm
 LIES.add("of snapshots", "fsync of snapshots does nothing", "G2 G5 G6", lied("snapshot-*", checkpoints=True))
 LIES.add("of the directory", "fsync of the directory does nothing", "G2 G5 G6", lied(directory=True, checkpoints=True))
 LIES.add("of everything", "no fsync does anything", "G2 G5", lied("*", directory=True, checkpoints=True))
-LIES.add("of everything but the log", "only the log is synced", "G2 G5 G6", lied("se*", "sn*", directory=True, checkpoints=True))
+LIES.add(
+    "of everything but the log",
+    "only the log is synced",
+    "G2 G5 G6",
+    lied("se*", "sn*", directory=True, checkpoints=True),
+)

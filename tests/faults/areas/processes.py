@@ -145,10 +145,17 @@ def without_right(pattern: str, mode: int) -> Play:
     return play
 
 
-RIGHTS.add("directory not writable", "the data directory belongs to the server, without the right to write", "G1 G4", without_right(".", 0o555))
+RIGHTS.add(
+    "directory not writable",
+    "the data directory belongs to the server, without the right to write",
+    "G1 G4",
+    without_right(".", 0o555),
+)
 RIGHTS.add("directory not readable", "the data directory cannot be entered", "G1 G4", without_right(".", 0o000))
 RIGHTS.add("log not readable", "the newest log cannot be read", "G1 G5", without_right("log-*", 0o000))
-RIGHTS.add("snapshot not readable", "the newest snapshot cannot be read", "G1 G5 G6", without_right("snapshot-*", 0o000))
+RIGHTS.add(
+    "snapshot not readable", "the newest snapshot cannot be read", "G1 G5 G6", without_right("snapshot-*", 0o000)
+)
 RIGHTS.add("log not writable", "the newest log can be read, and not written", "G1 G4", without_right("log-*", 0o444))
 
 
@@ -170,9 +177,24 @@ def limited(limit: Callable[[Path], str], count: int, size: int) -> Play:
     return play
 
 
-RIGHTS.add("largest file", "RLIMIT_FSIZE: the log cannot grow above 1.2 MB (EFBIG)", "G1 G2", limited(lambda _: "RLIMIT_FSIZE=1200000", 12, 200_000))
-RIGHTS.add("no file at all", "RLIMIT_FSIZE of 100 bytes: nothing can be written", "G4 G15", limited(lambda _: "RLIMIT_FSIZE=100", 3, 10))
-RIGHTS.add("few descriptors", "RLIMIT_NOFILE: hardly a descriptor is left for the server", "G1 G15", limited(lambda _: "RLIMIT_NOFILE=12", 3, 10))
+RIGHTS.add(
+    "largest file",
+    "RLIMIT_FSIZE: the log cannot grow above 1.2 MB (EFBIG)",
+    "G1 G2",
+    limited(lambda _: "RLIMIT_FSIZE=1200000", 12, 200_000),
+)
+RIGHTS.add(
+    "no file at all",
+    "RLIMIT_FSIZE of 100 bytes: nothing can be written",
+    "G4 G15",
+    limited(lambda _: "RLIMIT_FSIZE=100", 3, 10),
+)
+RIGHTS.add(
+    "few descriptors",
+    "RLIMIT_NOFILE: hardly a descriptor is left for the server",
+    "G1 G15",
+    limited(lambda _: "RLIMIT_NOFILE=12", 3, 10),
+)
 
 
 @RIGHTS.case("second server", "a second server starts on the directory of a running one", "G2 G3")

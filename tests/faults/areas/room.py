@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, descriptors that are gone, and directories that somebody removes under the server."""
+"""Disks that are full or read-only, descriptors that are gone, directories that are removed under the server."""
 
 import errno
 
@@ -59,7 +59,12 @@ def full_for(name: str) -> Play:
 
 
 for _name in ("fsync", "disk", "memory"):
-    FULL.add(f"log of {_name} appends", f"no room for the next append to the topic {_name}; deletes are taken", "G1 G2 G9", full_for(_name))
+    FULL.add(
+        f"log of {_name} appends",
+        f"no room for the next append to the topic {_name}; deletes are taken",
+        "G1 G2 G9",
+        full_for(_name),
+    )
 
 
 @FULL.case("acks are taken", "the disk is full: jobs can be acked, and new ones are refused", "G9 G11")
@@ -109,9 +114,13 @@ def full_checkpoint(pattern: str, kind: str) -> Play:
 
 
 FULL.add("no room for segments", "ENOSPC from every write of a segment", "G1 G6", full_checkpoint("segment-*", "write"))
-FULL.add("no room for snapshots", "ENOSPC from every write of a snapshot", "G1 G6", full_checkpoint("snapshot-*", "write"))
+FULL.add(
+    "no room for snapshots", "ENOSPC from every write of a snapshot", "G1 G6", full_checkpoint("snapshot-*", "write")
+)
 FULL.add("no room for a log", "ENOSPC from every new log file", "G1 G6", full_checkpoint("log-*", "create"))
-FULL.add("no room for names", "ENOSPC from every create: the directory cannot grow", "G1 G6", full_checkpoint("*", "create"))
+FULL.add(
+    "no room for names", "ENOSPC from every create: the directory cannot grow", "G1 G6", full_checkpoint("*", "create")
+)
 
 
 def starts_full(*, has_reserve: bool, room: int) -> Play:
@@ -139,8 +148,18 @@ def starts_full(*, has_reserve: bool, room: int) -> Play:
     return play
 
 
-FULL.add("start with a reserve", "the disk is full at the start, and the reserve is there", "G1 G4", starts_full(has_reserve=True, room=100))
-FULL.add("start without a reserve", "the disk is full at the start, and the reserve was used up", "G1 G4", starts_full(has_reserve=False, room=100))
+FULL.add(
+    "start with a reserve",
+    "the disk is full at the start, and the reserve is there",
+    "G1 G4",
+    starts_full(has_reserve=True, room=100),
+)
+FULL.add(
+    "start without a reserve",
+    "the disk is full at the start, and the reserve was used up",
+    "G1 G4",
+    starts_full(has_reserve=False, room=100),
+)
 FULL.add("start without a byte", "not a byte is free at the start", "G1 G4", starts_full(has_reserve=False, room=0))
 
 
@@ -157,13 +176,17 @@ async def _(lab: Lab) -> None:
     try:
         await finished(lab.open(disk).start())
     except Exception as refusal:
-        assert isinstance(refusal, OSError) or "Read-only" in str(refusal), refusal
+        assert isinstance(refusal, OSError) or "Read-only" in str(refusal), refusal  # noqa: PT017
     assert disk.files() == before, "a disk that is read-only was changed"
     disk.hooks.clear()
     await lab.recover(disk.kill())
 
 
-@FULL.case("full, then killed", "the disk is full, an append is refused, the process is killed and starts on the full disk", "G1 G2 G4")
+@FULL.case(
+    "full, then killed",
+    "the disk is full, an append is refused, the process is killed and starts on the full disk",
+    "G1 G2 G4",
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     lab.inject(Tight(used(lab.disk) + 4096))
@@ -223,7 +246,7 @@ async def _(lab: Lab) -> None:
         try:
             answer = await finished(engine.read(name, limit=1000))
         except Exception as refusal:
-            assert isinstance(refusal, OSError) or "descriptor" in str(refusal).lower(), refusal
+            assert isinstance(refusal, OSError) or "descriptor" in str(refusal).lower(), refusal  # noqa: PT017
             lab.strikes += 1
         else:
             written = lab.told.topics[name].written
@@ -297,7 +320,9 @@ async def _(lab: Lab) -> None:
     await lab.refused_at_start(lab.disk.kill(), newest)
 
 
-@GONE.case("segments removed under it", "all segments are removed while the server runs; it goes on and is killed", "G5 G2")
+@GONE.case(
+    "segments removed under it", "all segments are removed while the server runs; it goes on and is killed", "G5 G2"
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     await lab.checkpoint()
@@ -319,7 +344,11 @@ async def _(lab: Lab) -> None:
     await lab.refused_at_start(lab.disk.kill(), "-0000")
 
 
-@GONE.case("a crash in the midst of it", "no descriptor is left, and the process dies when it marks what failed as void", "G1 G2")
+@GONE.case(
+    "a crash in the midst of it",
+    "no descriptor is left, and the process dies when it marks what failed as void",
+    "G1 G2",
+)
 async def _(lab: Lab) -> None:
     await lab.begin()
     lab.inject(Faulty("sync", name="log-*"))
@@ -328,5 +357,3 @@ async def _(lab: Lab) -> None:
     await lab.append("fsync", 2)
     lab.disk.has_descriptors = True
     await lab.afterwards("kill")
-
-

@@ -31,6 +31,7 @@ from topics.storage.disk import Disk
 from topics.storage.frames import Frame
 from topics.storage.log_files import Replay
 from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentPiece
+from topics.storage.snapshots import names_in
 
 # What bytes with a right checksum raise that say nothing this program would have written.
 NONSENSE = (
@@ -154,6 +155,14 @@ class Recovery:
                     file.let_go()
             yield frame
         end_replay(self.state)
+        self._check_routers()
+
+    def _check_routers(self) -> None:
+        """Refuse routers between topics that are not there: a topic goes with its routers, in one frame."""
+        for router in self.state.routers.by_id.values():
+            if router.source not in self.state.by_id or router.dest not in self.state.by_id:
+                path = f"{self._disk.path}/{names_in(self._disk)[-1]}"
+                raise Damaged(path, 0, f"router {router.name} leads from or to a topic that is not there")
 
     @property
     def missing_log(self) -> str:
