@@ -27,14 +27,15 @@ class Area:
     """The cases of one area, in the order of the page."""
 
     title: str
+    needs: str = ""  # a marker of all its cases
     cases: list[Case] = field(default_factory=list)
 
-    def add(self, name: str, injects: str, holds: str, play: Play, *, needs: str = "") -> None:
-        self.cases.append(Case(self.title, name, injects, tuple(holds.split()), play, needs))
+    def add(self, name: str, injects: str, holds: str, play: Play) -> None:
+        self.cases.append(Case(self.title, name, injects, tuple(holds.split()), play, self.needs))
 
-    def case(self, name: str, injects: str, holds: str, *, needs: str = "") -> Callable[[Play], Play]:
+    def case(self, name: str, injects: str, holds: str) -> Callable[[Play], Play]:
         def added(play: Play) -> Play:
-            self.add(name, injects, holds, play, needs=needs)
+            self.add(name, injects, holds, play)
             return play
 
         return added

@@ -14,8 +14,8 @@ from topics.engine import Engine
 from topics.errors import DirectoryLocked
 from topics.testing.clock import ManualClock
 
-HELPERS = Area("Helpers")
-RIGHTS = Area("Permissions, limits and a second server")
+HELPERS = Area("Helpers", "process")
+RIGHTS = Area("Permissions, limits and a second server", "process")
 
 
 def killed(pid: int | None) -> None:
