@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK := $(VENV)/.ready-spark
+FUZZ := $(VENV)/.ready-fuzz
 # The peers of the benchmarks are Debian's builds, and so is the Python, where it is new enough: one that was built
 # without profile-guided optimization, as pyenv does, is a quarter to a third slower.
 BENCH_PYTHON ?= $(or $(shell /usr/bin/python3 -c 'import sys; sys.version_info < (3, 11) or print(sys.executable)' \
@@ -12,6 +13,8 @@ BENCH_PYTHON ?= $(or $(shell /usr/bin/python3 -c 'import sys; sys.version_info <
 BENCH := $(MAKE) --no-print-directory VENV=.venv-bench PYTHON=$(BENCH_PYTHON)
 # Processes of a test run. Tests of Spark have one for themselves, one after the other: each may start a JVM.
 WORKERS ?= auto
+# How long `make fuzz` searches, for each target.
+SECONDS ?= 60
 PYTEST = $(BIN)/python -m pytest -q --durations=15
 PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Both runs are made, whatever becomes of the first.
@@ -22,7 +25,8 @@ PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-full check lint-openapi format browser bench bench-spark bench-run bench-peers demo lock clean
+.PHONY: help setup run quick test test-full fuzz check lint-openapi format browser bench bench-spark bench-run bench-peers demo \\
+    lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +46,9 @@ test: $(READY) $(SPARK) browser ## run the tests, without the slow sweeps
 
 test-full: $(READY) $(SPARK) browser ## run all tests
 	$(call both)
+
+fuzz: $(FUZZ) ## search by coverage for inputs that break something: SECONDS=60 for each of TARGETS="json http2"
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
 
 browser: ## install Chromium from Debian for the browser test, if there is none
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0; } || { echo \
@@ -111,3 +118,9 @@ $(SPARK): requirements-spark.lock $(READY)
 	@echo "installing Spark into $(VENV)"
 	@$(call pip,$(VENV)) install --quiet --disable-pip-version-check --requirement requirements-spark.lock
 	@touch $(SPARK)
+
+# The fuzzer is 35 MB, and only who searches needs it.
+$(FUZZ): pyproject.toml $(READY)
+	@echo "installing Atheris into $(VENV)"
+	@$(call pip,$(VENV)) install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[fuzz]'
+	@touch $(FUZZ)

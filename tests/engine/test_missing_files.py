@@ -8,8 +8,9 @@ from tests.effort import stride
 from tests.engine.running import data, open_engine, running
 from topics.errors import CommitFailed, Damaged
 from topics.reader import Directory
-from topics.storage.frames import position_of
+from topics.storage.frames import decode_header, encode_frame, position_of
 from topics.storage.log_files import Replay
+from topics.storage.snapshots import Snapshots
 from topics.testing.disk import Faulty, MemoryDisk
 
 FSYNC = {"durability": "fsync"}
@@ -144,3 +145,51 @@ async def test_a_segment_in_the_place_of_another_is_refused_at_the_start() -> No
     without = disk.files()
     del without[second]
     await check_refused(MemoryDisk(without), second)
+
+
+async def test_a_directory_of_segments_alone_is_refused_and_they_stay() -> None:
+    """ST12, G5: somebody removed the logs and the snapshots; what is left may be all there is."""
+    disk = await stopped(MemoryDisk(), 1, 2, 3, checkpoints=3)
+    rest = {name: image for name, image in disk.files().items() if name.startswith("segment-")}
+    assert len(rest) > 1
+    await check_refused(MemoryDisk(rest), "segment-0000000001.arrow")
+
+
+@pytest.mark.parametrize("payload", [b"\x00", b"\x00\xff\xff\xff\xff"])
+async def test_a_frame_with_a_right_checksum_that_makes_no_sense_is_refused_with_its_place(payload: bytes) -> None:
+    """ST12, G5: whatever wrote it, the start says where."""
+    disk = await killed(MemoryDisk(), 1)
+    name = "log-0000000001"
+    image = disk.files()[name]
+    _, start = decode_header(image[:4096])
+    frame = encode_frame(payload, position_of(1, start), 0)
+    await check_refused(MemoryDisk({**disk.files(), name: image[:start] + frame + bytes(5000)}), name)
+
+
+@pytest.mark.parametrize(
+    "item", [(b"m", b"\xc0"), (b"t" + bytes(8), b"\x91\x01"), (b"f" + bytes(8), b"\xff"), (b"rx", b"")]
+)
+async def test_an_item_of_a_snapshot_that_makes_no_sense_is_refused_with_its_file(item: tuple[bytes, bytes]) -> None:
+    """ST12, G5"""
+    disk = await stopped(MemoryDisk(), 1)
+    kept = Snapshots(disk)
+    kept.load()
+    kept.install(dict([item]))
+    newest = names(disk, "snapshot-")[-1]
+    with pytest.raises(Damaged, match=f"{newest}: .*make no sense"):
+        await open_engine(disk.kill()).start()
+
+
+async def test_a_router_in_a_snapshot_without_its_topic_is_refused() -> None:
+    """ST12, G5"""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("s", FSYNC)
+        await engine.put_router("r", "s", "d")
+        source = engine.state.topics["s"].id
+    disk = disk.kill()
+    kept = Snapshots(disk)
+    kept.load()
+    kept.install({b"t" + source.to_bytes(8, "big"): None})
+    with pytest.raises(Damaged, match="router r leads from or to a topic that is not there"):
+        await open_engine(disk.kill()).start()

@@ -109,3 +109,18 @@ def test_a_second_server_is_refused_though_the_lock_file_was_removed(tmp_path: P
             second.start()
         assert caller.write("second") in (200, 201)
         assert caller.values() == ["first", "second"]
+
+
+def test_a_directory_of_which_only_segments_are_left_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """G5, ST12"""
+    with ServerProcess(tmp_path) as server, closing(Caller(server.address)) as caller:
+        assert caller.write("kept") in (200, 201)
+        server.stop()
+        for pattern in ("log-*", "snapshot-*"):
+            for path in server.data.glob(pattern):
+                path.unlink()
+        left = sorted(path.name for path in server.data.glob("segment-*"))
+        assert left
+        with pytest.raises(ServerFailed, match="the snapshots and logs that it belongs to are missing"):
+            server.start()
+        assert sorted(path.name for path in server.data.glob("segment-*")) == left

@@ -141,3 +141,11 @@ def test_one_wrong_byte_never_makes_a_frame_void(index: int) -> None:
         if data[START + index] != value:
             data[START + index] = value
             assert scanned(bytes(data)) == ([], End(START, is_clean=False))
+
+
+@pytest.mark.parametrize("content", [b"\xc0", b"\x94\x01\xa2\xff\xfe\x00\xc2", b"\x91\xa1x", b""])
+def test_a_header_with_a_right_checksum_and_a_wrong_content_is_bad(content: bytes) -> None:
+    """ST12"""
+    signed = frames._HEADER.pack(b"TOPICLOG", 1, len(content), frames.xxh3_64_intdigest(content)) + content
+    with pytest.raises(BadHeader, match="makes no sense"):
+        frames.decode_header(signed)

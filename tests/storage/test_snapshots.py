@@ -226,3 +226,12 @@ def test_a_crash_never_leaves_a_temporary_file_in_force() -> None:
         with pytest.raises(Crashed):
             install(disk, 1)
         assert loaded(disk.kill()) is None
+
+
+@pytest.mark.parametrize("content", [b"\xc0", b"\x91\x01", b"", b"\x91\x92\xc4\x01#\xc4\x01\xa1"])
+def test_a_snapshot_with_a_right_checksum_and_a_wrong_content_is_damage(content: bytes) -> None:
+    """ST12, G5"""
+    name = "snapshot-0000000001.base"
+    image = snapshots._HEADER.pack(b"TOPICSNP", 2, len(content), snapshots.xxh3_64_intdigest(content)) + content
+    with pytest.raises(Damaged, match=f"{name}: damaged at offset 28: its items make no sense"):
+        loaded(MemoryDisk({name: image}))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from msgspec import Struct
 
 from topics.core.dump import TopicItem
+from topics.engine.durability.recovery import NONSENSE
 from topics.errors import Damaged, TopicNotFound, UnusableDirectory
 from topics.model import Gap, TopicConfig
 from topics.reader.access import forbidden, open_disk
@@ -237,7 +238,11 @@ class Directory:
             if not names:
                 self._check_is_ours()
             try:
-                return Snapshot(names, snapshots.Snapshots(self._disk).load() or {})
+                items = snapshots.Snapshots(self._disk).load() or {}
+                try:
+                    return Snapshot(names, items)
+                except NONSENSE as error:
+                    raise Damaged(f"{self.path}/{names[-1]}", 0, f"its items make no sense: {error!r}") from error
             except PermissionError as error:
                 raise forbidden(self.path, error) from None
             except (FileNotFoundError, Damaged):
@@ -247,8 +252,13 @@ class Directory:
 
     def _check_is_ours(self) -> None:
         """A directory without a snapshot may be one whose first checkpoint is still to come."""
-        if not any(name.startswith(log_files.PREFIX) for name in self._disk.names()):
-            raise UnusableDirectory(f"{self.path} is not a data directory of topics: it has no snapshot and no log")
+        names = self._disk.names()
+        if any(name.startswith(log_files.PREFIX) for name in names):
+            return
+        sealed = [name for name in names if segments.number_in(name) is not None]
+        if sealed:
+            raise Damaged(f"{self.path}/{sealed[0]}", 0, "the snapshots and logs that it belongs to are missing")
+        raise UnusableDirectory(f"{self.path} is not a data directory of topics: it has no snapshot and no log")
 
 
 class Batches:

@@ -91,7 +91,10 @@ def decode_header(data: bytes) -> tuple[FileHeader, int]:
         raise NewerVersion(f"it is of version {version}; this program reads up to version {VERSION}")
     if len(content) != size or xxh3_64_intdigest(content) != checksum:
         raise BadHeader("the header's checksum does not match")
-    return msgspec.msgpack.decode(content, type=FileHeader), _HEADER.size + size
+    try:
+        return msgspec.msgpack.decode(content, type=FileHeader), _HEADER.size + size
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadHeader(f"the header makes no sense: {error}") from None
 
 
 def encode_frame(payload: bytes, position: int, synced: int) -> bytes:

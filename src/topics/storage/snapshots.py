@@ -128,10 +128,14 @@ class Snapshots:
 
     def _checked(self, name: str, content: bytes) -> list[tuple[bytes, bytes | None]]:
         """The items of a file, less its number, which must be that of its name."""
-        items = _decode(content)
-        if not items or items[0][0] != NUMBER or items[0][1] is None:
-            return items  # an older version wrote it
-        if (number := msgspec.msgpack.decode(items[0][1], type=int)) != _number_in(name):
+        try:
+            items = _decode(content)
+            if not items or items[0][0] != NUMBER or items[0][1] is None:
+                return items  # an older version wrote it
+            number = msgspec.msgpack.decode(items[0][1], type=int)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Damaged(f"{self._disk.path}/{name}", _HEADER.size, f"its items make no sense: {error}") from None
+        if number != _number_in(name):
             raise Damaged(f"{self._disk.path}/{name}", 0, f"snapshot {number} is in its place")
         return items[1:]
 

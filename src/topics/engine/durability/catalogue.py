@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from topics.core import dump
 from topics.core.topic.parts import Part
-from topics.engine.durability.recovery import Contents, Meta, Recovery, file_key, piece_key
+from topics.engine.durability.recovery import NONSENSE, Contents, Meta, Recovery, file_key, piece_key
+from topics.errors import Damaged
 from topics.storage import frames, log_files, segments
 from topics.storage.disk import Disk
 from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentPiece
-from topics.storage.snapshots import Snapshots
+from topics.storage.snapshots import Snapshots, names_in
 
 SPARSE_FACTOR = 4  # a file this much larger than what is in force of it is rewritten
 
@@ -43,16 +44,33 @@ class Catalogue:
     def load(self, void: frozenset[int] = frozenset()) -> Recovery:
         """Start over from the snapshot on the disk. The log is still to be replayed, without the frames in `void`."""
         with self.installing:
-            contents = Contents(self.snapshots.load() or {})
-            self._meta = contents.meta
-            self.start = contents.meta.start
-            self.next_segment = max(self.next_segment, contents.meta.next_segment, *(n + 1 for n in contents.files))
-            self.files = {number: SegmentFile(self._disk, ref) for number, ref in contents.files.items()}
-            self.pieces = {}
-            recovery = Recovery(self._disk, contents, self.files, void=void)
-            for piece in recovery.attached:
-                self.put_in_force(piece)
-            self.obsolete = recovery.unattached
+            items = self.snapshots.load() or {}
+            if not items:
+                self._check_is_new()
+            try:
+                return self._load(items, void)
+            except NONSENSE as error:
+                name = names_in(self._disk)[-1] if items else "no snapshot"
+                raise Damaged(f"{self._disk.path}/{name}", 0, f"its items make no sense: {error!r}") from error
+
+    def _check_is_new(self) -> None:
+        """Refuse segments that neither a snapshot nor a log is there to explain: somebody removed both (G5)."""
+        names = self._disk.names()
+        sealed = [name for name in names if segments.number_in(name) is not None]
+        if sealed and not any(name.startswith(log_files.PREFIX) for name in names):
+            raise Damaged(f"{self._disk.path}/{sealed[0]}", 0, "the snapshots and logs that it belongs to are missing")
+
+    def _load(self, items: dict[bytes, bytes], void: frozenset[int]) -> Recovery:
+        contents = Contents(items)
+        self._meta = contents.meta
+        self.start = contents.meta.start
+        self.next_segment = max(self.next_segment, contents.meta.next_segment, *(n + 1 for n in contents.files))
+        self.files = {number: SegmentFile(self._disk, ref) for number, ref in contents.files.items()}
+        self.pieces = {}
+        recovery = Recovery(self._disk, contents, self.files, void=void)
+        for piece in recovery.attached:
+            self.put_in_force(piece)
+        self.obsolete = recovery.unattached
         return recovery
 
     def announce_log(self, number: int) -> None:

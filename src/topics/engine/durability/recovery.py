@@ -12,6 +12,7 @@ Who keeps the files, and what happens to pieces that no topic needs, is up to th
 The other keys of a snapshot belong to `core.dump`.
 """
 
+import struct
 from collections.abc import Container, Iterator, Mapping
 
 import msgspec
@@ -30,7 +31,19 @@ from topics.storage.disk import Disk
 from topics.storage.frames import Frame
 from topics.storage.log_files import Replay
 from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentPiece
+from topics.storage.snapshots import names_in
 
+# What bytes with a right checksum raise that say nothing this program would have written.
+NONSENSE = (
+    msgspec.MsgspecError,
+    struct.error,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 FRAMES_MAPPED = 256  # frames replayed before segments that they touched are unmapped
 
 
@@ -132,12 +145,24 @@ class Recovery:
                 raise UnusableDirectory(f"{path}: offset {offset}: {error}") from None
             except MissingRecord as error:
                 raise Damaged(*self._place(frame.position), str(error)) from None
+            except NONSENSE as error:
+                raise Damaged(
+                    *self._place(frame.position), f"the entries of this frame make no sense: {error!r}"
+                ) from error
             self.frames += 1
             if self.frames % FRAMES_MAPPED == 0:
                 for file in self._mapped.values():
                     file.let_go()
             yield frame
         end_replay(self.state)
+        self._check_routers()
+
+    def _check_routers(self) -> None:
+        """Refuse routers between topics that are not there: a topic goes with its routers, in one frame."""
+        for router in self.state.routers.by_id.values():
+            if router.source not in self.state.by_id or router.dest not in self.state.by_id:
+                path = f"{self._disk.path}/{names_in(self._disk)[-1]}"
+                raise Damaged(path, 0, f"router {router.name} leads from or to a topic that is not there")
 
     @property
     def missing_log(self) -> str:
