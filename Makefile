@@ -25,7 +25,7 @@ PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-full fuzz check lint-openapi format browser bench bench-spark bench-run bench-peers demo \\
+.PHONY: help setup run quick test test-full fuzz check lint-openapi format browser bench bench-spark bench-run bench-peers demo \
     lock clean
 
 help: ## list the targets
