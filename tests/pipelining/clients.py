@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from h2.config import H2Configuration
 from h2.connection import ConnectionInputs, ConnectionState, H2Connection
-from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded
+from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, StreamReset
 
 from tests.api.clients.transcript import request_bytes
 from tests.api.clients.websocket import CLOSE, PING, PONG, TEXT, client_frame, handshake
@@ -196,6 +196,8 @@ class Http2(Client):
     def receive(self, data: bytes) -> list[Heard]:
         heard: list[Heard] = []
         for event in self._h2.receive_data(data) if data else ():
+            if isinstance(event, StreamEnded | StreamReset):  # it may come before the whole body is sent
+                self._unsent = deque((number, body) for number, body in self._unsent if number != event.stream_id)
             if isinstance(event, ResponseReceived):
                 assert event.stream_id not in self._status, "a request was answered twice"
                 self._status[event.stream_id] = int(dict(event.headers)[":status"])

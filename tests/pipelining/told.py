@@ -54,11 +54,13 @@ class Write:
     first: int | None = None  # its first seq, once told
     asked_at: int = 0
     is_void: bool = False  # it did not survive the life in which it was asked
+    is_old: bool = False  # it was there in an earlier life, so that copies of it may be, whatever becomes of a repeat
 
     @property
     def is_refused(self) -> bool:
         """Every attempt was answered with an error: nothing of it may be there."""
-        return self.first is None and bool(self.calls) and not any(call.may_have_happened for call in self.calls)
+        is_asked = self.first is None and bool(self.calls) and not self.is_old
+        return is_asked and not any(call.may_have_happened for call in self.calls)
 
 
 class Told:
@@ -358,6 +360,8 @@ class Told:
 
     def _adopt_write(self, write: Write, found: Found) -> None:
         """What is there is told; what is not, is not going to be, unless it is asked for again."""
+        is_maybe_lost = write.topic in LOSSY and any(call.is_open for call in write.calls)
+        write.is_old |= write.first is not None or is_maybe_lost
         write.calls, write.asked_at = [], 0
         topic, places = found.get(write.topic), self._places[write.topic]
         there = [places[data] - place for place, (data, _) in enumerate(write.records) if data in places]

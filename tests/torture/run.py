@@ -29,12 +29,14 @@ from tests.torture.account import Account
 from tests.torture.victim import Victim, may_mount
 from topics.clock import SystemClock
 from topics.testing.patience import PATIENCE_S, wait_until
+from topics.testing.server import COMMAND
 
 DEEDS = (
     "drop a connection",
     "stop the server",
     "stop the sync helper",
     "stop the sealing helper",
+    "kill the sync helper",
     "kill the sync helper",
     "kill the sealing helper",
     "fill the disk",
@@ -52,8 +54,9 @@ ENDS = (
     "kill while stopping",
     "stop",
 )
-LIVES = 8
-LIFE_ANSWERS = (50, 400)  # heard before the first deed, and after each
+LIVES = 10
+DEEDS_COUNTS = (0, 0, 1, 2)  # in one life
+LIFE_ANSWERS = (30, 300)  # heard before the first deed, and after each
 FAULT_ANSWERS = (50, 300)  # heard while something is wrong
 PAUSE_S = (0.0, 0.4)  # of processes that are stopped
 START_S = 0.1  # after which a kill while starting comes, at most
@@ -99,7 +102,8 @@ class Torture:
         self._said = said
         self._rng = random.Random(f"{seed} deeds")  # nothing else draws from it, so that it does not depend on answers
         self._deeds, self._ends = Deck(DEEDS, self._rng), Deck(ENDS, self._rng)
-        self._mounts, self._scales = Deck(("own disk", "shared disk"), self._rng), Deck(("small", "small", "large"), self._rng)
+        self._mounts = Deck(("own disk", "shared disk"), self._rng)
+        self._scales = Deck(("small", "small", "large"), self._rng)
 
     @property
     def kills(self) -> int:
@@ -123,7 +127,9 @@ class Torture:
             campaign = Campaign(victim, account, self._rng, f"{self._seed} {number}", SCALES[scale].pad_max)
             with self._noted(campaign, f"seed {self._seed}, campaign {number} ({scale}, {mount}), kept in {directory}"):
                 for _ in range(lives):
-                    campaign.life([self._deeds.draw() for _ in range(self._rng.randint(0, 3))], self._ends.draw())
+                    campaign.life(
+                        [self._deeds.draw() for _ in range(self._rng.choice(DEEDS_COUNTS))], self._ends.draw()
+                    )
                 campaign.end()
         shutil.rmtree(directory)
         self._said(f"campaign {number} ({scale}, {mount}): {lives} lives, {self.kills} kills so far")
@@ -311,8 +317,7 @@ class Campaign:
         output = self.victim.server.output
         assert "Traceback" not in output, output[output.index("Traceback") :][:3000]
         audit = subprocess.run(
-            [sys.executable, "-c", "from topics.cli import main; main()", "audit", "--json", "--path"]
-            + [str(self.victim.server.data)],
+            [*COMMAND, "audit", "--json", "--path", str(self.victim.server.data)],
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
@@ -320,5 +325,3 @@ class Campaign:
         assert audit.returncode == 0, f"the audit ended with {audit.returncode}: {audit.stdout[-3000:]} {audit.stderr}"
         assert json.loads(audit.stdout)["is_sound"], audit.stdout
         self.counts["directories audited"] += 1
-
-
