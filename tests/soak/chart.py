@@ -5,6 +5,7 @@ Colours are readable on a light and on a dark page; every line has its name at i
 
 from collections.abc import Callable, Sequence
 from html import escape
+from math import ceil, log10
 from typing import NamedTuple
 
 from tests.soak.verdict import MIB, WARM_UP, Sample
@@ -23,10 +24,11 @@ class Line(NamedTuple):
 class Panel(NamedTuple):
     title: str
     lines: tuple[Line, ...]
+    is_logarithmic: bool = False
 
 
 PANELS = (
-    Panel("latency of a write, ms", (Line("median", lambda s: s.p50_ms), Line("99 %", lambda s: s.p99_ms))),
+    Panel("latency of a write, ms", (Line("median", lambda s: s.p50_ms), Line("99 %", lambda s: s.p99_ms)), True),
     Panel("memory of the server, MiB", (Line("", lambda s: s.memory_bytes / MIB),)),
     Panel("data directory, MiB", (Line("", lambda s: s.disk_bytes / MIB),)),
     Panel("open descriptors", (Line("", lambda s: s.descriptors),)),
@@ -45,21 +47,24 @@ def chart(samples: Sequence[Sample], title: str) -> str:
 
 def _panel(panel: Panel, samples: Sequence[Sample], top: float) -> str:
     end_s = samples[-1].at_s or 1.0
-    step = _step(max(line.value(sample) for line in panel.lines for sample in samples))
-    most = step * 4
+    most = max(line.value(sample) for line in panel.lines for sample in samples)
+    marks = _powers(most) if panel.is_logarithmic else [number * _step(most) for number in range(5)]
     bottom = top + PANEL
 
     def x(at_s: float) -> float:
         return LEFT + at_s / end_s * (WIDTH - LEFT - RIGHT)
 
     def y(value: float) -> float:
-        return bottom - value / most * (PANEL - 18)
+        if panel.is_logarithmic:
+            part = log10(max(value, marks[0]) / marks[0]) / log10(marks[-1] / marks[0])
+        else:
+            part = value / marks[-1]
+        return bottom - part * (PANEL - 18)
 
     parts = [_text(LEFT, top + 10, panel.title)]
-    for number in range(5):
-        at = y(number * step)
-        parts.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="{GREY}" stroke-opacity=".3"/>')
-        parts.append(_text(LEFT - 6, at + 4, f"{number * step:g}", anchor="end"))
+    for mark in marks:
+        parts.append(f'<path d="M{LEFT} {y(mark):.1f}H{WIDTH - RIGHT}" stroke="{GREY}" stroke-opacity=".3"/>')
+        parts.append(_text(LEFT - 6, y(mark) + 4, f"{mark:g}", anchor="end"))
     warm = x(end_s * WARM_UP)
     parts.append(f'<path d="M{warm:.1f} {top + 18:.1f}V{bottom:.1f}" stroke="{GREY}" stroke-dasharray="3 4"/>')
     for number, line in enumerate(panel.lines):
@@ -71,6 +76,11 @@ def _panel(panel: Panel, samples: Sequence[Sample], top: float) -> str:
         at_s = end_s * quarter / 4
         parts.append(_text(x(at_s), bottom + 14, f"{at_s / 60:.3g} min", anchor="middle"))
     return "\n".join(parts)
+
+
+def _powers(most: float) -> list[float]:
+    """Powers of ten from 1 to one that is not below the most."""
+    return [10.0**power for power in range(max(1, ceil(log10(max(most, 1.0)))) + 1)]
 
 
 def _step(most: float) -> float:
