@@ -58,6 +58,7 @@ LIVES = 10
 DEEDS_COUNTS = (0, 0, 1, 2)  # in one life
 LIFE_ANSWERS = (30, 300)  # heard before the first deed, and after each
 FAULT_ANSWERS = (50, 300)  # heard while something is wrong
+HELPER_ANSWERS_MAX = 3000  # heard until there is a checkpoint large enough for the sealing helper
 PAUSE_S = (0.0, 0.4)  # of processes that are stopped
 START_S = 0.1  # after which a kill while starting comes, at most
 STOP_S = 0.3  # after which a kill while stopping comes, at most
@@ -74,7 +75,7 @@ class Scale:
 
 SCALES = {
     "small": Scale(3000, 1 << 20, 48),  # a checkpoint every few hundred requests, sealed on the spot
-    "large": Scale(40_000, 9 << 20, 160),  # checkpoints that the sealing helper takes part in
+    "large": Scale(40_000, 12 << 20, 160),  # checkpoints that the sealing helper takes part in
 }
 
 
@@ -160,6 +161,7 @@ class Campaign:
         self._rng = rng
         self._seed = seed
         self._pad_max = pad_max
+        self._is_large = pad_max == SCALES["large"].pad_max
         self._workload = Workload(random.Random(), "")
         self._clock = SystemClock()
 
@@ -201,6 +203,9 @@ class Campaign:
         while_wrong = crowd.answers + self._rng.randint(*FAULT_ANSWERS)
         pause_s = self._rng.uniform(*PAUSE_S)
         verb, _, whom = deed.replace(" the ", "  ").partition("  ")
+        if whom == "sealing helper" and self._is_large:
+            most = crowd.answers + HELPER_ANSWERS_MAX
+            crowd.run_while(lambda: crowd.answers < most and not self.victim.helpers(whom))
         if deed == "drop a connection":
             self._did(deed)
             crowd.drop_one()
