@@ -25,8 +25,8 @@ PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-full fuzz check lint-openapi format browser bench bench-spark bench-run bench-peers demo \
-    lock clean
+.PHONY: help setup run quick test test-full fuzz torture soak check lint-openapi format browser bench bench-spark \
+    bench-run bench-peers demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,16 @@ bench-run: $(READY) $(SPARK)
 bench-peers: ## install the peers of the benchmarks from Debian
 	@missing=$$(for peer in $(PEERS); do dpkg-query -W -f '$${Status}' $$peer 2>/dev/null | grep -q 'ok installed' \
 	    || echo $$peer; done); test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq $$missing; }
+
+# Everything is killed for so long; the seed decides what is done.
+MINUTES ?= 15
+SEED ?= 1
+
+torture: $(READY) ## kill a server and its helpers over and over for MINUTES=15, by SEED=1, and check what it told
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
+
+soak: $(READY) ## a mixed load for MINUTES=15: is the server the same afterwards? CHART=docs/images/soak.svg draws it
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(SEED) $(if $(CHART),--chart $(CHART))
 
 demo: $(READY) ## run the demo
 	$(BIN)/python -m examples.demo

@@ -21,6 +21,8 @@ MARKERS = {
     "spark": "spark",
     "live": "process",
     "live/test_browser.py": "browser",
+    "soak": "process",
+    "torture": "process",
     "test_docs.py": "process",
 }
 LEFT_OUT_OF_QUICK = {"spark", "browser", "process", "slow", "full"}

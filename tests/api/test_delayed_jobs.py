@@ -40,6 +40,22 @@ def test_a_job_written_with_a_delay_is_claimable_when_it_is_over(start: Start) -
     assert worker.counts() == (0, 5, 0)
 
 
+def test_a_delayed_job_is_handed_out_once_though_it_comes_with_the_last_one_given_back(start: Start) -> None:
+    """QU4, G11"""
+    server = start()
+    api = Client(server.address)
+    api.create("q", type="queue")
+    api.write_records("q", {"data": 1}, {"data": 2, "delay_ms": 1000})
+    worker, other = Worker(api, "q"), Worker(api, "q", "other")
+    assert worker.seqs(9) == [1]
+    assert other.seqs(9) == []
+    worker.nack(1)
+    server.advance(1000)
+    assert worker.seqs(9) == [1, 2]
+    assert other.seqs(9) == []
+    assert worker.counts() == (0, 2, 0)
+
+
 def test_a_job_whose_delay_is_over_comes_in_its_turn(start: Start) -> None:
     """QU5: fresh ones come after those given back, and ascending."""
     server = start()

@@ -233,6 +233,20 @@ def test_a_delivery_that_did_not_take_place_does_not_count() -> None:
     assert (queue.pick(jobs, 9), queue.deliveries) == ([1], {2: 1})
 
 
+def test_the_last_job_given_back_and_an_overdue_one_leave_their_places_in_one_claim() -> None:
+    """QU4, G11: the overdue one is nobody else's, though no job given back is left when it is leased."""
+    queue, jobs = Queue(), Jobs(1, 2)
+    queue.delay(2, 50)
+    leased(queue, *queue.pick(jobs, 2))
+    assert queue.pick(jobs, 9) == []
+    queue.release([(1, 1001, 0)])
+    queue.advance(50)
+    assert queue.pick(jobs, 9) == [1, 2]
+    leased(queue, 1, 2)
+    assert (queue.pick(jobs, 9), sorted(queue.leases)) == ([], [1, 2])
+    queue.check(jobs)
+
+
 def test_leases_survive_a_failure_of_the_log_and_counts_with_them() -> None:
     """QU3, QU11"""
     old, new, jobs = Queue(), Queue(), Jobs(1, 2, 3)

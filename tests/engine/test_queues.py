@@ -115,6 +115,29 @@ async def test_a_dead_letter_and_its_delete_are_one_frame() -> None:
 # --- pages
 
 
+async def test_a_claim_is_answered_while_the_log_takes_no_letters_and_the_cache_keeps_one_page() -> None:
+    """G15, QU15: the page of the letter and that of the jobs oust each other."""
+    disk = MemoryDisk()
+    async with running(disk, settings=Settings(segment_max_events=1)) as engine:
+        await engine.put_topic("dead")
+        await engine.put_topic("q", {**QUEUE, "max_deliveries": 1, "dead_letter": "dead"})
+        for number in range(4):
+            await engine.append("q", data(number))
+            await engine.checkpoint()
+        await engine.claim("q", "w", 2)
+        await engine.nack("q", "w", [1, 2])
+        engine._cache.bytes_max = 1
+        engine._loader.clear()
+        disk.hooks.append(Faulty("write", times=None, name="log-*"))
+        with pytest.raises(CommitFailed):
+            await engine.append("q", data("refused"))
+        (claiming,) = await begun(engine.claim("q", "w", 2))
+        await turns(1000)
+        assert claiming.done(), "it loads one page after the other"
+        assert claimed_seqs(await claiming) == [3]
+        disk.hooks.clear()
+
+
 async def test_jobs_in_segments_are_handed_out_after_a_restart() -> None:
     """QU4: over several cold pages, in one claim."""
     disk = MemoryDisk()

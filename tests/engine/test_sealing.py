@@ -1,5 +1,6 @@
 """Sealing: which rows go where, and the helper process that does the work."""
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -23,11 +24,13 @@ from topics.engine.durability.sealing import (
     encode,
     plan,
 )
+from topics.engine.instance import SILENT_MS
 from topics.settings import Settings
 from topics.storage.disk import RealDisk
 from topics.storage.segments import SegmentFile, SegmentPiece
 from topics.testing.clock import ManualClock
 from topics.testing.disk import MemoryDisk
+from topics.testing.patience import POLL_S
 
 SETTINGS = Settings()
 
@@ -153,6 +156,28 @@ async def test_a_helper_that_dies_is_done_without_for_a_minute(
         await engine.checkpoint()
         assert engine._ledger.store._sealer.helper_pid not in (None, pid)
         assert await everything(engine) == list(range(1, 3 * COUNT + 1))
+
+
+@pytest.mark.slow
+async def test_a_helper_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """SC3, ST7: the last checkpoint is taken without it."""
+    clock = ManualClock()
+    async with Engine.open(str(tmp_path), background=False, clock=clock) as engine:
+        await fill(engine)
+        await engine.checkpoint()
+        pid = engine._ledger.store._sealer.helper_pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        await fill(engine)
+        closing = asyncio.ensure_future(engine.close())
+        while not closing.done():
+            clock.advance(SILENT_MS)
+            await asyncio.wait([closing], timeout=POLL_S)
+        await closing
+    assert not is_running(pid)
+    async with Engine.open(str(tmp_path), background=False) as engine:
+        assert engine._ledger.store.replayed_frames == 0
+        assert await everything(engine) == list(range(1, 2 * COUNT + 1))
 
 
 RECORD = "x" * 2000

@@ -16,14 +16,22 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.events import DataReceived, ResponseReceived, StreamEnded
+from h2.connection import ConnectionInputs, ConnectionState, H2Connection
+from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, StreamReset
 
 from tests.api.clients.transcript import request_bytes
 from tests.api.clients.websocket import CLOSE, PING, PONG, TEXT, client_frame, handshake
 
 MASK = b"mask"  # of all frames, so that a run is repeated byte by byte
-STATUS = {"internal": 500, "topic_not_found": 404, "throttled": 429, "invalid_request": 400, "topic_full": 422}
+STATUS = {
+    "internal": 500,
+    "topic_not_found": 404,
+    "throttled": 429,
+    "shutting_down": 503,
+    "server_shutting_down": 503,
+    "invalid_request": 400,
+    "topic_full": 422,
+}
 
 
 @dataclass(eq=False)
@@ -131,6 +139,9 @@ class Http2(Client):
     def __init__(self, window: int) -> None:
         super().__init__(window)
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        machine = self._h2.state_machine  # which would hear nothing after a GOAWAY, not even answers that are due
+        farewell = {(ConnectionState.CLIENT_OPEN, ConnectionInputs.RECV_GOAWAY): (None, ConnectionState.CLIENT_OPEN)}
+        machine._transitions = {**machine._transitions, **farewell}
         self._asked: dict[int, Request] = {}
         self._status: dict[int, int] = {}
         self._bodies: dict[int, bytearray] = {}
@@ -185,12 +196,16 @@ class Http2(Client):
     def receive(self, data: bytes) -> list[Heard]:
         heard: list[Heard] = []
         for event in self._h2.receive_data(data) if data else ():
+            if isinstance(event, StreamEnded | StreamReset):  # it may come before the whole body is sent
+                self._unsent = deque((number, body) for number, body in self._unsent if number != event.stream_id)
             if isinstance(event, ResponseReceived):
                 assert event.stream_id not in self._status, "a request was answered twice"
                 self._status[event.stream_id] = int(dict(event.headers)[":status"])
             elif isinstance(event, DataReceived):
                 self._bodies[event.stream_id] += event.data
                 self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, ConnectionTerminated):
+                self.window = 0
             elif isinstance(event, StreamEnded):
                 body = json.loads(self._bodies.pop(event.stream_id))
                 heard.append(Answer(self._asked.pop(event.stream_id), self._status[event.stream_id], body))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tests.pipelining.clients import Heard, Pushed, Request
+from tests.pipelining.clients import STATUS, Heard, Pushed, Request
 from tests.pipelining.look import Found, Lease, TopicFound
 from tests.pipelining.workload import DEAD, LOSSY, ROUTERS, class_of, config_of
 
@@ -54,11 +54,13 @@ class Write:
     first: int | None = None  # its first seq, once told
     asked_at: int = 0
     is_void: bool = False  # it did not survive the life in which it was asked
+    is_old: bool = False  # it was there in an earlier life, so that copies of it may be, whatever becomes of a repeat
 
     @property
     def is_refused(self) -> bool:
         """Every attempt was answered with an error: nothing of it may be there."""
-        return self.first is None and bool(self.calls) and not any(call.may_have_happened for call in self.calls)
+        is_asked = self.first is None and bool(self.calls) and not self.is_old
+        return is_asked and not any(call.may_have_happened for call in self.calls)
 
 
 class Told:
@@ -66,7 +68,7 @@ class Told:
 
     def __init__(self, *, is_faulty: bool = False, may_throttle: bool = False) -> None:
         self.is_faulty = is_faulty
-        self._refusals = {404} | ({500} if is_faulty else set()) | ({429} if may_throttle else set())
+        self.refusals = {404} | ({500} if is_faulty else set()) | ({429} if may_throttle else set())
         self.lives = 1
         self.now = 0
         self.calls: list[Call] = []  # of this life
@@ -133,7 +135,7 @@ class Told:
             if learn is not None:
                 learn(call, heard.body)
         else:
-            assert heard.status in self._refusals, f"{heard.request} was answered with {heard.status} {heard.body}"
+            assert heard.status in self.refusals, f"{heard.request} was answered with {heard.status} {heard.body}"
 
     def hung_up(self, node: str) -> None:
         """The stream of jobs of this node broke off: the server ends its leases."""
@@ -215,7 +217,8 @@ class Told:
         body = pushed.body
         topic = body.get("topic", "")
         if pushed.event == "error":
-            assert body["code"] in (429, "throttled") and 429 in self._refusals, f"{stream}: {body}"
+            status = STATUS.get(body["code"], body["code"])
+            assert status in (429, 503) and status in self.refusals, f"{stream}: {body}"
         if pushed.event == "job":
             self._handed_out(topic, f"{topic}.stream", body)
         elif pushed.event == "record":
@@ -273,7 +276,8 @@ class Told:
         seq = job["$seq"]
         self._note(topic, seq, job["data"], job.get("$tag"), has_tag=True)
         assert seq not in self.acked[topic], f"job {seq} of {topic} was acked, and handed out again"
-        assert seq not in self.held[topic], f"job {seq} of {topic} is held by {self.held[topic][seq]}, and by {node}"
+        held = self.held[topic].get(seq)
+        assert held is None or held.node in self.released, f"job {seq} of {topic} is held by {held}, and by {node}"
         self.held[topic][seq] = Lease(node, job["deadline"])
 
     def _check_tombstone(self, topic: str, gap: dict[str, Any]) -> None:
@@ -356,6 +360,8 @@ class Told:
 
     def _adopt_write(self, write: Write, found: Found) -> None:
         """What is there is told; what is not, is not going to be, unless it is asked for again."""
+        is_maybe_lost = write.topic in LOSSY and any(call.is_open for call in write.calls)
+        write.is_old |= write.first is not None or is_maybe_lost
         write.calls, write.asked_at = [], 0
         topic, places = found.get(write.topic), self._places[write.topic]
         there = [places[data] - place for place, (data, _) in enumerate(write.records) if data in places]

@@ -96,13 +96,13 @@ class Workload:
 
     def __init__(self, rng: random.Random, name: str, *, pad_max: int = 40) -> None:
         self.held: list[Job] = []
+        self.keyed: list[Request] = []  # the last writes under a key, to be repeated
         self._rng = rng
         self._name = name
         self._pad_max = pad_max
         self._count = 0
         self._heads: dict[str, int] = {}  # the highest seq that was told, by topic
         self._new: list[str] = []  # topics that come into being by a write or a PUT of this round
-        self._keyed: list[Request] = []
 
     def setup(self) -> list[Request]:
         """What comes before all else; the same in every round."""
@@ -151,8 +151,8 @@ class Workload:
         return Request("claim", topic, body, path=f"/topics/{topic}/claim")
 
     def _write(self, kind: str, client: str) -> Request:
-        if kind == "repeat" and self._keyed:
-            first = self._rng.choice(self._keyed)
+        if kind == "repeat" and self.keyed:
+            first = self._rng.choice(self.keyed)
             return Request("write", first.topic, first.body)
         count = self._rng.randint(2, 6) if kind == "batch" else 1
         body: dict[str, Any] = {"records": [self._record(client, number) for number in range(count)]}
@@ -163,7 +163,7 @@ class Workload:
             body["idempotency_key"] = f"{self._name}.{client}.{self._count}"
         request = Request("write", topic, body)
         if kind == "keyed":
-            self._keyed = [*self._keyed, request][-REPEATED_MAX:]
+            self.keyed = [*self.keyed, request][-REPEATED_MAX:]
         return request
 
     def _record(self, client: str, number: int) -> dict[str, Any]:

@@ -75,6 +75,36 @@ def test_a_helper_killed_in_a_sync_fails_that_sync_and_a_new_one_goes_on(helped:
     run(main())
 
 
+def test_a_helper_that_owes_an_answer_from_one_look_to_the_next_is_killed(helped: RealDisk) -> None:
+    """SC3: one that answers, or has nothing to do, is left alone."""
+
+    async def main() -> None:
+        file = helped.create("a")
+        for _ in range(3):
+            await helped.sync(file)
+            helped.kill_if_silent()
+        first = helped.helper_pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        pending = asyncio.ensure_future(helped.sync(file))
+        await asyncio.sleep(0)
+        helped.kill_if_silent()
+        os.kill(first, signal.SIGCONT)
+        await pending
+        os.kill(first, signal.SIGSTOP)
+        pending = asyncio.ensure_future(helped.sync(file))
+        await asyncio.sleep(0)
+        helped.kill_if_silent()
+        assert not pending.done()
+        helped.kill_if_silent()
+        with pytest.raises(OSError, match="helper ended"):
+            await pending
+        await helped.sync(file)
+        assert helped.helper_pid not in (None, first)
+
+    run(main())
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_helper_killed_between_syncs_is_replaced(helped: RealDisk, loop: str) -> None:
     """ST4: at most the one sync that met the dead helper fails."""

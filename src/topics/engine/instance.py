@@ -11,6 +11,7 @@ Owns the parts, their start and their end. Must not know: HTTP, the form in whic
 outside the engine reaches past it: what the server needs of queues, routers, log and state has a name here.
 """
 
+import asyncio
 from typing import Self
 
 from msgspec.structs import replace
@@ -46,6 +47,8 @@ from topics.storage.wal import Wal
 
 # The instance, and what its callers hand to it or get from it.
 __all__ = ["Append", "Claimer", "Cold", "Followed", "Gate", "Instance", "PageAddress", "Projection", "Query", "Worker"]
+
+SILENT_MS = 4_000  # a helper that is silent for once to twice as long when the engine ends hangs
 
 
 class Instance:
@@ -137,12 +140,14 @@ class Instance:
         if not self._is_started:
             return
         self._is_started = False
+        watching = asyncio.create_task(_kill_silent_helpers(self._ledger.store, self.clock))
         try:
             await self.workers.stop()
             await self._owed.make_everywhere()
             await self.forwarder.stop()
             await self._upkeep.stop()
         finally:
+            watching.cancel()
             self._ledger.store.close()
             self._disk.unlock()
             self._disk.close()
@@ -299,6 +304,13 @@ class Instance:
         """A topic, for somebody who goes on looking at it; None: there is no such topic."""
         topic = self._ledger.state.topics.get(name)
         return None if topic is None else Followed(self._ledger, self.clock, topic)
+
+
+async def _kill_silent_helpers(store: Store, clock: Clock) -> None:
+    """Let no helper that hangs hold up the end."""
+    while True:
+        await clock.wait(asyncio.get_running_loop().create_future(), SILENT_MS)
+        store.kill_silent_helpers()
 
 
 class Followed:

@@ -247,6 +247,10 @@ class RealDisk:
         """The process that syncs; None = a thread does, or it has not been needed yet."""
         return self._syncer.helper_pid
 
+    def kill_if_silent(self) -> None:
+        """Kill the helper that syncs if it owes the answer that it owed at the last call; its syncs fail."""
+        self._syncer.kill_if_silent()
+
     def lock(self) -> None:
         """The directory itself is locked: whatever happens to the files in it, it stays the same one.
 

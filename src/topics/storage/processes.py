@@ -96,6 +96,9 @@ class SyncThread:
     def forget(self, file: OpenFile) -> None:
         pass
 
+    def kill_if_silent(self) -> None:
+        pass
+
     def close(self) -> None:
         self._thread.close()
 
@@ -121,6 +124,10 @@ class SyncProcess:
     def forget(self, file: OpenFile) -> None:
         if self._helper is not None:
             self._helper.forget(file)
+
+    def kill_if_silent(self) -> None:
+        if self._helper is not None:
+            self._helper.kill_if_silent()
 
     def close(self) -> None:
         self._is_closed = True
@@ -159,6 +166,7 @@ class SyncHelper:
         self._process = HelperProcess(["-I", "-S", syncer.__file__, path])
         self._socket = self._process.socket
         self._socket.setblocking(False)
+        self.kill_if_silent = self._process.kill_if_silent
         loop.add_reader(self._socket.fileno(), self._receive)
 
     @property
@@ -201,6 +209,7 @@ class SyncHelper:
     def _post(self, kind: int, file: OpenFile, handed: int | None, answer: "asyncio.Future[int] | None") -> None:
         self._outbox.append((syncer.REQUEST.pack(kind, file.number), handed))
         self._waiting.append((file.number, answer))
+        self._process.asked += 1
         self._send()
 
     def _send(self) -> None:
@@ -238,6 +247,7 @@ class SyncHelper:
 
     def _answered(self, failure: int) -> None:
         number, answer = self._waiting.popleft()
+        self._process.answered += 1
         if failure:  # then the helper has let go of the file
             with self._lock:
                 self._handed.discard(number)
@@ -251,6 +261,9 @@ class HelperProcess:
     It ignores what a terminal or a service manager sends to all processes of the server: a graceful stop needs its
     helpers to the end. For that it inherits a mask of blocked signals.
     """
+
+    asked = answered = 0  # requests; whoever talks to it counts
+    _owed = -1  # `answered` at the last look, if an answer was due; else -1
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.socket, theirs = socket.socketpair()
@@ -268,6 +281,13 @@ class HelperProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def kill_if_silent(self) -> None:
+        """Kill it if the answer that was due at the last call is still due: it hangs."""
+        owed = self.answered if self.asked > self.answered else -1
+        if owed == self._owed >= 0:
+            self._process.kill()
+        self._owed = owed
 
     def end(self) -> None:
         self.socket.close()

@@ -42,6 +42,7 @@ from topics.storage.segments import FileRef, PieceBuilder, PieceRef, Runs, Segme
 
 PACKAGE_ROOT = str(Path(__file__).parents[3])
 REST_SECONDS = 60.0  # after the helper has failed, before it is started again
+SILENT_SECONDS_MAX = 60.0  # without a byte from the helper; then it hangs
 LARGE_BYTES_MIN = 4 * 1024 * 1024  # a checkpoint of less is sealed on the spot
 BUFFERS_MAX = 512  # given to one system call
 
@@ -187,7 +188,7 @@ class Sealer:
             except OSError as error:
                 logger.warning("the sealing helper failed: %s; records are sealed without it for a minute", error)
                 self._rests_until = self._clock.monotonic() + REST_SECONDS
-                self._end_helper()
+                await self._thread.run(self._end_helper)
         return await self._disk.run(lambda: encode(number, [(piece.topic, piece.rows) for piece in pieces]))
 
     def close(self) -> None:
@@ -195,6 +196,11 @@ class Sealer:
         if self._thread is not None:
             self._thread.close()
         self._end_helper()
+
+    def kill_if_silent(self) -> None:
+        """Kill the helper if it owes the answer that it owed at the last call; records are sealed without it."""
+        if self._helper is not None:
+            self._helper.kill_if_silent()
 
     def _end_helper(self) -> None:
         if self._helper is not None:
@@ -205,13 +211,16 @@ class Sealer:
         """Let the helper make the image. Blocking."""
         if self._helper is None:
             self._helper = HelperProcess(["-I", __file__, self._disk.path])
+            self._helper.socket.settimeout(SILENT_SECONDS_MAX)
             self._helper.socket.sendall("\0".join([*filter(None, sys.path), PACKAGE_ROOT]).encode() + b"\n")
-        connection = self._helper.socket
+        helper, connection = self._helper, self._helper.socket
+        helper.asked += 1
         bodies: list[bytes | memoryview] = []
         sent = [(piece.topic, [_sent(rows, bodies) for rows in piece.rows]) for piece in pieces]
         task = _encode_message(SealingTask(number, sent, sum(map(len, bodies))))
         _send(connection, [_LENGTH.pack(len(task)), task, *bodies])
         done = _decode_done(_received(connection, _length(connection)))
+        helper.answered += 1
         if done.file is None:
             raise OSError(f"segment {number}: {done.failure}")
         return _received(connection, done.image_bytes), done.file, done.pieces

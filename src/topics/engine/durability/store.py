@@ -18,7 +18,7 @@ from topics.engine.durability.sealing import Sealer
 from topics.errors import Damaged
 from topics.settings import Settings
 from topics.storage import segments
-from topics.storage.disk import NO_SPACE, Disk
+from topics.storage.disk import NO_SPACE, Disk, RealDisk
 from topics.storage.log_files import Replay
 from topics.storage.wal import Wal
 
@@ -44,6 +44,12 @@ class Store:
         """Let go of the files. No checkpoint may be under way."""
         self.wal.close()
         self._sealer.close()
+
+    def kill_silent_helpers(self) -> None:
+        """Kill helpers that owe an answer since the last call; what they were asked fails, or is done without them."""
+        self._sealer.kill_if_silent()
+        if isinstance(self._disk, RealDisk):
+            self._disk.kill_if_silent()
 
     async def recover(self) -> State:
         """The state as of the end of the log; the log is open for writing. Refuses without changing anything."""

@@ -98,7 +98,7 @@ class Queues:
             return [Claimed(topic.name, topic.id, [], [], ready, True) for _ in claimers], self._gates.of(topic)
         wanted = sum([claimer.wanted for claimer in claimers])
         picked = queue.pick(topic.log, wanted)
-        sent = self._letters.send(topic, leasing.due_letters(queue, picked, wanted)) if queue.exhausted else None
+        sent = self._send_letters(topic, picked, wanted, takes_what_is_warm) if queue.exhausted else None
         texts = self._texts(topic.log, picked, takes_what_is_warm)
         leased = leasing.claim(topic, claimers, texts, self._clock.now_ms(), self._next_number)
         if texts:
@@ -112,6 +112,17 @@ class Queues:
             hands.append(Claimed(topic.name, topic.id, items, [lease[:2] for lease in entry.leases], ready))
         gate = self._gates.of(topic)
         return hands, gate if sent is None else gate.join(sent)
+
+    def _send_letters(self, topic: Topic, picked: list[int], wanted: int, takes_what_is_warm: bool) -> Gate | None:
+        """Move the jobs that the pass comes across and nobody gets any more; None: none was moved."""
+        try:
+            return self._letters.send(topic, leasing.due_letters(topic.queue, picked, wanted))
+        except Cold:
+            if (
+                takes_what_is_warm
+            ):  # while the log takes no letters, their page and that of the jobs may oust each other
+                return None
+            raise
 
     def _texts(self, log: Log, seqs: Sequence[int], takes_what_is_warm: bool) -> Texts:
         """The jobs' texts by seq, each without `{"$seq":n,` at its start."""

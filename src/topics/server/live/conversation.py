@@ -370,7 +370,9 @@ class Conversation(SocketReader):
 
 def error_text(error: Exception, request_id: Raw) -> bytes:
     """An error as a message for the client; a fault of the server is logged as well."""
-    if not isinstance(error, Refusal):
+    if isinstance(error, StorageError):
+        logger.error("a command of a WebSocket: %s", error)
+    elif not isinstance(error, Refusal):
         logger.error("a command of a WebSocket failed", exc_info=error)
     if not isinstance(error, TopicsError):
         error = StorageError("the server failed to run this command")
