@@ -22,8 +22,9 @@ from topics.server.call import Call
 from topics.server.handlers.topics import check_dead_letter
 from topics.server.transport.encoding import JSON_TYPE, NDJSON_TYPE
 from topics.server.wire.bulk import arrow_in, ndjson_in
-from topics.server.wire.replies import RecordsDeleted, SyncPerformance, record_answer, write_answer
+from topics.server.wire.replies import RecordsDeleted, SyncPerformance, write_answer
 from topics.server.wire.requests import delete_in, seq_in_path, write_in
+from topics.server.wire.seen import record_answer
 
 if TYPE_CHECKING:
     from topics.server.app import App

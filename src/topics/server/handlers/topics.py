@@ -15,20 +15,15 @@ from topics.server.auth import Key
 from topics.server.call import Call
 from topics.server.wire.replies import (
     HIDDEN,
-    CursorGone,
-    CursorList,
-    LossList,
-    LossShown,
     TopicGone,
     TopicList,
     TopicPut,
     config_shown,
-    cursor_listed,
-    cursor_shown,
     topic_listed,
     topic_shown,
 )
 from topics.server.wire.requests import config_in, cursor_in, encode_cursor
+from topics.server.wire.seen import CursorGone, CursorList, LossList, LossShown, cursor_listed, cursor_shown
 
 
 async def put_topic(call: Call) -> None:
