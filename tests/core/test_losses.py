@@ -15,8 +15,8 @@ from topics.core.forecast import seconds_until_loss
 from topics.core.rates import Pace
 from topics.core.state import State, Topic
 from topics.core.topic import losses
-from topics.core.topic.log import RUNS_KEPT, Log
-from topics.core.topic.losses import LOSSES_KEPT, SLACK, Loss
+from topics.core.topic.log import Log
+from topics.core.topic.losses import LOSSES_KEPT, RUNS_KEPT, SLACK, Loss
 from topics.core.topic.records import Batch
 from topics.model import TopicConfig
 

@@ -1,7 +1,7 @@
 """One topic's log: which seqs were handed out, and what became of each record.
 
-Adds to the live records (see live.py) the watermarks and the gaps, and is the only one who changes them. Pure: no
-clock, no I/O. Knows nothing of names, configs, commands or durability.
+Changes what is live (see live.py), the watermarks and the gaps, and is the only one who does; the account of what is
+gone is kept in losses.py. Pure: no clock, no I/O. Knows nothing of names, configs, commands or durability.
 
 Invariants, besides those of the live records
 - 1 <= floor <= earliest <= head + 1; none of them ever falls.
@@ -11,68 +11,28 @@ Invariants, besides those of the live records
 - `gaps` are sorted, do not touch a live record, and end above the floor.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Literal
 
-from msgspec import structs
-
-from topics.core.rates import Pace
-from topics.core.topic import losses
 from topics.core.topic.blocks import BLOCK, mask_of
-from topics.core.topic.live import LiveRecords, LiveRows, measured
-from topics.core.topic.losses import Loss, LossReason
+from topics.core.topic.live import LiveRows, measured
+from topics.core.topic.losses import AccountedRecords, Loss
 from topics.core.topic.parts import Chunk, Part
 from topics.core.topic.records import Batch
 from topics.model import Gap
-from topics.ranges import Range, subtract, total
-
-RUNS_KEPT: Final = 64  # stretches of one loss that are told apart; of more, one loss is made with what was deleted
 
 
-class Log(LiveRecords):
+class Log(AccountedRecords):
     """The records of one topic instance."""
 
-    __slots__ = (
-        "_has_emptied",
-        "_pace",
-        "_pace_due",
-        "deleted",
-        "dropped",
-        "evicted_last",
-        "expired",
-        "expired_last",
-        "gaps",
-        "last_write_ts",
-        "losses",
-        "lost",
-        "trimmed",
-    )
+    __slots__ = ("_has_emptied", "dropped", "last_write_ts")
 
     def __init__(self) -> None:
         super().__init__()
-        self.evicted_last = 0  # highest seq that was live when a cap took it: the contract's cap_hi
-        self.expired_last = 0  # highest seq that was live when it expired: the contract's ttl_hi
-        self.gaps: list[Gap] = []
-        self.deleted = 0  # records deleted on purpose, ever
-        self.lost = 0  # seqs whose records went otherwise, or that nobody got …
-        self.expired = 0  # … of these the ones that went by age …
-        self.trimmed = 0  # … and those that a router left out because its source had lost them
-        self.losses: losses.Losses = []
         self.last_write_ts = 0  # `last_ts`, as durable as the records: 0 = none since a restart took them
         self.dropped: list[Part] = []  # parts that died, for the owner of memory and files to clear away
         self._has_emptied = False  # some part in `parts` has no live record left
-        self._pace: Pace | None = None  # of the head; nobody has written so far
-        self._pace_due = 0  # when the next sample is to be taken
-
-    @property
-    def floor(self) -> int:
-        return max(self.evicted_last, self.expired_last) + 1
-
-    @property
-    def unaccounted(self) -> int:
-        """How many seqs are neither live nor deleted nor lost; below 0: some are two of these."""
-        return self.head - self.count - self.deleted - self.lost
 
     # --- growing
 
@@ -100,15 +60,6 @@ class Log(LiveRecords):
         self.bytes += tail.live_bytes - before
         self.last_ts = self.last_write_ts = ts
 
-    def _sample(self, ts: int) -> None:
-        if self._pace is None:
-            self._pace = Pace()
-        self._pace_due = self._pace.sample(ts, self.head)
-
-    def written_lately(self, now: int) -> int:
-        """How many records were written in the last minute."""
-        return 0 if self._pace is None else self._pace.grown(now, self.head)
-
     def open_gap(self, last: int, reason: Literal["cap", "source_trim"], ts: int = 0) -> None:
         """Hand out the seqs up to `last` to nobody (TM12)."""
         first = self.head + 1
@@ -124,12 +75,6 @@ class Log(LiveRecords):
         if not self.count:
             self.earliest = self.head + 1
 
-    def _raise_head(self, head: int) -> None:
-        """Seqs up to `head` were handed out, and no record was written."""
-        if self._pace is not None:
-            self._pace.shift(head - self.head)
-        self.head = head
-
     def inherit_head(self, head: int, lost: int, deleted: int = 0, ts: int = 0) -> None:
         """Take over a head whose records are not here: those up to `lost` are lost, `deleted` ones were deleted."""
         if head > self.head:
@@ -139,11 +84,6 @@ class Log(LiveRecords):
             if lost > known and lost - known == self.unaccounted:
                 self._note_lost([(known + 1, lost)], lost - known, "cap", ts)
             self.lose_all(lost, ts)
-
-    def inherit_losses(self, inherited: Sequence[Loss], expired: int, trimmed: int) -> None:
-        """Take over what is known of the losses of a log that this one follows; all of its records are lost."""
-        if sum(loss.count for loss in inherited) == self.lost:
-            self.losses, self.expired, self.trimmed = list(inherited), expired, trimmed
 
     def attach(self, part: Part) -> None:
         """Add a sealed part above all that are here; its seqs were handed out before."""
@@ -225,29 +165,6 @@ class Log(LiveRecords):
             self.expired, self.trimmed = min(self.expired, lost), 0
             self.losses = [Loss(1, max(last, min(lost, self.head)), "cap", ts or self.last_ts, lost)] if lost else []
 
-    def losses_of_all(self, ts: int) -> losses.Losses:
-        """What the losses would be if all records that are live were lost."""
-        found = list(self.losses)
-        for loss in self._counted(self._leaving(self.head), self.count, "cap", ts):
-            losses.note(found, loss)
-        return found
-
-    def derive_losses(self) -> None:
-        """Make up for a snapshot that did not list losses: one is what the floor tells, the others are the gaps."""
-        if self.deleted < 0:
-            self.lost = self._announced
-            self.deleted = self.head - self.count - self.lost
-        ts, floor = self.last_ts, self.floor
-        above = [Loss(max(gap.first, floor), gap.last, gap.reason, ts, 0) for gap in self.gaps]
-        above = [structs.replace(loss, count=loss.last - loss.first + 1) for loss in above]
-        below = self.lost - sum(loss.count for loss in above)
-        reason: LossReason = "mixed" if self.evicted_last and self.expired_last else "cap"
-        if self.expired_last and not self.evicted_last:
-            reason = "ttl"
-        self.losses = [Loss(1, floor - 1, reason, ts, below), *above] if below > 0 else above
-        self.expired = below if reason == "ttl" else 0
-        self.trimmed = sum(loss.count for loss in above if loss.reason == "source_trim")
-
     def delete_before(self, seq: int) -> None:
         before = self.count
         self._drop_through(seq - 1)
@@ -284,47 +201,6 @@ class Log(LiveRecords):
         self._drop_emptied()
         if self.count < before:
             self._note_lost(leaving, before - self.count, reason, ts)
-
-    def _leaving(self, last: int) -> list[Range]:
-        """The stretches that the live records up to `last` lie in; what else is in them was deleted."""
-        if not self.count or last < self.earliest:
-            return []
-        if self.count == self.head - self.earliest + 1:  # all from the earliest on are live
-            return [(self.earliest, min(last, self.head))]
-        found = self.living_ranges(last, RUNS_KEPT)
-        if len(found) > RUNS_KEPT:
-            found = [(found[0][0], last)]
-        if found and self.losses and self.losses[-1].last >= found[0][0]:
-            found = subtract(found, [(loss.first, loss.last) for loss in self.losses if loss.last >= found[0][0]])
-        return found
-
-    def _note_lost(self, ranges: Sequence[Range], count: int, reason: LossReason, ts: int) -> None:
-        """`count` seqs in `ranges` are lost."""
-        self.lost += count
-        if reason == "ttl":
-            self.expired += count
-        elif reason == "source_trim":
-            self.trimmed += count
-        first, last = ranges[0]
-        ts = ts or self.last_ts
-        if len(ranges) == 1 and last - first + 1 == count and losses.grow(self.losses, first, last, reason, ts):
-            return
-        for loss in self._counted(ranges, count, reason, ts):
-            losses.note(self.losses, loss)
-        losses.shorten(self.losses, self.earliest)
-
-    def _counted(self, ranges: Sequence[Range], count: int, reason: LossReason, ts: int) -> Iterator[Loss]:
-        """`ranges` as losses, in which `count` seqs are lost; if others were deleted, it may not be known which."""
-        if (
-            len(ranges) > 1
-            and total(ranges) != count
-            and not any(ranges[0][0] <= loss.first <= ranges[-1][1] for loss in self.losses)
-        ):
-            ranges = [(ranges[0][0], ranges[-1][1])]
-        for first, last in ranges:
-            own = min(count, last - first + 1)
-            count -= own
-            yield Loss(first, last, reason, ts, own)
 
     def _drop_through(self, last: int) -> None:
         """Make every live record up to `last` dead: whole parts at once, the rest by marks."""
@@ -405,18 +281,3 @@ class Log(LiveRecords):
         announced = self._announced
         assert self.lost <= announced, f"{self.lost} seqs are lost, {announced} announced"
         self._check_losses()
-
-    @property
-    def _announced(self) -> int:
-        """How many seqs a reader from the start is told to be lost."""
-        return self.floor - 1 + sum(gap.last - max(gap.first, self.floor) + 1 for gap in self.gaps)
-
-    def _check_losses(self) -> None:
-        losses.check(self.losses, self.head, self.lost)
-        assert min(self.expired, self.trimmed) >= 0, f"{self.expired} expired, {self.trimmed} trimmed"
-        assert self.expired + self.trimmed <= self.lost, (
-            f"{self.expired} expired, {self.trimmed} trimmed of {self.lost}"
-        )
-        covered = sum(loss.last - loss.first + 1 for loss in self.losses)
-        silent = self.head - covered - self.count - self.deleted
-        assert silent <= 0, f"{silent} seqs are neither live nor deleted nor in a loss"

@@ -1,22 +1,31 @@
-"""The losses of one topic: which seqs went without being asked for, why and when (LS1).
+"""What a topic has lost: which seqs went without being asked for, why and when (LS1), and how many (LS2).
 
-A log has a list of them, ascending and disjoint; the functions here are the only ones that change it. Pure. Knows
-nothing of records: what was live is told by the log that has the list (see log.py).
+`AccountedRecords` adds to the live records (see live.py) the account of those that are gone; the log (see log.py)
+removes records, and has that noted here. A log's losses are a list, ascending and disjoint; the functions here are the
+only ones that change it. Pure.
 
 Invariants
-- Their counts add up to all that the log has lost; a loss may cover more seqs, and those were deleted.
+- The counts of the losses add up to all that the log has lost; a loss may cover more seqs, and those were deleted.
 - Losses that adjoin, have one reason and come within a second of each other are one.
 - The newest 1000 are kept as they are. Older ones may merge with a neighbour, unless something live lies between them.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
+
+from topics.core.rates import Pace
+from topics.core.topic.live import LiveRecords
+from topics.model import Gap
+from topics.ranges import Range, subtract, total
 
 LOSSES_KEPT: Final = 1000
 SLACK: Final = 200  # losses above that before old ones are merged
 TOGETHER_MS: Final = 1000  # losses within this time of each other are one
+
+RUNS_KEPT: Final = 64  # stretches of one loss that are told apart; of more, one loss is made with what was deleted
 
 LossReason = Literal["cap", "ttl", "mixed", "source_trim"]  # mixed: of a directory that did not tell them apart
 
@@ -103,8 +112,8 @@ def check(losses: Losses, head: int, lost: int) -> None:
         assert end < loss.first <= loss.last <= head, f"{loss} is out of place"
         assert 0 <= loss.count <= loss.last - loss.first + 1, f"{loss} counts more than it covers"
         end = loss.last
-    total = sum(loss.count for loss in losses)
-    assert total == lost, f"{total} seqs are in losses, {lost} are lost"
+    counted = sum(loss.count for loss in losses)
+    assert counted == lost, f"{counted} seqs are in losses, {lost} are lost"
 
 
 def _is_one(lower: Loss, upper: Loss) -> bool:
@@ -126,3 +135,141 @@ def _first(loss: Loss) -> int:
 
 def _last(loss: Loss) -> int:
     return loss.last
+
+
+class AccountedRecords(LiveRecords):
+    """Live records, and the account of those that are gone: watermarks, gaps, counts and losses."""
+
+    __slots__ = (
+        "_pace",
+        "_pace_due",
+        "deleted",
+        "evicted_last",
+        "expired",
+        "expired_last",
+        "gaps",
+        "losses",
+        "lost",
+        "trimmed",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evicted_last = 0  # highest seq that was live when a cap took it: the contract's cap_hi
+        self.expired_last = 0  # highest seq that was live when it expired: the contract's ttl_hi
+        self.gaps: list[Gap] = []
+        self.deleted = 0  # records deleted on purpose, ever
+        self.lost = 0  # seqs whose records went otherwise, or that nobody got …
+        self.expired = 0  # … of these the ones that went by age …
+        self.trimmed = 0  # … and those that a router left out because its source had lost them
+        self.losses: Losses = []
+        self._pace: Pace | None = None  # of the head; nobody has written so far
+        self._pace_due = 0  # when the next sample is to be taken
+
+    @property
+    def floor(self) -> int:
+        return max(self.evicted_last, self.expired_last) + 1
+
+    @property
+    def unaccounted(self) -> int:
+        """How many seqs are neither live nor deleted nor lost; below 0: some are two of these."""
+        return self.head - self.count - self.deleted - self.lost
+
+    def _sample(self, ts: int) -> None:
+        if self._pace is None:
+            self._pace = Pace()
+        self._pace_due = self._pace.sample(ts, self.head)
+
+    def written_lately(self, now: int) -> int:
+        """How many records were written in the last minute."""
+        return 0 if self._pace is None else self._pace.grown(now, self.head)
+
+    def _raise_head(self, head: int) -> None:
+        """Seqs up to `head` were handed out, and no record was written."""
+        if self._pace is not None:
+            self._pace.shift(head - self.head)
+        self.head = head
+
+    def inherit_losses(self, inherited: Sequence[Loss], expired: int, trimmed: int) -> None:
+        """Take over what is known of the losses of a log that this one follows; all of its records are lost."""
+        if sum(loss.count for loss in inherited) == self.lost:
+            self.losses, self.expired, self.trimmed = list(inherited), expired, trimmed
+
+    def losses_of_all(self, ts: int) -> Losses:
+        """What the losses would be if all records that are live were lost."""
+        found = list(self.losses)
+        for loss in self._counted(self._leaving(self.head), self.count, "cap", ts):
+            note(found, loss)
+        return found
+
+    def derive_losses(self) -> None:
+        """Make up for a snapshot that did not list losses: one is what the floor tells, the others are the gaps."""
+        if self.deleted < 0:
+            self.lost = self._announced
+            self.deleted = self.head - self.count - self.lost
+        ts, floor = self.last_ts, self.floor
+        above = [Loss(max(gap.first, floor), gap.last, gap.reason, ts, 0) for gap in self.gaps]
+        above = [structs.replace(loss, count=loss.last - loss.first + 1) for loss in above]
+        below = self.lost - sum(loss.count for loss in above)
+        reason: LossReason = "mixed" if self.evicted_last and self.expired_last else "cap"
+        if self.expired_last and not self.evicted_last:
+            reason = "ttl"
+        self.losses = [Loss(1, floor - 1, reason, ts, below), *above] if below > 0 else above
+        self.expired = below if reason == "ttl" else 0
+        self.trimmed = sum(loss.count for loss in above if loss.reason == "source_trim")
+
+    def _leaving(self, last: int) -> list[Range]:
+        """The stretches that the live records up to `last` lie in; what else is in them was deleted."""
+        if not self.count or last < self.earliest:
+            return []
+        if self.count == self.head - self.earliest + 1:  # all from the earliest on are live
+            return [(self.earliest, min(last, self.head))]
+        found = self.living_ranges(last, RUNS_KEPT)
+        if len(found) > RUNS_KEPT:
+            found = [(found[0][0], last)]
+        if found and self.losses and self.losses[-1].last >= found[0][0]:
+            found = subtract(found, [(loss.first, loss.last) for loss in self.losses if loss.last >= found[0][0]])
+        return found
+
+    def _note_lost(self, ranges: Sequence[Range], count: int, reason: LossReason, ts: int) -> None:
+        """`count` seqs in `ranges` are lost."""
+        self.lost += count
+        if reason == "ttl":
+            self.expired += count
+        elif reason == "source_trim":
+            self.trimmed += count
+        first, last = ranges[0]
+        ts = ts or self.last_ts
+        if len(ranges) == 1 and last - first + 1 == count and grow(self.losses, first, last, reason, ts):
+            return
+        for loss in self._counted(ranges, count, reason, ts):
+            note(self.losses, loss)
+        shorten(self.losses, self.earliest)
+
+    def _counted(self, ranges: Sequence[Range], count: int, reason: LossReason, ts: int) -> Iterator[Loss]:
+        """`ranges` as losses, in which `count` seqs are lost; if others were deleted, it may not be known which."""
+        if (
+            len(ranges) > 1
+            and total(ranges) != count
+            and not any(ranges[0][0] <= loss.first <= ranges[-1][1] for loss in self.losses)
+        ):
+            ranges = [(ranges[0][0], ranges[-1][1])]
+        for first, last in ranges:
+            own = min(count, last - first + 1)
+            count -= own
+            yield Loss(first, last, reason, ts, own)
+
+    @property
+    def _announced(self) -> int:
+        """How many seqs a reader from the start is told to be lost."""
+        return self.floor - 1 + sum(gap.last - max(gap.first, self.floor) + 1 for gap in self.gaps)
+
+    def _check_losses(self) -> None:
+        check(self.losses, self.head, self.lost)
+        assert min(self.expired, self.trimmed) >= 0, f"{self.expired} expired, {self.trimmed} trimmed"
+        assert self.expired + self.trimmed <= self.lost, (
+            f"{self.expired} expired, {self.trimmed} trimmed of {self.lost}"
+        )
+        covered = sum(loss.last - loss.first + 1 for loss in self.losses)
+        silent = self.head - covered - self.count - self.deleted
+        assert silent <= 0, f"{silent} seqs are neither live nor deleted nor in a loss"

@@ -16,21 +16,16 @@ from topics.server.call import Call
 from topics.server.wire.advice import advice_on_put
 from topics.server.wire.replies import (
     HIDDEN,
-    CursorGone,
-    CursorList,
     Evicting,
-    LossList,
-    LossShown,
     TopicGone,
     TopicList,
     TopicPut,
     config_shown,
-    cursor_listed,
-    cursor_shown,
     topic_listed,
     topic_shown,
 )
 from topics.server.wire.requests import cursor_in, encode_cursor, put_in
+from topics.server.wire.seen import CursorGone, CursorList, LossList, LossShown, cursor_listed, cursor_shown
 
 
 async def put_topic(call: Call) -> None:

@@ -19,7 +19,7 @@ from topics.server.openapi.guide import guide
 from topics.server.openapi.schemas import Schema, Schemas
 from topics.server.routes import Route
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
-from topics.server.wire import replies
+from topics.server.wire import replies, seen
 from topics.server.wire.advice import Warned
 from topics.server.wire.requests import (
     HEARTBEAT_MS_MAX,
@@ -201,14 +201,14 @@ OPERATIONS: Final = {
     ("POST", f"{TOPIC}/delete"): Operation(
         {200: replies.RecordsDeleted}, DeleteIn, errors=(*NOT_FOUND, errors.EpochMismatch)
     ),
-    ("GET", f"{TOPIC}/records/:seq"): Operation({200: replies.RecordShown}, errors=NOT_FOUND),
-    ("GET", f"{TOPIC}/losses"): Operation({200: replies.LossList}, query=LOSSES_QUERY, errors=NOT_FOUND),
+    ("GET", f"{TOPIC}/records/:seq"): Operation({200: seen.RecordShown}, errors=NOT_FOUND),
+    ("GET", f"{TOPIC}/losses"): Operation({200: seen.LossList}, query=LOSSES_QUERY, errors=NOT_FOUND),
     ("PUT", CURSOR): Operation(
-        {200: replies.CursorShown}, CursorIn, errors=(*NOT_FOUND, errors.EpochMismatch, errors.CursorMoved)
+        {200: seen.CursorShown}, CursorIn, errors=(*NOT_FOUND, errors.EpochMismatch, errors.CursorMoved)
     ),
-    ("GET", CURSOR): Operation({200: replies.CursorShown}, errors=NOT_FOUND),
-    ("GET", f"{TOPIC}/cursors"): Operation({200: replies.CursorList}, query=PAGE_QUERY[1:3], errors=NOT_FOUND),
-    ("DELETE", CURSOR): Operation({200: replies.CursorGone}, errors=NOT_FOUND),
+    ("GET", CURSOR): Operation({200: seen.CursorShown}, errors=NOT_FOUND),
+    ("GET", f"{TOPIC}/cursors"): Operation({200: seen.CursorList}, query=PAGE_QUERY[1:3], errors=NOT_FOUND),
+    ("DELETE", CURSOR): Operation({200: seen.CursorGone}, errors=NOT_FOUND),
     ("POST", f"{TOPIC}/claim"): Operation({200: replies.JobsClaimed}, ClaimIn, errors=QUEUE),
     ("POST", f"{TOPIC}/ack"): Operation({200: replies.JobsAcked}, AckIn, errors=LEASES),
     ("POST", f"{TOPIC}/nack"): Operation({200: replies.JobsNacked}, NackIn, errors=LEASES),
@@ -505,6 +505,13 @@ def _fields(settings: Settings) -> dict[str, Schema]:
         "lease_ids": {"description": "one lease_id per entry of seqs, or an empty string for none"},
         "delay_ms": {"description": "how long a job stays hidden, 0..86400000"},
         "deliver_at": {"description": "time from which a job may be handed out, epoch-ms"},
+        **_answer_fields(),
+    }
+
+
+def _answer_fields() -> dict[str, Schema]:
+    """Those that only answers have, and conditions on them."""
+    return {
         "head_seq": {"description": "highest seq handed out; 0 if none"},
         "earliest_seq": {"description": "lowest live seq; head_seq + 1 if nothing is live"},
         "next_from_seq": {"description": "the cursor for the next call"},
@@ -519,7 +526,7 @@ def _fields(settings: Settings) -> dict[str, Schema]:
         "guarantee": {"description": "exactly_once stamps its copies and skips those that are there"},
         "forwarded_total": {"description": "copies, duplicates skipped and records lost before they were copied"},
         "blocked_by": {"description": "why the router cannot go on"},
-        "if_seq": {"description": "where the cursor must stand now; null: there must be none", **exact},
+        "if_seq": {"description": "where the cursor must stand now; null: there must be none", "maximum": SEQ_MAX},
         "written_total": {"description": "seqs handed out: live + lost_total + expired_total + deleted_total"},
         "lost_total": {"description": "lost to caps, crashes and sources that had lost them"},
         "expired_total": {"description": "lost to ttl_ms"},

@@ -12,12 +12,10 @@ from msgspec import UNSET, Struct, UnsetType
 
 from topics.engine.answers import (
     Claimed,
-    CursorState,
     Job,
     LeaseView,
     QueueCounts,
     ReadResult,
-    RecordResult,
     RouterState,
     Settled,
     TopicState,
@@ -163,60 +161,6 @@ class RecordsDeleted(Struct, kw_only=True):
     dry_run: Literal[True] | UnsetType = UNSET
     deleted_bytes: int | UnsetType = UNSET
     performance: SyncPerformance
-
-
-class RecordShown(Struct):
-    topic: str
-    epoch: int
-    record: Record
-    performance: Performance
-
-
-class LossShown(Struct):
-    """A range that was lost, and when; some of its seqs may have been deleted before."""
-
-    gap_from: int
-    gap_to: int
-    reason: Literal["cap", "ttl", "mixed", "source_trim"]
-    ts: int
-
-
-class LossList(Struct):
-    topic: str
-    losses: list[LossShown]
-    performance: Performance
-
-
-class CursorListed(Struct):
-    topic: str
-    name: str
-    seq: int
-    epoch: int
-    lag: int
-    lost: int
-    seconds_until_loss: float | None
-    updated_ts: int
-
-
-class CursorShown(CursorListed, kw_only=True):
-    """`created` in the answer to a PUT."""
-
-    created: bool | UnsetType = UNSET
-    performance: Performance
-
-
-class CursorList(Struct, kw_only=True):
-    topic: str
-    cursors: list[CursorListed]
-    next_cursor: str | UnsetType = UNSET
-    performance: Performance
-
-
-class CursorGone(Struct):
-    topic: str
-    name: str
-    deleted: bool
-    performance: Performance
 
 
 class WatchedTopic(Struct):
@@ -435,14 +379,6 @@ def topic_shown(state: TopicState, may_name: Callable[[str], bool], performance:
     )
 
 
-def cursor_listed(state: CursorState) -> CursorListed:
-    return CursorListed(*msgspec.structs.astuple(state))
-
-
-def cursor_shown(state: CursorState, performance: Performance, created: bool | UnsetType = UNSET) -> CursorShown:
-    return CursorShown(*msgspec.structs.astuple(state), created=created, performance=performance)
-
-
 def router_put(state: RouterState, created: bool, performance: Performance) -> RouterShown:
     return _router(state, performance, created=created)
 
@@ -543,16 +479,6 @@ def diff_answer(result: ReadResult, total_ms: float, throttle_ms: float) -> byte
     )
     head = b'{"topic":"%b","epoch":%d,"records":[' % (result.topic.encode(), result.epoch)
     return b"".join((head, b",".join(result.texts), tail))
-
-
-def record_answer(result: RecordResult, total_ms: float) -> bytes:
-    """The answer to GET record; the record is a ready text."""
-    return b'{"topic":"%b","epoch":%d,"record":%b,"performance":{"server_total_ms":%.3f}}' % (
-        result.topic.encode(),
-        result.epoch,
-        result.text,
-        total_ms,
-    )
 
 
 def claim_answer(claimed: Claimed, total_ms: float, throttle_ms: float) -> bytes:
