@@ -215,13 +215,14 @@ def test_under_reject_a_lower_cap_refuses_and_never_evicts(api: Client, topic: s
 
 
 def test_the_state_of_a_fresh_topic(api: Client, topic: str) -> None:
-    """TP8, TP16"""
+    """TP8, TP16, LS2, LS3"""
     api.create(topic)
     reply = api.get(f"/v0/topics/{topic}?touch=false")
     state = ok(reply)
     assert set(state) == {
         *("topic", "epoch", "type", "head_seq", "earliest_seq", "next_seq", "count", "bytes", "config"),
-        *("effective_priority", "last_write_ts", "last_read_ts"),
+        *("effective_priority", "last_write_ts", "last_read_ts", "seconds_until_loss"),
+        *("written_total", "lost_total", "expired_total", "deleted_total"),
     }
     epoch = state.pop("epoch")
     assert type(epoch) is int and epoch >= 1
@@ -237,6 +238,11 @@ def test_the_state_of_a_fresh_topic(api: Client, topic: str) -> None:
         "effective_priority": 0,
         "last_write_ts": None,
         "last_read_ts": None,
+        "written_total": 0,
+        "lost_total": 0,
+        "expired_total": 0,
+        "deleted_total": 0,
+        "seconds_until_loss": None,
     }
 
 

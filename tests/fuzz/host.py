@@ -60,9 +60,7 @@ def turns() -> tuple[asyncio.AbstractEventLoop, Beside, Complaints]:
     loop.set_exception_handler(
         lambda _, context: complaints.found.append(f"{context['message']}: {context.get('exception')!r}")
     )
-    logger = logging.getLogger("topics")
-    logger.addHandler(complaints)
-    logger.propagate = False
+    logging.getLogger("topics").addHandler(complaints)
     return loop, beside, complaints
 
 
