@@ -25,17 +25,20 @@ Sizes = dict[str, dict[str, int]]  # limit → what is measured, by its dotted n
 
 EXCEPTIONS: Sizes = {
     CLASS: {
-        "client.aio.client.AsyncClient": 35,
-        "client.blocking.client.Client": 35,
+        "client.aio.client.AsyncClient": 43,
+        "client.blocking.client.Client": 43,
+        "core.topic.live.LiveRecords": 27,
         "engine.instance.Instance": 27,
         "storage.wal.Wal": 30,
         "testing.disk.MemoryDisk": 32,
-        "testing.oracle.Oracle": 29,
+        "testing.oracle.Oracle": 30,
         "testing.wire.WireTransport": 28,
     },
     FILE: {
+        "server.openapi.document": 541,
+        "server.wire.replies": 527,
         "testing.disk": 688,
-        "testing.oracle": 689,
+        "testing.oracle": 709,
     },
     NAME: {
         "caller": 2,
@@ -52,7 +55,7 @@ EXCEPTIONS: Sizes = {
         "worker": 2,
     },
     HEART: {
-        "all": 12019,
+        "all": 13510,
     },
 }
 

@@ -216,7 +216,7 @@ class App:
     def _dispatch(self, call: Call) -> None:
         route = call.route
         if route.may_be_empty and call.request.body and not call.media:
-            self._check_media(route, call.request)  # whether there is a body was not known from the headers
+            _check_media(route, call.request)  # whether there is a body was not known from the headers
         if route.handle is None:
             raise NotFound("this endpoint is not built yet")
         work = route.handle(call)
@@ -287,7 +287,7 @@ class App:
             if name and not key.may_name(name):
                 key.check_names((name,))
         if route.media:
-            call.media = self._media(route, request)
+            call.media = _media(route, request)
         return call
 
     def unavailable(self) -> Refusal:
@@ -305,26 +305,6 @@ class App:
         finally:
             call.key.inflight += 1
 
-    def _media(self, route: Route, request: Request) -> str:
-        """Check the headers of a body, and give its media type; empty if no body is announced."""
-        headers = request.headers
-        if b"content-encoding" in headers:
-            is_gzip(headers[b"content-encoding"])
-        if route.may_be_empty and request.content_length <= 0:
-            return ""
-        if headers.get(b"content-type") == JSON and JSON_TYPE in route.media:
-            return JSON_TYPE
-        return self._check_media(route, request)
-
-    def _check_media(self, route: Route, request: Request) -> str:
-        header = request.headers.get(b"content-type")
-        if header is None:
-            raise UnsupportedMedia(f"the body has no content type; use {route.media[0]}")
-        kind = media_type(header)
-        if kind not in route.media:
-            raise UnsupportedMedia(f"the content type is {kind or 'empty'}; use {' or '.join(route.media)}")
-        return kind
-
     # --- refusals before a call began
 
     def _refusal(self, request: Request, error: Refusal) -> Answer:
@@ -341,6 +321,28 @@ class App:
         if self._logs_access:
             _log_access(request, error.status, 0.0)
         return Answer(error.status, body, headers)
+
+
+def _media(route: Route, request: Request) -> str:
+    """Check the headers of a body, and give its media type; empty if no body is announced."""
+    headers = request.headers
+    if b"content-encoding" in headers:
+        is_gzip(headers[b"content-encoding"])
+    if route.may_be_empty and request.content_length <= 0:
+        return ""
+    if headers.get(b"content-type") == JSON and JSON_TYPE in route.media:
+        return JSON_TYPE
+    return _check_media(route, request)
+
+
+def _check_media(route: Route, request: Request) -> str:
+    header = request.headers.get(b"content-type")
+    if header is None:
+        raise UnsupportedMedia(f"the body has no content type; use {route.media[0]}")
+    kind = media_type(header)
+    if kind not in route.media:
+        raise UnsupportedMedia(f"the content type is {kind or 'empty'}; use {' or '.join(route.media)}")
+    return kind
 
 
 def _log_access(request: Request, status: int, total_ms: float) -> None:
