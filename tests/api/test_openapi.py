@@ -252,6 +252,7 @@ class HastyClock(ManualClock):
     async def wait(self, future: "asyncio.Future[Any]", timeout_ms: float) -> None:
         if not future.done():
             self.advance(math.ceil(timeout_ms))
+            await asyncio.sleep(0)
 
 
 @pytest.fixture(scope="module")
