@@ -12,6 +12,7 @@ from topics.core.entries import (
     Appended,
     DeadLettered,
     Deleted,
+    EpochRaised,
     Evicted,
     Expired,
     Forwarded,
@@ -212,6 +213,13 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     state.dirty[entry.topic] = topic
 
 
+def _epoch_raised(state: State, entry: EpochRaised) -> None:
+    topic = state.by_id[entry.topic]
+    topic.epoch = entry.epoch
+    state.next_id = max(state.next_id, entry.epoch + 1)
+    state.dirty[entry.topic] = topic
+
+
 def _leased(state: State, entry: Leased) -> None:
     topic = state.by_id[entry.topic]
     topic.queue.lease(entry.node, entry.leases)
@@ -248,4 +256,5 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     Leased: _leased,
     Released: _released,
     DeadLettered: _dead_lettered,
+    EpochRaised: _epoch_raised,
 }

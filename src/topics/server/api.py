@@ -45,6 +45,7 @@ ROUTES: Final = [
     Route("GET", f"{TOPIC}/work", queues.work, CLAIMS, "Stream of jobs", **STREAM),
     Route("POST", f"{TOPIC}/redrive", queues.redrive, REDRIVES, "Bring dead letters back", **json_body()),
     Route("GET", f"{TOPIC}/leases", queues.list_leases, READS, "List who holds which jobs, in pages"),
+    Route("POST", "/v0/backup", export.back_up, ADMINS, "Stream of a backup", **json_body(may_be_empty=True)),
     Route("POST", "/v0/ticket", identity.give_ticket, NO_SCOPES, "Get a ticket", **json_body(may_be_empty=True)),
     Route("GET", "/v0/me", identity.show_me, NO_SCOPES, "What the key allows"),
     Route("GET", "/v0/health", health.health, NO_SCOPES, "Is the process alive", **PROBE),

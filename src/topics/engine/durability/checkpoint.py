@@ -240,6 +240,8 @@ class Checkpoint:
 
     async def _write_flags(self) -> None:
         """Set the delete flags that segments lack; they are durable at the end."""
+        if self._flags:
+            self._catalogue.flagged_at = self._wal.end
         for flags in self._flags:
             await self._disk.run(partial(flags.piece.set_deleted, flags.runs))
             flags.piece.flagged = flags.dead_count

@@ -147,12 +147,16 @@ class Recovery:
         is_missing = not self._meta.is_clean and next_number <= max(first, self._meta.last_log)
         return log_files.name_of(next_number) if is_missing else ""
 
-    def announce_losses(self) -> list[AnyEntry]:
-        """Apply what the stop took without being asked. Gives the entries that announce it, for the log."""
+    def announce_losses(self, *, has_lost_power: bool | None = None) -> list[AnyEntry]:
+        """Apply what the stop took without being asked. Gives the entries that announce it, for the log.
+
+        `has_lost_power`: whether the log may have had more than is here; by default the boot id tells.
+        """
         log, state = self.log, self.state
         is_clean = self._meta.is_clean and log.boot_id is None
-        is_same_boot = bool(self._disk.boot_id) and log.boot_id == self._disk.boot_id
-        losses = list(_losses(state, is_clean, has_lost_power=not is_clean and not is_same_boot))
+        if has_lost_power is None:
+            has_lost_power = not log.boot_id or log.boot_id != self._disk.boot_id
+        losses = list(_losses(state, is_clean, has_lost_power=not is_clean and has_lost_power))
         for entry in losses:
             apply(state, entry)
         lowered = list(lowered_cursors(state))

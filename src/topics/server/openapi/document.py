@@ -13,6 +13,7 @@ from topics.core.topic.records import KEY_CHARACTERS_MAX, META_KEYS_MAX, RecordI
 from topics.errors import TopicsError
 from topics.model import ROUTER_NAME, SEQ_MAX, TOPIC_NAME
 from topics.server.call import Call
+from topics.server.handlers.export import BACKUP_TYPE
 from topics.server.handlers.health import Metrics
 from topics.server.handlers.identity import NothingIn
 from topics.server.openapi.schemas import Schema, Schemas
@@ -23,6 +24,7 @@ from topics.server.wire.requests import (
     HEARTBEAT_MS_MAX,
     PAGE_SIZE_MAX,
     AckIn,
+    BackupIn,
     ClaimIn,
     DeleteIn,
     DiffIn,
@@ -49,6 +51,7 @@ NAMES: Final[dict[Any, str]] = {
     NackIn: "NackRequest",
     ExtendIn: "ExtendRequest",
     RedriveIn: "RedriveRequest",
+    BackupIn: "BackupRequest",
     WatchIn: "WatchRequest",
     WatchTopicIn: "WatchStart",
     RouterIn: "RouterRequest",
@@ -97,7 +100,11 @@ TOPIC: Final = "/v0/topics/:topic"
 ROUTER: Final = "/v0/routers/:router"
 EVENTS: Final = "text/event-stream"
 SOCKET: Final = "websocket"
-STREAMS: Final = {ARROW_TYPE: "An Arrow IPC stream", EVENTS: "Server-sent events"}
+STREAMS: Final = {
+    ARROW_TYPE: "An Arrow IPC stream",
+    EVENTS: "Server-sent events",
+    BACKUP_TYPE: "Parts of a backup",
+}
 PLACES: Final = {":topic": "{topic}", ":wid": "{wid}", ":router": "{router}"}  # names in paths, here and there
 NOT_FOUND: Final = (errors.TopicNotFound,)
 QUEUE: Final = (errors.TopicNotFound, errors.NotAQueue)
@@ -154,6 +161,7 @@ OPERATIONS: Final = {
     ("POST", f"{TOPIC}/diff"): Operation({200: replies.Diff}, DiffIn, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/diff"): Operation({200: replies.Diff}, query=DIFF_QUERY, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/export"): Operation({200: ARROW_TYPE}, query=RANGE_QUERY, errors=NOT_FOUND),
+    ("POST", "/v0/backup"): Operation({200: BACKUP_TYPE}, BackupIn),
     ("POST", f"{TOPIC}/delete"): Operation(
         {200: replies.RecordsDeleted}, DeleteIn, errors=(*NOT_FOUND, errors.EpochMismatch)
     ),
@@ -377,6 +385,8 @@ def _fields(settings: Settings) -> dict[str, Schema]:
         },
         "consistency": {"description": "push what is readable, or only what is synced"},
         "cursor": {"description": "an id of an earlier stream: where to start in the topics it names"},
+        "have": {"description": "identities of files that need not be sent"},
+        "follow": {"description": "go on with the log"},
         "include_meta": {"description": "show meta"},
         "node": {"description": f"origin of records; written, at most {settings.max_node_bytes} bytes"},
         "tag": {"description": f"key for deletes and filters, at most {settings.max_tag_bytes} bytes"},

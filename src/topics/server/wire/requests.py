@@ -104,6 +104,13 @@ class RedriveIn(Struct, frozen=True):
     max: Natural | UnsetType = UNSET
 
 
+class BackupIn(Struct, frozen=True):
+    """The body of a backup; an empty one stands for {}."""
+
+    have: list[str] = []
+    follow: bool = False
+
+
 class RouterIn(Struct, frozen=True):
     """The body of PUT router."""
 
@@ -165,6 +172,7 @@ _decode_ack = msgspec.json.Decoder(AckIn).decode
 _decode_nack = msgspec.json.Decoder(NackIn).decode
 _decode_extend = msgspec.json.Decoder(ExtendIn).decode
 _decode_redrive = msgspec.json.Decoder(RedriveIn).decode
+_decode_backup = msgspec.json.Decoder(BackupIn).decode
 _decode_write = msgspec.json.Decoder(WriteIn).decode
 _decode_counted = msgspec.json.Decoder(CountedWriteIn).decode
 _decode_texts = msgspec.json.Decoder(list[str]).decode
@@ -246,6 +254,10 @@ def redrive_in(body: bytes) -> tuple[TagMatch | None, int | None]:
     given: RedriveIn = decode_json(_decode_redrive, body)
     count_max = None if isinstance(given.max, UnsetType) else given.max
     return None if given.match is None else TagMatch.parse(given.match), count_max
+
+
+def backup_in(body: bytes) -> BackupIn:
+    return decode_json(_decode_backup, body or b"{}")  # type: ignore[no-any-return]
 
 
 def worker_node(node: str, settings: Settings) -> str:
