@@ -4,9 +4,11 @@ A follower is a backup that does not end. When its source goes away, it asks aga
 with a new point; what is there already is not shipped again.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
-from topics.backup.places import Place
+from topics.backup.places import Place, open_place
 from topics.backup.points import Backup
 from topics.backup.receiving import Receiver, Shipped
 from topics.backup.sources import DirectorySource, ServerSource
@@ -42,6 +44,35 @@ def back_up(source: ServerSource | DirectorySource, receiver: Receiver) -> Shipp
     raise BadStream(f"{source.name} ends its stream before the backup is complete")
 
 
+async def receive(
+    stream: Callable[[set[str]], AsyncGenerator[bytes, None]], dest: str, source: str, *, audits: bool
+) -> Shipped:
+    """Receive the stream of an engine in this process. Damaged: the audit of the copy has found something."""
+    place = await asyncio.to_thread(open_place, dest, writes=True)
+    try:
+        receiver = await asyncio.to_thread(Receiver, place, source)
+        receiver.begin()
+        async with aclosing(stream(receiver.have)) as parts:
+            async for data in parts:
+                await asyncio.to_thread(receiver.feed, data)
+        await asyncio.to_thread(place.finish)
+        if audits:
+            await asyncio.to_thread(_must_be_sound, dest, receiver.shipped.point)
+        return receiver.shipped
+    finally:
+        await asyncio.to_thread(place.close)
+
+
+def _must_be_sound(dest: str, point: str) -> None:
+    place = open_place(dest)
+    try:
+        for fault in audit(place, point).faults:
+            if fault.is_certain:
+                raise Damaged(f"{place.name}: {fault.file or fault.topic}", 0, fault.message)
+    finally:
+        place.close()
+
+
 class Follower:
     """Ships points and the log for as long as it runs."""
 
@@ -58,7 +89,7 @@ class Follower:
         """How long ago all that the source had kept was in the copy; None: there is no copy yet."""
         return self._clock.monotonic() - self._at if self._seen_ts else None
 
-    def run(self, on_change: Callable[[], None], pause: Callable[[float], None]) -> None:
+    def run(self, on_change: Callable[[], None], pause: Callable[[float], object]) -> None:
         """Follow until an error that waiting does not help against, or an exception of the caller's own."""
         while True:
             self._receiver.begin()

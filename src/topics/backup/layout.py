@@ -3,7 +3,7 @@
     segments/segment-0000000007-IDENTITY-XXH3.arrow    sealed records, without delete flags
     flags/flags-0000000007-IDENTITY-XXH3               the delete flags of a segment, one byte per row, zlib
     snapshots/snapshot-0000000012-IDENTITY-XXH3.base   the files of a snapshot
-    points/20261117T061522123Z-5f3a9c01/
+    points/20261117T061522123Z-POSITION-5f3a9c01/
         log-FROM-TO-XXH3                               bytes of the log between two positions, in one log file
         point-XXH3.json                                the description: written last
 
@@ -109,10 +109,10 @@ def xxh3_in(path: str) -> str:
     return path.rpartition("-")[2].partition(".")[0]
 
 
-def new_point(ts: int) -> str:
-    """A name for a point: they sort by time, and no two makers choose the same."""
+def new_point(ts: int, position: int) -> str:
+    """A name for a point: they sort by time, then by position, and no two makers choose the same."""
     moment = datetime.fromtimestamp(ts / 1000, UTC)
-    return f"{moment:%Y%m%dT%H%M%S}{ts % 1000:03d}Z-{secrets.token_hex(4)}"
+    return f"{moment:%Y%m%dT%H%M%S}{ts % 1000:03d}Z-{position:016x}-{secrets.token_hex(4)}"
 
 
 def follows(before: Chunk, after: Chunk) -> bool:

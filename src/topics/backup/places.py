@@ -176,9 +176,11 @@ class ArchiveWriter:
         self._is_finished = True
 
     def close(self) -> None:
-        if not self._raw.closed:
-            self._raw.close()
         if not self._is_finished:
+            with suppress(OSError, ValueError):
+                self._tar.close()
+                self._packed.close()
+            self._raw.close()
             with suppress(OSError):
                 os.unlink(self._temporary)
 
@@ -250,7 +252,7 @@ class ArrowPlace:
         try:
             self._fs, base = pafs.FileSystem.from_uri(uri)
         except (pa.ArrowException, OSError) as error:
-            raise UnusableDirectory(f"{self.name} cannot be opened: {_said(error)}") from None
+            raise UnusableDirectory(f"{self.name} cannot be opened: {str(error).replace(uri, self.name)}") from None
         self._base = base.rstrip("/")
         self._renames = self._fs.type_name not in ("s3", "gcs", "abfs")
 
@@ -283,7 +285,3 @@ class ArrowPlace:
 
     def close(self) -> None:
         pass
-
-
-def _said(error: BaseException) -> str:
-    return re.sub(r"://[^/@\s]*@", "://", str(error))

@@ -94,7 +94,9 @@ class Backup:
         if later is None:
             return None
         found = self.open(*later, until)
-        return found if found.end.position >= found.earliest and found.end.position else None
+        taken_ms = found.snapshot.meta.taken_ms
+        is_behind = found.end.timed >= found.earliest or bool(taken_ms and until and taken_ms <= until)
+        return found if found.end.position >= found.earliest and is_behind else None
 
     def open(self, name: str, point: Point, until: int | None = None) -> "PointDisk":
         chunks = self.log_of(name, point)
@@ -102,12 +104,13 @@ class Backup:
 
     def log_of(self, name: str, point: Point) -> list[Chunk]:
         """The log of a point, and what was shipped behind it; without holes, or refused."""
-        own = self._chunks.get(name, [])
+        first = frames.number_of(point.start)
+        own = [chunk for chunk in self._chunks.get(name, []) if chunk.number >= first]
         named = [found[1] for path in point.log if (found := layout.chunk_in(path)) is not None]
         chunks = sorted({*named, *own})
         if not chunks:
             return []
-        if chunks[0].first != frames.position_of(frames.number_of(point.start), 0):
+        if chunks[0].first != frames.position_of(first, 0):
             raise Damaged(f"{self.place.name}/{layout.POINTS}/{name}", 0, "the first of its log is missing")
         for before, after in pairwise(chunks):
             if not layout.follows(before, after):
@@ -123,20 +126,23 @@ class End(Struct, frozen=True):
     """Where the log of a restore ends."""
 
     position: int  # 0: there is no log
-    ts: int  # when the last commit was made that is in it; 0: not known
+    timed: int  # of the last frame that says when it was committed; 0: none does
+    ts: int  # what that frame says; 0: not known
 
 
 def end_of(backup: Backup, chunks: Iterable[Chunk], until: int | None) -> End:
     """The end of the last frame that is whole and, if `until` is given, of the last one not after that."""
-    end, newest = End(0, 0), 0
+    end, newest, timed = End(0, 0, 0), 0, 0
     for number, data in files_of(backup, chunks):
         _, offset = _header(backup, number, data)
         for found in frames.scan(memoryview(data), number, offset):
             if isinstance(found, frames.Frame):
                 stop = found.position + frames.FRAME_OVERHEAD_BYTES + len(found.payload)
-                newest = entries.committed_ms(found.payload) or newest
+                said = entries.committed_ms(found.payload)
+                newest = said or newest
                 if until is None or newest <= until:
-                    end = End(stop, newest)
+                    timed = stop if said else timed
+                    end = End(stop, timed, newest)
     return end
 
 

@@ -50,7 +50,8 @@ class Receiver:
                 self._pieces[path.rpartition("/")[2]] = found[1]
         self._decoder = Decoder()
         self._base: Base | None = None
-        self._point = ""
+        self._point = ""  # that is being shipped
+        self._log_point = ""  # whose log goes on
         self._chunks: list[Chunk] = []  # without holes
         self.shipped = Shipped()
 
@@ -62,7 +63,7 @@ class Receiver:
 
     def begin(self) -> None:
         """A new stream comes."""
-        self._decoder, self._base, self._chunks = Decoder(), None, []
+        self._decoder, self._base, self._chunks, self._log_point = Decoder(), None, [], ""
 
     def feed(self, data: bytes) -> None:
         for head, payload in self._decoder.feed(data):
@@ -84,7 +85,8 @@ class Receiver:
         base = msgspec.json.decode(payload, type=Base)
         if base.format > FORMAT:
             raise BadStream(f"a newer version of topics sends it: format {base.format}; this one reads {FORMAT}")
-        self._base, self._point = base, layout.new_point(base.ts)
+        self._base, self._point = base, layout.new_point(base.ts, base.position)
+        self._log_point = self._log_point or self._point
         if base.log:
             if not set(base.log) <= self._pieces.keys():
                 raise BadStream("the source names pieces of the log that were never offered")
@@ -101,9 +103,10 @@ class Receiver:
 
     def _take_log(self, head: Head, payload: bytes) -> None:
         end = head.position + len(payload)
-        chunk = Chunk(head.position, end, layout.chunk_path(self._point, head.position, payload))
+        chunk = Chunk(head.position, end, layout.chunk_path(self._log_point, head.position, payload))
         if self._chunks and not layout.follows(self._chunks[-1], chunk):
-            self._chunks = []
+            self._chunks, self._log_point = [], self._point
+            chunk = Chunk(head.position, end, layout.chunk_path(self._point, head.position, payload))
         if not self._chunks and frames.offset_of(chunk.first):
             raise BadStream("a log file does not begin at its beginning")
         self._place.put(chunk.path, payload)
@@ -136,7 +139,7 @@ class Receiver:
         self._chunks = log
         text = msgspec.json.format(msgspec.json.encode(point))
         self._place.put(layout.point_path(self._point, xxh3_64_hexdigest(text)), text)
-        self.shipped.point = self._point
+        self.shipped.point = self._log_point = self._point
         self.shipped.points += 1
 
     def _object(self, name: str, identity: str) -> str:

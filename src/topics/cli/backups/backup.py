@@ -128,12 +128,14 @@ def _report(shipped: "Shipped", check: "Check | None", dest: str, *, is_json: bo
         print("Not sound." if faults else f"Sound: {check.segments:,} segments, {len(check.accounts):,} topics.")
 
 
-def _document(shipped: "Shipped", dest: str, check: "Check | None") -> str:
+def _document(shipped: "Shipped", dest: str, check: "Check | None", lag_s: float | None = None) -> str:
     import msgspec
 
     from topics.backup.places import hidden
 
     said = {"dest": hidden(dest), **msgspec.to_builtins(shipped)}
+    if lag_s is not None:
+        said["lag_s"] = round(lag_s, 3)
     if check is not None:
         faults = [fault for fault in check.faults if fault.is_certain]
         said |= {"is_sound": not faults, "faults": msgspec.to_builtins(faults)}
@@ -141,7 +143,7 @@ def _document(shipped: "Shipped", dest: str, check: "Check | None") -> str:
 
 
 def _follow(source: Any, receiver: Any, place: "Place", line: Any, *, audits: bool, is_json: bool) -> None:
-    import time
+    from threading import Event
 
     from topics.backup.copying import Follower
     from topics.backup.layout import time_text
@@ -166,8 +168,9 @@ def _follow(source: Any, receiver: Any, place: "Place", line: Any, *, audits: bo
         if clock.monotonic() - said_at >= SAID_S or (lag or 0.0) > LATE_S:
             said_at = clock.monotonic()
             if is_json:
-                print(_document(shipped, place.name, None), flush=True)
+                print(_document(shipped, place.name, None, lag), flush=True)
             elif not sys.stderr.isatty():
                 line.say(text)
 
-    follower.run(changed, time.sleep)
+    never = Event()
+    follower.run(changed, never.wait)

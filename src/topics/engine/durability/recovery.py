@@ -42,6 +42,7 @@ class Meta(Struct, array_like=True):
     next_segment: int = 1
     is_clean: bool = True  # taken at a graceful stop, or there never was a snapshot
     last_log: int = 0  # the log has come as far as the file of this number, at least; 0 = not known
+    taken_ms: int = 0  # when the checkpoint had captured everything; 0 = not known
 
 
 _decode_meta = msgspec.msgpack.Decoder(Meta).decode
