@@ -78,7 +78,7 @@ class Receiver:
             elif head.kind == "ready":
                 self._complete(self._base)
             if head.kind in ("ready", "beat"):
-                self.shipped.position, self.shipped.ts = head.position, head.ts
+                self.shipped.position, self.shipped.ts = head.position, head.ts or self.shipped.ts
             self._on_progress(self.shipped)
 
     def _take_base(self, payload: bytes) -> None:

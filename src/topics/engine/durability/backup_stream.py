@@ -184,9 +184,8 @@ class BackupStream:
         async for data in self._sent(self._tail.parts(position)):
             self._shipped_bytes += len(data)
             yield data
-        if ts:
-            async for data in self._sent(iter([Part(Head("beat", position=position, ts=ts))])):
-                yield data
+        async for data in self._sent(iter([Part(Head("beat", position=position, ts=ts))])):
+            yield data
 
     async def _sent(self, parts: Iterator[Part]) -> AsyncGenerator[bytes, None]:
         """The bytes of parts, made on the thread; meanwhile no log file that follows gets lost."""

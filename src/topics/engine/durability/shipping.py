@@ -82,7 +82,7 @@ class Head(Struct, omit_defaults=True):
     size: int = 0
     xxh3: str = ""  # of the payload
     position: int = 0  # log: of the first byte; beat, ready: all below it was sent
-    ts: int = 0  # beat, ready: the source's time when that was so
+    ts: int = 0  # beat, ready: the source's time when that was all there was; 0 = there is more, which is not synced
 
 
 class Part(NamedTuple):
