@@ -41,8 +41,10 @@ class ObjectStore:
         assert program is not None
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [program, "serve", "s3", "--auth-key", "KEY,SECRET", "--addr", f"127.0.0.1:{self._port}"]
-                + [str(self.objects), "-v", "--config", os.devnull],
+                [
+                    *(program, "serve", "s3", str(self.objects), "-v", "--config", os.devnull),
+                    *("--auth-key", "KEY,SECRET", "--addr", f"127.0.0.1:{self._port}"),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

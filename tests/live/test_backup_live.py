@@ -1,4 +1,4 @@
-"""Backups of real server processes under load, with kills of the server, of the backup and of the restore (BK1, BK2)."""
+"""Backups of real server processes under load, with kills of the server, the backup and the restore (BK1, BK2)."""
 
 import json
 import os
