@@ -105,6 +105,10 @@ class Follower:
                 self.trouble = str(error)
             except (ClientError, BadStream) as error:
                 self.trouble = str(error)
+            except OSError as error:  # of the place: it may come back, if it ever was there
+                if not self._receiver.shipped.points:
+                    raise
+                self.trouble = str(error)
             on_change()
             pause(PAUSE_S)
 

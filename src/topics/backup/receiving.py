@@ -16,7 +16,7 @@ from topics.backup.places import Place
 from topics.engine.durability.shipping import FLAGS_PREFIX, FORMAT, BadStream, Base, Decoder, Head
 from topics.storage import frames
 
-PIECES_OFFERED_MAX = 2000
+FILES_OFFERED_MAX, PIECES_OFFERED_MAX = 150_000, 2000  # the body of a request has a limit
 
 
 class Shipped(Struct):
@@ -59,7 +59,7 @@ class Receiver:
     def have(self) -> set[str]:
         """What need not be shipped: the identities of files, and the names of the newest pieces of the log."""
         newest = sorted(self._pieces, reverse=True)[:PIECES_OFFERED_MAX]
-        return {*self._objects, *newest}
+        return {*list(self._objects)[-FILES_OFFERED_MAX:], *newest}
 
     def begin(self) -> None:
         """A new stream comes."""

@@ -92,6 +92,8 @@ class Upkeep:
 
     def _held(self, task: "asyncio.Task[None]") -> None:
         self._checkpoint = None
+        if not task.cancelled():
+            task.exception()  # whoever waits for it is told; if nobody does any more, nobody need be
 
     def _start_checkpoint(self) -> "asyncio.Task[None]":
         return self._begin(self._ledger.store.checkpoint(self._current_state, self._bury), self._checkpoint_done)

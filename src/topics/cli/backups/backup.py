@@ -142,8 +142,18 @@ def _document(shipped: "Shipped", dest: str, check: "Check | None", lag_s: float
     return msgspec.json.encode(said).decode()
 
 
+def _say_audit(place: "Place", point: str, line: Any) -> None:
+    from topics.errors import TopicsError
+
+    try:
+        faults = [fault for fault in _audited(place, point).faults if fault.is_certain]
+        line.say(f"FOUND {faults[0].file}: {faults[0].message}" if faults else f"{point}: the copy is sound")
+    except (TopicsError, OSError) as error:
+        line.say(f"FOUND {error}")
+
+
 def _follow(source: Any, receiver: Any, place: "Place", line: Any, *, audits: bool, is_json: bool) -> None:
-    from threading import Event
+    from threading import Event, Thread
 
     from topics.backup.copying import Follower
     from topics.backup.layout import time_text
@@ -158,8 +168,7 @@ def _follow(source: Any, receiver: Any, place: "Place", line: Any, *, audits: bo
         shipped, lag = receiver.shipped, follower.lag_s
         if audits and shipped.points and not audited:
             audited = shipped.point
-            faults = [fault for fault in _audited(place, audited).faults if fault.is_certain]
-            line.say(f"FOUND {faults[0].file}: {faults[0].message}" if faults else f"{audited}: the copy is sound")
+            Thread(target=_say_audit, args=(place, audited, line), daemon=True).start()  # the log goes on meanwhile
         text = "no copy yet" if lag is None else f"as of {time_text(shipped.ts)}, {lag:.1f} s behind"
         if follower.trouble != told:
             told = follower.trouble

@@ -137,12 +137,12 @@ class BackupStream:
     async def _pin(self, pinned: list[Pinned]) -> None:
         """Hold the files in force; no checkpoint is under way."""
         catalogue = self._store.catalogue
-        refs = [file.ref for file in catalogue.files.values()]
+        refs, names = [file.ref for file in catalogue.files.values()], catalogue.snapshots.names
         files = Pinned(catalogue.start, {}, {}, {})
         pinned.append(files)
 
         def open_snapshot() -> None:
-            for name in catalogue.snapshots.names:
+            for name in names:
                 files.snapshot[name] = self._disk.open(name, writable=False)
 
         def hold_segments(some: list[FileRef]) -> None:
