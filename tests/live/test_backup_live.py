@@ -225,6 +225,10 @@ def head_in(dest: str) -> int:
     return 0
 
 
+def wait_for_head(dest: str, head: int) -> None:
+    wait_until("the copy has come so far", lambda: head_in(dest) >= head)
+
+
 def test_a_follower_survives_kills_of_the_server_and_of_itself(tmp_path: Path, dest: str) -> None:
     """BK1: once all is quiet, the copy has everything; and at any time before, what there was."""
     times: list[tuple[int, dict[int, str]]] = []
@@ -240,7 +244,7 @@ def test_a_follower_survives_kills_of_the_server_and_of_itself(tmp_path: Path, d
                 follower.wait(PATIENCE_S)
                 follower = begun("backup", url_of(server), dest, "--follow", "--no-audit")
             before = dict(writer.acked)
-            writer.wait_for(2000)
+            wait_for_head(dest, max(before))
             times.append((marked(server), before))
             writer.wait_for(1000)
         acked = writer.finish()
@@ -263,9 +267,9 @@ def test_a_follower_survives_kills_of_the_server_and_of_itself(tmp_path: Path, d
 def test_what_cannot_be_done_is_said_in_one_line(tmp_path: Path) -> None:
     """BK1"""
     dest = str(tmp_path / "backup")
-    with ServerProcess(tmp_path / "server", {"TOPICS_API_KEYS": "some::acme:,reader:read"}) as server:
-        environ: dict[str, Any] = {**os.environ, "TOPICS_TOKEN": "some"}
-        for token in ("some", "reader", "wrong"):
+    with ServerProcess(tmp_path / "server", {"TOPICS_API_KEYS": "k-acme::acme:,k-reader:read"}) as server:
+        environ: dict[str, Any] = {**os.environ, "TOPICS_TOKEN": ""}
+        for token in ("k-acme", "k-reader", "k-wrong"):
             environ["TOPICS_TOKEN"] = token
             done = subprocess.run(
                 [*COMMAND, "backup", url_of(server), dest], capture_output=True, text=True, env=environ
