@@ -13,6 +13,7 @@ from tests.effort import tries
 from topics.backup import copying
 from topics.backup.places import Unwritable, open_place
 from topics.backup.points import Backup, NoSuchPoint
+from topics.backup.receiving import Receiver
 from topics.engine import Engine
 from topics.errors import Damaged, DirectoryLocked, UnusableDirectory
 from topics.model import TagMatch
@@ -402,3 +403,37 @@ def test_the_reader_refuses_an_unfinished_restore(tmp_path: Path) -> None:
     (tmp_path / "log-0000000001").touch()
     with pytest.raises(UnusableDirectory, match="interrupted"), open_directory(tmp_path) as directory:
         directory.pin()
+
+
+async def test_a_follower_gets_new_points_in_its_stream_and_every_moment_can_be_restored(tmp_path: Path) -> None:
+    """BK1: a checkpoint and ten minutes later there is a new base; the log goes on without a hole."""
+    clock = ManualClock()
+    moments: list[tuple[int, dict[str, Any]]] = []
+    async with engine_on(tmp_path / "data", clock) as engine:
+        receiver = Receiver(open_place(str(tmp_path / "b"), writes=True), "test")
+        receiver.begin()
+        stop = asyncio.get_running_loop().create_future()
+
+        async def receive() -> None:
+            async for data in engine.backups.stream(receiver.have, stop):
+                receiver.feed(data)
+
+        receiving = asyncio.create_task(receive())
+        for turn in range(9):
+            await engine.append("a", [{"data": [turn, n]} for n in range(150)])
+            await engine.delete("a", before_seq=100 * turn)
+            moments.append((clock.now_ms(), await seen(engine)))
+            clock.advance(1)
+            while receiver.shipped.position < engine.wal.end:
+                clock.advance(500)
+                await asyncio.sleep(0.001)
+            if turn % 3 == 1:
+                await engine.checkpoint()
+                clock.advance(600_000)
+        stop.set_result(None)
+        await receiving
+    assert receiver.shipped.points == 4
+    for index, (moment, there) in enumerate(moments):
+        restored(tmp_path / "b", tmp_path / f"r{index}", until=moment)
+        async with engine_on(tmp_path / f"r{index}", ManualClock(moment)) as engine:
+            assert await seen(engine) == there, index
