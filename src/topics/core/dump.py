@@ -228,6 +228,11 @@ def _load_keys(state: State, key: bytes, item: KeysItem) -> None:
         topic.keys.restore(name, Written(first, last, ts, digest))
 
 
+def router_position(key: bytes, value: bytes) -> int:
+    """The log position at which a router's item was taken; 0: it is another item."""
+    return _decode_router(value).position if key.startswith(b"r") else 0
+
+
 def totals(topics: Iterable[Topic]) -> tuple[int, int]:
     """Live records and bytes of `topics`."""
     pairs = [(topic.log.count, topic.log.bytes) for topic in topics]

@@ -12,8 +12,9 @@ kind 1 is an Appended, whose content is (little endian)
     u64 topic | u64 first | i64 ts | u32 count | u8 flags | u16 key length | key | u32 size × count | body
 
 flags: 1 = some record has a tag, 2 = there is a key, 4 = some record has a delay. Kind 2 is the same with the digest of
-the records, a u64, before the rest. Kind 0 is any other entry, in MessagePack, as an array that starts with the entry's
-tag number.
+the records, a u64, before the rest. Kind 3 is no entry: it says when the frame was committed (i64, epoch-milliseconds),
+for frames that are not a single Appended, whose `ts` says the same. Only a restore to a point in time asks for it;
+replay skips it. Kind 0 is any other entry, in MessagePack, as an array that starts with the entry's tag number.
 Numbers of kinds and tags are never reused.
 """
 
@@ -33,7 +34,8 @@ from topics.model import RouterDefinition, TopicConfig
 _HEAD = Layout("<BI")
 _APPENDED = Layout("<QQqIBH")
 _DIGEST = Layout("<Q")
-_KIND_OTHER, _KIND_APPENDED, _KIND_DIGESTED = 0, 1, 2
+_COMMITTED = Layout("<BIq")
+_KIND_OTHER, _KIND_APPENDED, _KIND_DIGESTED, _KIND_COMMITTED = 0, 1, 2, 3
 _HAS_TAGS, _HAS_KEY, _HAS_DELAYS = 1, 2, 4
 
 
@@ -260,6 +262,13 @@ class QueuePaused(Entry, tag=26):
     paused: bool
 
 
+class EpochRaised(Entry, tag=40):
+    """A restore gives a topic another epoch, as its seqs may have been handed out for other records; all else stays."""
+
+    topic: int
+    epoch: int
+
+
 OtherEntry = (
     TopicCreated
     | TopicConfigured
@@ -280,6 +289,7 @@ OtherEntry = (
     | CursorSet
     | CursorRemoved
     | QueuePaused
+    | EpochRaised
 )
 AnyEntry = Appended | Forwarding | OtherEntry
 
@@ -287,11 +297,30 @@ _encode_other = msgspec.msgpack.Encoder().encode
 _decode_other = msgspec.msgpack.Decoder(OtherEntry).decode
 
 
-def encode(entries: Sequence[AnyEntry]) -> bytes:
-    """The payload of one frame."""
+def encode(entries: Sequence[AnyEntry], committed_ms: int = 0) -> bytes:
+    """The payload of one frame. `committed_ms` is left out where a single Appended has the time, or if it is 0."""
     if len(entries) == 1 and type(entries[0]) is Appended:
         return _encode_appended(entries[0])
-    return b"".join([_encode_one(entry) for entry in entries])
+    parts = [_encode_one(entry) for entry in entries]
+    if committed_ms and parts:
+        parts.append(_COMMITTED.pack(_KIND_COMMITTED, 8, committed_ms))
+    return b"".join(parts)
+
+
+def committed_ms(payload: memoryview) -> int | None:
+    """When a frame was committed, by its own account; None: it does not say."""
+    said: int | None = None
+    written: int | None = None
+    start = 0
+    while start < len(payload):
+        kind, size = _HEAD.unpack_from(payload, start)
+        if kind == _KIND_COMMITTED:
+            said = max(said or 0, _COMMITTED.unpack_from(payload, start)[2])
+        elif kind in (_KIND_APPENDED, _KIND_DIGESTED):
+            skipped = _HEAD.size + (_DIGEST.size if kind == _KIND_DIGESTED else 0)
+            written = max(written or 0, _APPENDED.unpack_from(payload, start + skipped)[2])
+        start += _HEAD.size + size
+    return written if said is None else said
 
 
 def decode(payload: memoryview) -> Iterator[AnyEntry]:
@@ -311,7 +340,7 @@ def decode(payload: memoryview) -> Iterator[AnyEntry]:
                 yield _decode_other(content)
             except msgspec.ValidationError as error:
                 raise UnknownEntry(f"a newer version of topics wrote this log: {error}") from None
-        else:
+        elif kind != _KIND_COMMITTED:
             raise UnknownEntry(f"a newer version of topics wrote this log: entry kind {kind}")
 
 

@@ -11,7 +11,7 @@ awaited. Each call returns when what it says may be shown.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -48,6 +48,9 @@ from topics.model import (
     TagMatch,
     TopicConfig,
 )
+
+if TYPE_CHECKING:
+    from topics.backup.receiving import Shipped
 
 _encode_json = msgspec.json.Encoder().encode
 _decode_config = msgspec.json.Decoder(ConfigIn).decode  # says what a config may be
@@ -270,6 +273,15 @@ class Engine(Instance):
     ) -> tuple[Export, AsyncIterator[bytes]]:
         """The live records above `after` and up to `last`, as of now, and their Arrow stream in parts."""
         return await self._reading.export(name, after, last, epoch)
+
+    async def backup(self, dest: str, *, audits: bool = True) -> "Shipped":
+        """Copy everything as of now to `dest`: a directory, an archive or a URI, as `topics backup` takes it.
+
+        Damaged: the audit of the copy has found something.
+        """
+        from topics.backup.copying import receive
+
+        return await receive(self.backups.stream, dest, self._disk.path, audits=audits)
 
 
 def _lease_numbers(lease_ids: Sequence[str] | None) -> list[int | None] | None:

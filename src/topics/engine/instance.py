@@ -26,6 +26,7 @@ from topics.core.topic.pages import Cache, Cold, PageAddress, Projection
 from topics.core.topic.walk import Query
 from topics.engine.answers import InstanceCounters, LogCounters, WriteResult
 from topics.engine.changes import Changes
+from topics.engine.durability.backup_stream import Backups
 from topics.engine.durability.store import Store
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
@@ -70,6 +71,12 @@ class Instance:
         self._gates = gates = Gates(ledger, loader)
         self.wal: Wal = ledger.wal
         self._upkeep = Upkeep(ledger, self._cache, clock, settings)
+        self.backups = Backups(
+            ledger.store,
+            disk,
+            clock,
+            without_checkpoints=self._upkeep.without_checkpoints,
+        )
         self._changes = Changes(ledger, gates, clock, self._caps)
         self.forwarder = Forwarder(ledger, gates, clock, self._caps, loader, self._is_deferred)
         self._owed = owed = OwedCopies(ledger, gates, clock, self.forwarder)

@@ -107,12 +107,14 @@ class Ledger:
         for frame in frames_of(self.state, decided, wal.synced):
             if frame.logged:
                 depends_on = frame.depends_on(wal.synced, wal.end)
+                is_timed = len(frame.logged) == 1 and type(frame.logged[0]) is Appended
+                payload = entries.encode(frame.logged, 0 if is_timed else self._clock.now_ms())
                 try:
-                    end = wal.append(entries.encode(frame.logged), frame.needs_sync, depends_on)
+                    end = wal.append(payload, frame.needs_sync, depends_on)
                 except DiskFull:
                     if any(map(_is_growing, frame.logged)):
                         raise
-                    end = wal.append(entries.encode(frame.logged), frame.needs_sync, depends_on, frees=True)
+                    end = wal.append(payload, frame.needs_sync, depends_on, frees=True)
                 for entry in frame.entries:
                     apply(self.state, entry)
                 if frame.is_control:
@@ -198,9 +200,8 @@ class Ledger:
         is synced. In any later one the log may have failed, and the state been read back.
         """
         lasting = [entry for entry in decided if isinstance(entry, LASTING) and entry.topic == topic.id]
-        end = self.wal.append(
-            entries.encode(lasting), True, frees=any(type(entry) is TopicDeleted for entry in lasting)
-        )
+        payload = entries.encode(lasting, self._clock.now_ms())
+        end = self.wal.append(payload, True, frees=any(type(entry) is TopicDeleted for entry in lasting))
         changing = self.state.changing
         changing.add(topic.id)
         done = asyncio.get_running_loop().create_future()

@@ -84,6 +84,17 @@ class Upkeep:
             await asyncio.wait([self._checkpoint])
         await asyncio.shield(self._start_checkpoint())
 
+    async def without_checkpoints(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` while no checkpoint is under way and none begins: the files of the directory stay the same."""
+        while self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+        await asyncio.shield(self._begin(work, self._held))
+
+    def _held(self, task: "asyncio.Task[None]") -> None:
+        self._checkpoint = None
+        if not task.cancelled():
+            task.exception()  # whoever waits for it is told; if nobody does any more, nobody need be
+
     def _start_checkpoint(self) -> "asyncio.Task[None]":
         return self._begin(self._ledger.store.checkpoint(self._current_state, self._bury), self._checkpoint_done)
 

@@ -161,9 +161,28 @@ class Directory:
             if is_certain or not found.faults or snapshots.names_in(self._disk) == self._snapshot.names:
                 return found
             self.reload()  # a checkpoint was taken before all files were held, and some are gone
-        raise UnusableDirectory(
-            f"the files of {self.path} change faster than they can be checked: check them while less is written, or "
-            "with the server stopped"
+        raise self._unsteady()
+
+    def pin(self) -> Pin:
+        """Hold the files of the newest snapshot, and the log behind it, as they are now. The caller closes it."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                pin = Pin(self._disk, self._snapshot)
+            except PermissionError as error:
+                raise forbidden(self.path, error) from None
+            if pin.is_whole:
+                return pin
+            pin.close()
+            if snapshots.names_in(self._disk) == self._snapshot.names:
+                missing = sorted(pin.missing) or [log_files.name_of(frames.number_of(self._snapshot.meta.start))]
+                raise Damaged(f"{self.path}/{missing[0]}", 0, "this file is missing")
+            self.reload()
+        raise self._unsteady()
+
+    def _unsteady(self) -> UnusableDirectory:
+        return UnusableDirectory(
+            f"the files of {self.path} change faster than they can be held: try again while less is written, or with "
+            "the server stopped"
         )
 
     # --- what Batches uses

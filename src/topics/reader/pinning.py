@@ -24,8 +24,9 @@ class Pin:
         """OSError: there are too few descriptors for that; nothing is held."""
         self.path, self.boot_id = disk.path, disk.boot_id
         self._disk = disk
+        self.snapshot = snapshot
         self._files: dict[str, File] = {}
-        self._missing: set[str] = set()
+        self.missing: set[str] = set()  # files of the snapshot that are not there
         self._first_log = frames.number_of(snapshot.meta.start)
         self.segments = {number: SegmentFile(self.disk, ref) for number, ref in snapshot.files.items()}
         try:
@@ -39,7 +40,7 @@ class Pin:
             raise
         numbers = sorted(log_files.number_in(name) for name in self._files if name.startswith(log_files.PREFIX))
         follows = numbers == list(range(self._first_log, self._first_log + len(numbers)))  # none was removed unseen
-        self.is_whole = follows and not self._missing and snapshots.names_in(self.disk) == snapshot.names
+        self.is_whole = follows and not self.missing and snapshots.names_in(self.disk) == snapshot.names
 
     @property
     def disk(self) -> Disk:
@@ -69,7 +70,7 @@ class Pin:
                 try:
                     self._files[name] = self._disk.open(name, writable=False)
                 except FileNotFoundError:
-                    self._missing.add(name)
+                    self.missing.add(name)
 
 
 class _Held:

@@ -58,6 +58,7 @@ ROUTES: Final = [
     Route("POST", f"{TOPIC}/pause", queues.pause, ADMINS, "Hand out no jobs", **json_body(may_be_empty=True)),
     Route("POST", f"{TOPIC}/resume", queues.resume, ADMINS, "Hand out jobs again", **json_body(may_be_empty=True)),
     Route("GET", f"{TOPIC}/leases", queues.list_leases, READS, "List who holds which jobs, in pages"),
+    Route("POST", "/v0/backup", export.back_up, ADMINS, "Stream of a backup", **json_body(may_be_empty=True)),
     Route("POST", "/v0/ticket", identity.give_ticket, NO_SCOPES, "Get a ticket", **json_body(may_be_empty=True)),
     Route("GET", "/v0/me", identity.show_me, NO_SCOPES, "What the key allows"),
     Route("GET", "/v0/connections", connected.list_connections, ADMINS, "List who is connected, in pages"),

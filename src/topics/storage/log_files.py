@@ -19,6 +19,7 @@ from topics.storage import frames
 from topics.storage.disk import Disk, File
 
 PREFIX = "log-"
+UNFINISHED = "log-restore-unfinished"  # no log file: while it is there, no server may start
 PADDING_BYTES = frames.FRAME_OVERHEAD_BYTES  # zeros that follow the last frame at least
 
 
@@ -211,6 +212,10 @@ def name_of(number: int) -> str:
 
 def number_in(name: str) -> int:
     text = name.removeprefix(PREFIX)
+    if name == UNFINISHED:
+        raise UnusableDirectory(
+            f"a restore into this directory was interrupted ({name}); run topics restore again, with the same arguments"
+        )
     if not text.isdigit():
         raise UnusableDirectory(f"{name} is not a log file of topics; move it out of the data directory")
     return int(text)

@@ -72,6 +72,11 @@ class Snapshots:
             yield name, items
 
     @property
+    def names(self) -> list[str]:
+        """The files in force: the base, then its deltas."""
+        return [name for name, _ in self._chain]
+
+    @property
     def number(self) -> int:
         """Of the newest file in force; it rises when a snapshot is installed."""
         return self._number

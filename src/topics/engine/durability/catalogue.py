@@ -36,6 +36,7 @@ class Catalogue:
         self._meta = Meta()  # as of the snapshot, while no checkpoint is under way
         self.start = frames.position_of(1, 0)  # of the log
         self.sealed_bytes = 0  # of the log appended in this run, behind a checkpoint
+        self.flagged_at = 0  # delete flags may be ahead of the snapshot, up to this position of the log
         self.next_segment = 1
         self.files: dict[int, SegmentFile] = {}  # that the snapshot names
         self.pieces: dict[int, set[SegmentPiece]] = {}  # in force, by file

@@ -116,7 +116,8 @@ class Checkpoint:
             if is_last:
                 start = frames.position_of(frames.number_of(start) + 1, 0)
             last_log = frames.number_of(start) - is_last
-            self._meta = Meta(start, state.next_id, catalogue.next_segment, is_last, last_log)
+            now = self._clock.now_ms()
+            self._meta = Meta(start, state.next_id, catalogue.next_segment, is_last, last_log, now)
             self._items[dump.META] = msgspec.msgpack.encode(self._meta)
             replaced = [part for group in self._groups for part in group.old if isinstance(part, SegmentPiece)]
             obsolete = [*catalogue.obsolete, *(piece.ref for piece in (*self._dropped, *replaced))]
@@ -251,6 +252,8 @@ class Checkpoint:
 
     async def _write_flags(self) -> None:
         """Set the delete flags that segments lack; they are durable at the end."""
+        if self._flags:
+            self._catalogue.flagged_at = self._wal.end
         for flags in self._flags:
             await self._disk.run(flags.set)
 

@@ -55,6 +55,7 @@ class Meta(Struct, array_like=True):
     next_segment: int = 1
     is_clean: bool = True  # taken at a graceful stop, or there never was a snapshot
     last_log: int = 0  # the log has come as far as the file of this number, at least; 0 = not known
+    taken_ms: int = 0  # when the checkpoint had captured everything; 0 = not known
 
 
 _decode_meta = msgspec.msgpack.Decoder(Meta).decode
@@ -172,12 +173,16 @@ class Recovery:
         is_missing = not self._meta.is_clean and next_number <= max(first, self._meta.last_log)
         return log_files.name_of(next_number) if is_missing else ""
 
-    def announce_losses(self, now: int) -> list[AnyEntry]:
-        """Apply what the stop took without being asked. Gives the entries that announce it, for the log."""
+    def announce_losses(self, now: int, *, has_lost_power: bool | None = None) -> list[AnyEntry]:
+        """Apply what the stop took without being asked. Gives the entries that announce it, for the log.
+
+        `has_lost_power`: whether the log may have had more than is here; by default the boot id tells.
+        """
         log, state = self.log, self.state
         is_clean = self._meta.is_clean and log.boot_id is None
-        is_same_boot = bool(self._disk.boot_id) and log.boot_id == self._disk.boot_id
-        losses = list(_losses(state, now, is_clean, has_lost_power=not is_clean and not is_same_boot))
+        if has_lost_power is None:
+            has_lost_power = not self._disk.boot_id or log.boot_id != self._disk.boot_id
+        losses = list(_losses(state, now, is_clean, has_lost_power=not is_clean and has_lost_power))
         for entry in losses:
             apply(state, entry)
         lowered = list(lowered_cursors(state))

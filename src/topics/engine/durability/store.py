@@ -67,7 +67,7 @@ class Store:
         losses = recovery.announce_losses(self._clock.now_ms())
         if log.torn is not None:
             logger.warning("%s: cut at offset %d, a torn write was behind it", *log.torn)
-        await self._disk.run(lambda: self._begin(log, entries.encode(losses)))
+        await self._disk.run(lambda: self._begin(log, entries.encode(losses, self._clock.now_ms())))
         await self.wal.warm_up()
         self.progress = 1.0
         self.replayed_frames = recovery.frames
@@ -77,6 +77,7 @@ class Store:
         """Make the directory fit for writing: the log's end, its next file, and nothing that is not in force."""
         log.repair()
         self.wal.begin_or_wait(log.next_number, payload, log.end)
+        self.catalogue.flagged_at = self.wal.end
         self._announce_log()
         superfluous = [*self.catalogue.snapshots.obsolete(), *self.catalogue.superfluous()]
         for name in superfluous:

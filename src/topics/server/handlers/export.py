@@ -1,11 +1,20 @@
-"""Export: a topic's live records as one Arrow stream (additive). What was lost is in the stream's schema metadata."""
+"""Downloads: a topic's live records as one Arrow stream (additive), and the data directory as a backup (BK1).
+
+What was lost of a topic is in its stream's schema metadata. What is in a backup is up to the engine.
+"""
 
 import asyncio
+from contextlib import aclosing
 
+from topics.errors import Forbidden
+from topics.server.auth import ADMIN
 from topics.server.call import Call
 from topics.server.transport.encoding import ARROW_TYPE
 from topics.server.transport.exchange import Stream
-from topics.server.wire.requests import seq
+from topics.server.wire.requests import backup_in, seq
+
+BACKUP_TYPE = "application/vnd.topics.backup"
+BACKUP_SCOPES = frozenset((ADMIN,))
 
 
 async def export(call: Call) -> None:
@@ -19,6 +28,23 @@ async def export(call: Call) -> None:
     if call.request.method != "HEAD":
         async for part in parts:
             if not await _send(call, stream, part):
+                break
+    stream.end()
+    call.finish(200)
+
+
+async def back_up(call: Call) -> None:
+    if call.key.prefixes:
+        raise Forbidden("a backup holds every topic, and this key may name only some")
+    asked = backup_in(call.request.body)
+    stop = call.stop if asked.follow else None
+    stream = call.start_stream(BACKUP_TYPE.encode(), survives_eof=not asked.follow)
+    async with aclosing(call.app.engine.backups.stream(set(asked.have), stop)) as parts:
+        async for part in parts:
+            if not await _send(call, stream, part):
+                break
+            if call.key.prefixes or not call.key.permits(BACKUP_SCOPES, ()):
+                stream.abort()  # the key has changed (AU17)
                 break
     stream.end()
     call.finish(200)

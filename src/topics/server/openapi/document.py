@@ -14,6 +14,7 @@ from topics.core.topic.records import KEY_CHARACTERS_MAX, META_KEYS_MAX, RecordI
 from topics.errors import TopicsError
 from topics.model import ROUTER_NAME, SEQ_MAX, TOPIC_NAME
 from topics.server.call import Call
+from topics.server.handlers.export import BACKUP_TYPE
 from topics.server.handlers.health import Metrics
 from topics.server.openapi.guide import guide
 from topics.server.openapi.schemas import Schema, Schemas
@@ -27,6 +28,7 @@ from topics.server.wire.requests import (
     LOSSES_MAX,
     PAGE_SIZE_MAX,
     AckIn,
+    BackupIn,
     ClaimIn,
     CursorIn,
     DeleteIn,
@@ -59,6 +61,7 @@ NAMES: Final[dict[Any, str]] = {
     NackIn: "NackRequest",
     ExtendIn: "ExtendRequest",
     RedriveIn: "RedriveRequest",
+    BackupIn: "BackupRequest",
     WatchIn: "WatchRequest",
     WatchTopicIn: "WatchStart",
     RouterIn: "RouterRequest",
@@ -112,7 +115,12 @@ CURSOR: Final = f"{TOPIC}/cursors/:cursor"
 EVENTS: Final = "text/event-stream"
 SOCKET: Final = "websocket"
 PAGE: Final = "text/html"
-STREAMS: Final = {ARROW_TYPE: "An Arrow IPC stream", EVENTS: "Server-sent events", PAGE: "A page"}
+STREAMS: Final = {
+    ARROW_TYPE: "An Arrow IPC stream",
+    EVENTS: "Server-sent events",
+    PAGE: "A page",
+    BACKUP_TYPE: "Parts of a backup",
+}
 # Names in paths, here and there.
 PLACES: Final = {f":{name}": f"{{{name}}}" for name in ("topic", "wid", "router", "cursor", "seq", "id")}
 NOT_FOUND: Final = (errors.TopicNotFound,)
@@ -198,6 +206,7 @@ OPERATIONS: Final = {
     ("POST", f"{TOPIC}/diff"): Operation({200: replies.Diff}, DiffIn, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/diff"): Operation({200: replies.Diff}, query=DIFF_QUERY, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/export"): Operation({200: ARROW_TYPE}, query=RANGE_QUERY, errors=NOT_FOUND),
+    ("POST", "/v0/backup"): Operation({200: BACKUP_TYPE}, BackupIn),
     ("POST", f"{TOPIC}/delete"): Operation(
         {200: replies.RecordsDeleted}, DeleteIn, errors=(*NOT_FOUND, errors.EpochMismatch)
     ),
@@ -475,6 +484,8 @@ def _fields(settings: Settings) -> dict[str, Schema]:
         },
         "consistency": {"description": "push what is readable, or only what is synced"},
         "cursor": {"description": "an id of an earlier stream: where to start in the topics it names"},
+        "have": {"description": "identities of files that need not be sent"},
+        "follow": {"description": "go on with the log"},
         "include_meta": {"description": "show meta"},
         "node": {"description": f"origin of records; written, at most {settings.max_node_bytes} bytes"},
         "tag": {"description": f"key for deletes and filters, at most {settings.max_tag_bytes} bytes"},

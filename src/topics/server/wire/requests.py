@@ -117,6 +117,13 @@ class NothingIn(Struct, frozen=True):
     """The body of a request that says all in its path; an empty one stands for {}."""
 
 
+class BackupIn(Struct, frozen=True):
+    """The body of a backup; an empty one stands for {}."""
+
+    have: list[str] = []
+    follow: bool = False
+
+
 class RouterIn(Struct, frozen=True):
     """The body of PUT router."""
 
@@ -188,6 +195,7 @@ _decode_nack = msgspec.json.Decoder(NackIn).decode
 _decode_extend = msgspec.json.Decoder(ExtendIn).decode
 _decode_nothing = msgspec.json.Decoder(NothingIn).decode
 _decode_redrive = msgspec.json.Decoder(RedriveIn).decode
+_decode_backup = msgspec.json.Decoder(BackupIn).decode
 _decode_write = msgspec.json.Decoder(WriteIn).decode
 _decode_counted = msgspec.json.Decoder(CountedWriteIn).decode
 _decode_texts = msgspec.json.Decoder(list[str]).decode
@@ -290,6 +298,10 @@ def redrive_in(body: bytes) -> tuple[TagMatch | None, int | None, bool]:
 def nothing_in(body: bytes) -> None:
     if body:
         decode_json(_decode_nothing, body)
+
+
+def backup_in(body: bytes) -> BackupIn:
+    return decode_json(_decode_backup, body or b"{}")  # type: ignore[no-any-return]
 
 
 def worker_node(node: str, settings: Settings) -> str:

@@ -1,0 +1,1 @@
+"""`topics backup` and `topics restore`, and how both show what they do."""
