@@ -266,7 +266,8 @@ class Wal(Progress):
 
     def attend(self) -> None:
         """Look at the directory, and try to get over what stands in the way of writes. Every now and then."""
-        if self._file is not None and not self._missing and (missing := self._disk.missing(self._file)):
+        file = self._file if self._latched is None else None  # a read-only log has one that failed, if any
+        if file is not None and not self._missing and (missing := self._disk.missing(file)):
             self._missing = missing
             self._refusal = f"{missing} was removed while the server was running; nothing can be kept any more"
             logger.critical("%s", self._refusal)
