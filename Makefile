@@ -22,7 +22,7 @@ PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-full check format browser bench bench-spark bench-run bench-peers demo lock clean
+.PHONY: help setup run quick test test-full sim check format browser bench bench-spark bench-run bench-peers demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ test: $(READY) $(SPARK) browser ## run the tests, without the slow sweeps
 
 test-full: $(READY) $(SPARK) browser ## run all tests
 	$(call both)
+
+sim: $(READY) ## play simulated histories of the server: SEED=17 (VERBOSE=1, SHRINK=1, BUG=name), or SEEDS=10000
+	$(BIN)/python -m tests.sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) \
+	    $(if $(VERBOSE),--verbose) $(if $(SHRINK),--shrink) $(if $(BUG),--bug "$(BUG)")
 
 browser: ## install Chromium from Debian for the browser test, if there is none
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0; } || { echo \
