@@ -288,8 +288,7 @@ class Wal(Progress):
 
     def _latch(self, error: OSError, go_on: Callable[[], None]) -> None:
         """Be read-only until `go_on` succeeds."""
-        self.is_read_only, self._refusal = True, READ_ONLY
-        self._latched, self._go_on = error, go_on
+        self.is_read_only, self._refusal, self._latched, self._go_on = True, READ_ONLY, error, go_on
         self._attempt_at = self._clock.monotonic()
 
     def _resume(self) -> None:
