@@ -200,7 +200,7 @@ class Queue:
     def lease(self, node: str, leases: Iterable[tuple[int, int, int, int]]) -> None:
         """Hand out jobs, or move deadlines: seq, lease number, deadline, deliveries."""
         held, counts = self.leases, self.deliveries
-        are_some_not_leased = self.delayed or self.returned or self.overdue or self.exhausted
+        are_some_not_leased = bool(self.delayed or self.returned or self.overdue or self.exhausted)
         deadlines: defaultdict[int, list[int]] = defaultdict(list)
         number = 0
         for seq, number, deadline, deliveries in leases:
