@@ -55,8 +55,8 @@ class TopicFound:
     def as_text(self, *, with_epoch: bool) -> str:
         """All that recovering again must not change."""
         state = {name: self.state[name] for name in ("head_seq", "earliest_seq", "count", "bytes", "config")}
-        epoch = self.epoch if with_epoch else None
-        return repr((epoch, state, sorted(self.records.items()), sorted(self.lost), sorted(self.leases.items())))
+        lasting = (self.epoch, sorted(self.lost)) if with_epoch else ()
+        return repr((lasting, state, sorted(self.records.items()), sorted(self.leases.items())))
 
 
 Found = dict[str, TopicFound]

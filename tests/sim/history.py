@@ -8,6 +8,7 @@ before, and what the last one leaves is read twice, and given out.
 """
 
 import logging
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -37,17 +38,18 @@ class Broken(AssertionError):
 
 
 class Complaints(logging.Handler):
-    """Errors that the server only logs, but for those of a disk that fails."""
+    """Errors that the server only logs, but for those of a disk that fails, and of a process that is dead."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_dead: Callable[[], bool]) -> None:
         super().__init__(logging.ERROR)
+        self._is_dead = is_dead
         self.found: list[BaseException] = []
         self.has_failed_to_stop = False  # a graceful stop did without its checkpoint
 
     def emit(self, record: logging.LogRecord) -> None:
         self.has_failed_to_stop |= record.msg.startswith("the last checkpoint failed")
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, EXPECTED) and not isinstance(error.__context__, Crashed):
+        if error is not None and not isinstance(error, EXPECTED) and not self._is_dead():
             self.found.append(error)
 
 
@@ -56,7 +58,7 @@ class History:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.complaints = Complaints()
+        self.complaints = Complaints(lambda: self.disk.is_dead)
         self.clock = ManualClock()
         self.trace = Trace(self.clock)
         self.told = Told(clock=self.clock.now_ms)

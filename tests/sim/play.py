@@ -24,6 +24,7 @@ from tests.sim.trace import Trace
 from tests.sim.world import IDLE_MS, IDLE_PAUSES_MAX, IDLE_TURNS_MAX, SILENT_TURNS_MAX, TURNS_MAX, Host, Hung, SlowDisk
 from topics.errors import StorageError
 from topics.testing.clock import ManualClock
+from topics.testing.disk import Faulty
 from topics.testing.wire import Line
 
 BURSTS = (4, 8, 16, 100)  # most requests that are asked at once
@@ -99,6 +100,7 @@ class Play:
     async def _run(self, began: Callable[[Found], None]) -> None:
         await self.host.server.recover()
         self.trace.add("server", "is ready")
+        await self._get_over_obstacles()
         began(await self.host.look(look()))
         self.workload.held = [job for job in self._held if job.seq in self.told.held[job.topic]]
         first = self._open("h0", Http1(64))
@@ -156,21 +158,40 @@ class Play:
         self.talkers.append(talker)
         return talker
 
+    async def _get_over_obstacles(self) -> None:
+        """Wait until writes are possible (HM7): until then routers cannot go on either."""
+        for _ in range(IDLE_PAUSES_MAX):
+            if self.host.engine.obstacle() is None:
+                return
+            await self._tick_after(IDLE_MS)
+        raise Hung(f"the disk works, and yet: {self.host.engine.obstacle()}")
+
+    async def _tick_after(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self._start(self.host.engine.tick)
+        while self._tasks:  # noqa: ASYNC110 - they end by themselves
+            await asyncio.sleep(0)
+
     async def settle(self) -> None:
         """Let everything come that is under way; after a failure the log goes on, and routers are tried again."""
-        for _ in range(2 if self.told.is_faulty else 0):
-            self.clock.advance(RETRY_MS)
-            self._start(self.host.engine.tick)
-            while self._tasks:  # noqa: ASYNC110 - they end by themselves
+        failed = -1
+        while failed != self._failed():
+            failed = self._failed()
+            await self._get_over_obstacles()
+            for _ in range(2 if failed else 0):
+                await self._tick_after(RETRY_MS)
+            await self.host.look(states(BRIEF))  # leases that have ended are found by a look
+            self._idle_turns, self._is_time_still = 0, True
+            while self._idle_turns < IDLE_TURNS_MAX:
+                for talker in self.talkers:
+                    talker.line.unblock()
+                self._turn()
                 await asyncio.sleep(0)
-        await self.host.look(states(BRIEF))  # leases that have ended are found by a look
-        self._idle_turns, self._is_time_still = 0, True
-        while self._idle_turns < IDLE_TURNS_MAX:
-            for talker in self.talkers:
-                talker.line.unblock()
-            self._turn()
-            await asyncio.sleep(0)
-        self._is_time_still = False
+            self._is_time_still = False
+
+    def _failed(self) -> int:
+        """How many operations of the disk have failed."""
+        return sum(hook.failed for hook in self.disk.hooks if isinstance(hook, Faulty))
 
     async def stop(self) -> None:
         """A graceful stop; clients go on for a while."""
