@@ -26,7 +26,7 @@ PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-full fuzz torture soak check lint-openapi format browser s3 bench bench-spark \
+.PHONY: help setup run quick test test-full sim fuzz torture soak check lint-openapi format browser s3 bench bench-spark \
     bench-run bench-peers demo lock clean
 
 help: ## list the targets
@@ -50,6 +50,10 @@ test-full: $(READY) $(SPARK) browser s3 ## run all tests
 
 fuzz: $(FUZZ) ## search by coverage for inputs that break something: SECONDS=60 for each of TARGETS="json http2"
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
+
+sim: $(READY) ## play simulated histories of the server: SEED=17 (VERBOSE=1, SHRINK=1, BUG=name), or SEEDS=10000
+	$(BIN)/python -m tests.sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) \
+	    $(if $(VERBOSE),--verbose) $(if $(SHRINK),--shrink) $(if $(BUG),--bug "$(BUG)")
 
 browser: ## install Chromium from Debian for the browser test, if there is none
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0; } || { echo \

@@ -72,6 +72,20 @@ def test_a_job_whose_delay_is_over_comes_in_its_turn(start: Start) -> None:
     assert worker.seqs(2) == [5]
 
 
+def test_a_job_whose_delay_is_over_has_one_holder_if_it_is_claimed_with_one_that_was_given_back(start: Start) -> None:
+    """G11, QU3"""
+    server = start()
+    api = Client(server.address)
+    api.create("q", type="queue", lease_ms=100_000)
+    worker = Worker(api, "q")
+    api.write_records("q", {"data": 1}, {"data": 2, "delay_ms": 100}, {"data": 3})
+    assert worker.seqs(9) == [1, 3] and worker.seqs(9) == []
+    worker.nack(1)
+    server.advance(100)
+    assert worker.seqs(2) == [1, 2]
+    assert Worker(api, "q", "other").seqs(9) == []
+
+
 @pytest.mark.parametrize("durability", CLASSES)
 @pytest.mark.parametrize("how", ["kill", "checkpoint and kill"])
 def test_delays_of_written_jobs_are_kept_across_a_restart(start: Start, durability: str, how: str) -> None:

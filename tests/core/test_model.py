@@ -373,12 +373,20 @@ class Machine(RuleBasedStateMachine):
         epoch = query.pop("epoch")
         if epoch is not None:
             epoch = self.epochs.get((name, epoch), 0)
-        answer = await self.engine.read(
-            name, cursor, query.pop("limit"), match=query.pop("filter"), epoch=epoch, include_tags=True, **query
-        )
+        limit, match = query.pop("limit"), query.pop("filter")
+        is_filtered = match is not None or bool(query["nodes"])
+        answer = await self.engine.read(name, cursor, limit, match=match, epoch=epoch, include_tags=True, **query)
+        assert answer.count == len(answer.records)
         got: Read = replace(as_read(answer), epoch=want.epoch)
+        while is_filtered and cursor < got.next < want.next:  # LM13: it had its share of a turn
+            answer = await self.engine.read(
+                name, got.next, limit - len(got.records), match=match, epoch=epoch, include_tags=True, **query
+            )
+            more = as_read(answer)
+            assert more.next > got.next or more.caught_up
+            first = {"epoch": want.epoch, "tombstone": got.tombstone, "scanned": got.scanned + more.scanned}
+            got = replace(more, records=[*got.records, *more.records], **first)
         assert got == want, f"{name} after {cursor}, {query}: {got}\nshould be {want}"
-        assert answer.count == len(want.records)
 
     def note_keys(self, name: str, topic: Topic) -> None:
         for key, (ts, _) in topic.keys.items():
@@ -414,7 +422,9 @@ class Machine(RuleBasedStateMachine):
             lost = [seq for seq in range(loss.first, loss.last + 1) if seq in reasons]
             assert {reasons[seq] for seq in lost} == {loss.reason}, f"{loss} of {reasons}"
             ts = sorted({times[seq] for seq in lost})
-            assert loss.ts == ts[-1] and all(later - earlier <= 1000 for earlier, later in pairwise(ts)), loss
+            assert all(later - earlier <= 1000 for earlier, later in pairwise(ts)), loss
+            # A hole has the time of the copies around it, which does not go back with the clock.
+            assert loss.ts == ts[-1] or (loss.reason == "source_trim" and loss.ts > ts[-1]), loss
             assert loss.count == len(lost), f"{loss} of {reasons}"
             covered.update(lost)
         assert covered == reasons.keys()

@@ -136,6 +136,20 @@ def test_jobs_picked_and_not_leased_are_picked_again() -> None:
     assert queue.pick(jobs, 9) == [] and queue.pointer == 4
 
 
+def test_a_claim_takes_jobs_of_several_places_out_of_all_of_them() -> None:
+    """G11, QU3, QU5: the last one that was given back, and one whose delay is over."""
+    queue, log = Queue(), Jobs(1, 2, 3)
+    queue.delay(2, 50)
+    leased(queue, *queue.pick(log, 3))
+    assert queue.pick(log, 3) == []
+    queue.release([(1, 1001, 0)])
+    queue.advance(50)
+    assert queue.pick(log, 3) == [1, 2]
+    leased(queue, 1, 2)
+    queue.check(log)
+    assert queue.pick(log, 3) == []
+
+
 def test_the_walk_over_handed_out_jobs_is_not_made_twice() -> None:
     """QU5: a pass costs what it hands out, not what is held."""
     queue, jobs = Queue(), Jobs(*range(1, 1001))

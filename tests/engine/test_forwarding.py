@@ -11,6 +11,7 @@ from topics.core.routing import steps
 from topics.core.topic import reservation
 from topics.core.topic.parts import Chunk
 from topics.engine import Engine
+from topics.engine.routers.blocked import RETRY_MS_MIN
 from topics.engine.routers.walks import SHARED_MIN
 from topics.errors import CommitFailed
 from topics.model import TagMatch
@@ -638,3 +639,26 @@ async def test_a_router_forwards_what_was_there_before_the_next_one_into_its_des
         engine.forwarder.check()
         assert await texts(engine, "b") == [b"%d" % number for number in (1, 2, 3, 4, 5, 1, 2, 3, 4, 5)]
         assert await texts(engine, "c") == [b"1", b"2", b"3", b"4", b"5"]
+
+
+class Ticking(ManualClock):
+    """Each look at it takes a little time, so that a slice of time comes to its end."""
+
+    def monotonic(self) -> float:
+        self._passed_ms += 0.05  # type: ignore[assignment]
+        return super().monotonic()
+
+
+async def test_a_read_does_not_try_again_and_again_what_the_log_refuses() -> None:
+    """RT15, HM7: the router is tried again soon, not after as many doublings of its patience as fit into a slice."""
+    async with running(clock=Ticking()) as engine:
+        await engine.put_topic("s", {"durability": "ephemeral"})
+        await route(engine, "sd")
+        engine.wal.refuse("for now")
+        await engine.append("s", data(1))
+        await turns()
+        (router,) = engine.state.routers.by_id.values()
+        engine.forwarder._add(router)  # it is about to be tried again
+        assert await seqs(engine, "d") == []
+        (blocked,) = engine.forwarder.blocked.by_id.values()
+        assert blocked.delay_ms <= 4 * RETRY_MS_MIN

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from h2.config import H2Configuration
 from h2.connection import ConnectionInputs, ConnectionState, H2Connection
-from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, StreamReset
+from h2.events import ConnectionTerminated, DataReceived, Event, ResponseReceived, StreamEnded, StreamReset
+from h2.exceptions import ProtocolError
 
 from tests.api.clients.transcript import request_bytes
 from tests.api.clients.websocket import CLOSE, PING, PONG, TEXT, client_frame, handshake
@@ -146,6 +147,7 @@ class Http2(Client):
         self._status: dict[int, int] = {}
         self._bodies: dict[int, bytearray] = {}
         self._unsent: deque[tuple[int, bytes]] = deque()  # bodies that wait for the server's windows
+        self._is_ending = False  # the server takes no more requests
 
     @property
     def unanswered(self) -> list[Request]:
@@ -153,7 +155,7 @@ class Http2(Client):
 
     @property
     def room(self) -> int:
-        return 0 if self._unsent else super().room
+        return 0 if self._unsent or self._is_ending else super().room
 
     def open(self) -> bytes:
         self._h2.initiate_connection()
@@ -195,7 +197,7 @@ class Http2(Client):
 
     def receive(self, data: bytes) -> list[Heard]:
         heard: list[Heard] = []
-        for event in self._h2.receive_data(data) if data else ():
+        for event in self._events(data):
             if isinstance(event, StreamEnded | StreamReset):  # it may come before the whole body is sent
                 self._unsent = deque((number, body) for number, body in self._unsent if number != event.stream_id)
             if isinstance(event, ResponseReceived):
@@ -209,17 +211,31 @@ class Http2(Client):
             elif isinstance(event, StreamEnded):
                 body = json.loads(self._bodies.pop(event.stream_id))
                 heard.append(Answer(self._asked.pop(event.stream_id), self._status[event.stream_id], body))
+            elif isinstance(event, ConnectionTerminated):
+                self._is_ending = True
         return heard
+
+    def _events(self, data: bytes) -> list[Event]:
+        """What has happened; behind a GOAWAY h2 takes nothing any more."""
+        try:
+            return self._h2.receive_data(data) if data and not self._is_ending else []
+        except ProtocolError:
+            self._is_ending = self._h2.state_machine.state is ConnectionState.CLOSED
+            if not self._is_ending:
+                raise
+            return []
 
 
 class WebSocket(Client):
-    """Publishes over a WebSocket, which also follows `topics`, each from its beginning."""
+    """Publishes over a WebSocket, which also follows `topics`, each from its beginning or behind a seq in `starts`."""
 
     takes = ("write",)
 
-    def __init__(self, window: int, topics: tuple[str, ...] = ()) -> None:
+    def __init__(self, window: int, topics: tuple[str, ...] = (), starts: dict[str, int] | None = None) -> None:
         super().__init__(window)
         self.topics = topics
+        self._starts = starts or {}
+        self._is_ending = False
         self._asked: deque[Request] = deque()
         self._numbers: deque[int] = deque()
         self._count = 0
@@ -233,7 +249,7 @@ class WebSocket(Client):
 
     @property
     def room(self) -> int:
-        return super().room if self._is_open else 0
+        return super().room if self._is_open and not self._is_ending else 0
 
     def open(self) -> bytes:
         return handshake()
@@ -254,10 +270,12 @@ class WebSocket(Client):
             head, end, rest = self._unread.partition(b"\r\n\r\n")
             if not end:
                 return []
+            if parsed_head(head)[0] == 503:
+                return []
             assert parsed_head(head)[0] == 101, head
             self._is_open, self._unread = True, rest
             if self.topics:
-                starts = {topic: {"from_seq": 0} for topic in self.topics}
+                starts = {topic: {"from_seq": self._starts.get(topic, 0)} for topic in self.topics}
                 self._owed += command("subscribe", topics=starts, include_tags=True, lenient=True)
         heard: list[Heard] = []
         while (found := server_frame(self._unread)) is not None:
@@ -269,6 +287,7 @@ class WebSocket(Client):
                 heard += self._message(json.loads(payload))
             else:
                 assert opcode == CLOSE, opcode
+                self._is_ending = True
         return heard
 
     def _message(self, message: dict[str, Any]) -> list[Heard]:
@@ -286,11 +305,20 @@ class WebSocket(Client):
 
 
 class Events(Client):
-    """Server-sent events of a watch on `topics`, each from its beginning, or of a stream of jobs."""
+    """Server-sent events of a watch on `topics`, each from its beginning or behind a seq in `starts`, or of jobs."""
 
-    def __init__(self, topics: tuple[str, ...] = (), *, queue: str = "", node: str = "", jobs_max: int = 2) -> None:
+    def __init__(
+        self,
+        topics: tuple[str, ...] = (),
+        *,
+        starts: dict[str, int] | None = None,
+        queue: str = "",
+        node: str = "",
+        jobs_max: int = 2,
+    ) -> None:
         super().__init__(0)
         self.topics = topics
+        self._starts = starts or {}
         self._queue, self._node, self._jobs_max = queue, node, jobs_max
         self._unread = b""
         self._text = b""  # of the stream, not parsed yet
@@ -305,7 +333,7 @@ class Events(Client):
         if self._queue:
             target = f"/v0/topics/{self._queue}/work?node={self._node}&max={self._jobs_max}"
             return request_bytes("GET", target)
-        starts = {topic: {"from_seq": 0} for topic in self.topics}
+        starts = {topic: {"from_seq": self._starts.get(topic, 0)} for topic in self.topics}
         body = {"topics": starts, "include_tags": True, "heartbeat_ms": 60_000}
         return request_bytes("POST", "/v0/watch?lenient=true", body)
 
@@ -332,14 +360,17 @@ class Events(Client):
         while b"\r\n\r\n" in self._unread:
             head, _, rest = self._unread.partition(b"\r\n\r\n")
             status, headers = parsed_head(head)
-            assert status == 200, head
+            assert status in (200, 404, 503), head
             if headers.get("transfer-encoding") == "chunked":
                 self._is_streaming, self._unread = True, rest
                 return True
             size = int(headers["content-length"])
             if len(rest) < size:
                 break
-            self._owed += request_bytes("GET", json.loads(rest[:size])["stream_url"])
+            if status == 200:
+                self._owed += request_bytes("GET", json.loads(rest[:size])["stream_url"])
+            elif status == 404:  # nobody came for the session in time
+                self._owed += self.open()
             self._unread = rest[size:]
         return False
 

@@ -4,7 +4,7 @@ A look is a generator: it yields requests that may be asked together, in this or
 their answers; its value is what was found. So it serves any client, on any wire. Must not know: what is right.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,6 +20,7 @@ class Record(NamedTuple):
     data: str
     tag: str | None
     meta: dict[str, str]
+    ts: int = 0
 
 
 class Lease(NamedTuple):
@@ -54,8 +55,8 @@ class TopicFound:
     def as_text(self, *, with_epoch: bool) -> str:
         """All that recovering again must not change."""
         state = {name: self.state[name] for name in ("head_seq", "earliest_seq", "count", "bytes", "config")}
-        epoch = self.epoch if with_epoch else None
-        return repr((epoch, state, sorted(self.records.items()), sorted(self.lost), sorted(self.leases.items())))
+        lasting = (self.epoch, sorted(self.lost)) if with_epoch else ()
+        return repr((lasting, state, sorted(self.records.items()), sorted(self.leases.items())))
 
 
 Found = dict[str, TopicFound]
@@ -79,6 +80,11 @@ def look() -> Look[Found]:
     return found
 
 
+def states(names: Iterable[str]) -> Look[None]:
+    """The state of some topics, for what a look at it does to them."""
+    yield [state(name) for name in names]
+
+
 def _names() -> Look[list[str]]:
     names: list[str] = []
     cursor = ""
@@ -97,7 +103,9 @@ def _add(found: TopicFound, answer: dict[str, Any]) -> bool:
         found.lost.update(range(gap["gap_from"], gap["gap_to"] + 1))
     for record in answer["records"]:
         assert record["$seq"] not in found.records, f"a record twice in one reading: {record}"
-        found.records[record["$seq"]] = Record(record["data"], record.get("$tag"), record.get("meta", {}))
+        found.records[record["$seq"]] = Record(
+            record["data"], record.get("$tag"), record.get("meta", {}), record["$ts"]
+        )
     return bool(answer["caught_up"])
 
 

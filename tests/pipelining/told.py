@@ -9,16 +9,17 @@ A life of the server ends with `adopt`: what was found then is what was told, an
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from tests.pipelining.clients import STATUS, Heard, Pushed, Request
 from tests.pipelining.look import Found, Lease, TopicFound
-from tests.pipelining.workload import DEAD, LOSSY, ROUTERS, class_of, config_of
+from tests.pipelining.workload import AGING, BOUND, BRIEF, DEAD, LOSSY, ROUTERS, class_of, config_of
 
 NEVER = 1 << 62
+WITHDRAWN = 499
 
 
 @dataclass(eq=False)
@@ -30,6 +31,8 @@ class Call:
     answered_at: int = NEVER
     status: int = 0
     body: dict[str, Any] = field(default_factory=dict)
+    asked_ms: int = 0  # by the clock
+    deadlines: dict[int, int] = field(default_factory=dict)  # of the leases that it names; 0 = a later one was told
 
     @property
     def is_open(self) -> bool:
@@ -53,8 +56,10 @@ class Write:
     calls: list[Call] = field(default_factory=list)  # of this life
     first: int | None = None  # its first seq, once told
     asked_at: int = 0
+    asked_ms: int = 0  # by the clock; it was written at this time or later
     is_void: bool = False  # it did not survive the life in which it was asked
     is_old: bool = False  # it was there in an earlier life, so that copies of it may be, whatever becomes of a repeat
+    was_there: bool = False  # it was told in some life; copies of it may have outlived it
 
     @property
     def is_refused(self) -> bool:
@@ -64,11 +69,18 @@ class Write:
 
 
 class Told:
-    """With `is_faulty` the disk fails: 500 is an answer. With `may_throttle` 429 is one, too."""
+    """With `is_faulty` the disk fails: 500 is an answer. With `may_throttle` 429 is one, too. `clock` is the server's,
+    if it is known."""
 
-    def __init__(self, *, is_faulty: bool = False, may_throttle: bool = False) -> None:
+    def __init__(
+        self, *, is_faulty: bool = False, may_throttle: bool = False, clock: Callable[[], int] | None = None
+    ) -> None:
         self.is_faulty = is_faulty
         self.refusals = {404} | ({500} if is_faulty else set()) | ({429} if may_throttle else set())
+        self.clock: Callable[[], int] = clock or (lambda: 0)
+        self._has_clock = clock is not None
+        self.may_have_stopped = False  # the last life may have ended gracefully
+        self.is_stopping = False  # the server stops: 503 is an answer
         self.lives = 1
         self.now = 0
         self.calls: list[Call] = []  # of this life
@@ -84,6 +96,8 @@ class Told:
         self.acked: defaultdict[str, set[int]] = defaultdict(set)  # jobs
         self.nacked: defaultdict[str, set[int]] = defaultdict(set)  # asked for, whatever came of it
         self.released: set[str] = set()  # nodes whose stream of jobs was dropped
+        self._lease_ids: defaultdict[str, dict[int, str | None]] = defaultdict(dict)  # the last one told
+        self._deliveries: defaultdict[str, dict[int, int]] = defaultdict(dict)  # in this life
         self._open: dict[Request, Call] = {}
         self._removing: defaultdict[str, list[Call]] = defaultdict(list)  # deletes and acks of this life
         self._keyed: dict[tuple[str, str], Write] = {}
@@ -95,7 +109,7 @@ class Told:
 
     def asked(self, request: Request) -> None:
         self.now += 1
-        call = self._open[request] = Call(request, self.now)
+        call = self._open[request] = Call(request, self.now, asked_ms=self.clock())
         self.calls.append(call)
         if request.kind in ("delete", "ack"):
             self._removing[request.topic].append(call)
@@ -103,11 +117,19 @@ class Told:
             self._asked_write(call)
         elif request.kind == "drop":
             self.dropped.add(request.topic)
-        elif request.kind in ("ack", "nack"):
-            for seq in request.body["seqs"]:  # type: ignore[index]
-                self.held[request.topic].pop(seq, None)
-            if request.kind == "nack":
-                self.nacked[request.topic].update(request.body["seqs"])  # type: ignore[index]
+        elif request.kind in ("ack", "nack", "extend"):
+            self._asked_about_jobs(call)
+
+    def _asked_about_jobs(self, call: Call) -> None:
+        """What becomes of these jobs is open; those that were handed out again since are not the caller's."""
+        topic, body = call.request.topic, call.request.body or {}
+        for seq, lease_id in zip(body["seqs"], body.get("lease_ids") or [None] * len(body["seqs"]), strict=True):
+            if self._lease_ids[topic].get(seq, lease_id) != lease_id:
+                call.deadlines[seq] = 0
+            elif (lease := self.held[topic].pop(seq, None)) is not None:
+                call.deadlines[seq] = lease.deadline
+        if call.request.kind == "nack":
+            self.nacked[topic].update(body["seqs"])
 
     def _asked_write(self, call: Call) -> None:
         topic, body = call.request.topic, call.request.body or {}
@@ -115,7 +137,7 @@ class Told:
         write = self._keyed.get((topic, key)) if key is not None else None
         if write is None:
             write = Write(topic, [(record["data"], record.get("tag")) for record in body["records"]])
-            write.asked_at = self.now
+            write.asked_at, write.asked_ms = self.now, call.asked_ms
             self.by_data |= {data: (write, place) for place, (data, _) in enumerate(write.records)}
             if key is not None:
                 self._keyed[topic, key] = write
@@ -135,7 +157,33 @@ class Told:
             if learn is not None:
                 learn(call, heard.body)
         else:
-            assert heard.status in self.refusals, f"{heard.request} was answered with {heard.status} {heard.body}"
+            assert self._may_refuse(call), f"{heard.request} was answered with {heard.status} {heard.body}"
+
+    def _may_refuse(self, call: Call) -> bool:
+        if call.status == 422 and call.request.topic == "bounded":
+            return self._may_be_full(call)
+        return call.status in self.refusals or (call.status == 503 and self.is_stopping)
+
+    def _may_be_full(self, call: Call) -> bool:
+        """WR11: whether there may be so many records that the write does not fit."""
+        topic, count = call.request.topic, len((call.request.body or {})["records"])
+        gone = set(self.gone[topic])
+        for removal in self.removals(topic):
+            if removal.is_done and removal.answered_at < call.asked_at:
+                gone |= self.must_take(removal)
+        places = self._places[topic]
+        writes = [(data, write) for data, (write, _) in self.by_data.items() if write.topic == topic]
+        there = [data for data, write in writes if not write.is_refused and not write.is_void]
+        return sum(places.get(data) not in gone for data in there) + count > BOUND
+
+    def withdrawn(self, request: Request) -> None:
+        """The end of a request was never sent: it has not been made."""
+        call = self._open.pop(request)
+        call.answered_at, call.status = self.now, WITHDRAWN
+
+    def cursor(self, stream: str, topic: str) -> int:
+        """How far a stream has come."""
+        return self._cursors.get((stream, topic), 0)
 
     def hung_up(self, node: str) -> None:
         """The stream of jobs of this node broke off: the server ends its leases."""
@@ -163,7 +211,7 @@ class Told:
         assert write.first in (None, first), f"{call.request} is at {write.first}, and its repeat was told {first}"
         appends = [one for one in write.calls if one.is_done and not one.body["deduped"]]
         assert len(appends) <= 1, f"{call.request} was appended {len(appends)} times"
-        write.first = first
+        write.first, write.was_there = first, True
         self._told_created(call, body)
         for seq, (data, _) in enumerate(write.records, first):
             self._note(write.topic, seq, data)
@@ -183,6 +231,9 @@ class Told:
     def _told_diff(self, call: Call, body: dict[str, Any]) -> None:
         topic = call.request.topic
         self._shown(topic, body["records"])
+        ttl_ms = config_of(topic).get("ttl_ms")
+        late = [one["$seq"] for one in body["records"] if ttl_ms and call.asked_ms - one["$ts"] > ttl_ms]
+        assert not late, f"{topic}: {late} had expired by {call.asked_ms}, and were shown"
         after, gap = call.request.body["from_seq"], body["tombstone"]  # type: ignore[index]
         if gap is not None:
             self._check_tombstone(topic, gap)
@@ -192,7 +243,9 @@ class Told:
 
     def _told_claim(self, call: Call, body: dict[str, Any]) -> None:
         assert body["count"] == len(body["claimed"]), body
+        least = call.asked_ms + config_of(call.request.topic)["lease_ms"]
         for job in body["claimed"]:
+            assert job["deadline"] >= least, f"{call.request}: {job}, asked for at {call.asked_ms}"
             self._handed_out(call.request.topic, call.request.body["node"], job)  # type: ignore[index]
 
     def _told_ack(self, call: Call, body: dict[str, Any]) -> None:
@@ -204,12 +257,25 @@ class Told:
     def _told_nack(self, call: Call, body: dict[str, Any]) -> None:
         self._settled(call, body["nacked"], body["skipped"])
 
+    def _told_extend(self, call: Call, body: dict[str, Any]) -> None:
+        topic, asked = call.request.topic, call.request.body or {}
+        ids = dict(zip(asked["seqs"], asked["lease_ids"], strict=True))
+        for seq in self._settled(call, body["extended"], body["skipped"]):
+            deadline = body["deadlines"][str(seq)]
+            if self._lease_ids[topic].get(seq) == ids[seq] and asked["node"] not in self.released:
+                self.held[topic][seq] = Lease(asked["node"], deadline)
+
     def _settled(self, call: Call, done: int, skipped: list[int]) -> list[int]:
-        """The jobs that a call settled. It names only those that its node holds, so none may be skipped."""
-        body = call.request.body or {}
+        """The jobs that a call settled. It skips those that its node does not hold any more, and no others."""
+        topic, body = call.request.topic, call.request.body or {}
         assert done == len(body["seqs"]) - len(skipped), f"{call.request} was answered with {call.body}"
-        assert not skipped or self.is_faulty or body["node"] in self.released, f"{call.request} skipped {skipped}"
-        return [seq for seq in body["seqs"] if seq not in skipped]
+        if not self.is_faulty and body["node"] not in self.released:
+            held = [seq for seq in skipped if topic not in BRIEF or self.clock() <= call.deadlines.get(seq, 0)]
+            assert not held, f"{call.request} skipped {held}, whose leases end at {call.deadlines}"
+        settled = [seq for seq in body["seqs"] if seq not in skipped]
+        others = [seq for seq in settled if call.deadlines.get(seq) == 0]
+        assert not others, f"{call.request} settled {others}, which were handed out again before it was asked"
+        return settled
 
     # --- what is shown
 
@@ -218,9 +284,12 @@ class Told:
         topic = body.get("topic", "")
         if pushed.event == "error":
             status = STATUS.get(body["code"], body["code"])
-            assert status in (429, 503) and status in self.refusals, f"{stream}: {body}"
+            may = {429: 429 in self.refusals, 503: 503 in self.refusals or self.is_stopping}
+            assert may.get(status), f"{stream}: {body}"
         if pushed.event == "job":
             self._handed_out(topic, f"{topic}.stream", body)
+            if self.is_stopping:  # its stream ends, and so do its leases
+                self.held[topic].pop(body["$seq"], None)
         elif pushed.event == "record":
             seqs = [record["$seq"] for record in body["records"]]
             cursor = self._cursors.get((stream, topic), 0)  # what was removed meanwhile is passed without a frame
@@ -243,7 +312,8 @@ class Told:
     def _note(self, topic: str, seq: int, data: str, tag: str | None = None, *, has_tag: bool = False) -> None:
         """A seq was told with this content (G2, G3): it has no other, and this content no other seq."""
         write, place = self._write_of(topic, seq, data)
-        assert not write.is_refused, f"{topic}: {data} is shown as {seq}, and was refused"
+        is_copy = topic != write.topic and write.was_there
+        assert is_copy or not write.is_refused, f"{topic}: {data} is shown as {seq}, and was refused"
         assert not write.is_void or topic != write.topic, f"{topic}: {data} is shown as {seq}, and was lost before"
         if topic in self.dropped:
             return
@@ -276,15 +346,34 @@ class Told:
         seq = job["$seq"]
         self._note(topic, seq, job["data"], job.get("$tag"), has_tag=True)
         assert seq not in self.acked[topic], f"job {seq} of {topic} was acked, and handed out again"
-        held = self.held[topic].get(seq)
-        assert held is None or held.node in self.released, f"job {seq} of {topic} is held by {held}, and by {node}"
+        if self._has_clock and job["deadline"] < self.clock():
+            return  # the lease was over when it was heard of, and the job may be somebody else's since
+        lease = self.held[topic].get(seq)
+        is_over = lease is None or lease.node in self.released or lease.deadline < self.clock()
+        assert is_over, f"job {seq} of {topic} is held by {lease}, and by {node}"
+        is_late = self._has_clock and job["deadline"] > self.clock() + config_of(topic)["lease_ms"]
+        assert not is_late, f"{topic}: {job} at {self.clock()}"
+        times, most = job.get("deliveries", 0), config_of(topic).get("max_deliveries", 0)
+        assert not most or times <= most, f"job {seq} of {topic} is handed out for the {times}th time"
+        before = self._deliveries[topic].get(seq, -1)
+        assert times > before or self.is_faulty, f"job {seq} of {topic}: delivery {times} after {before}"
+        self._deliveries[topic][seq] = times
         self.held[topic][seq] = Lease(node, job["deadline"])
+        self._lease_ids[topic][seq] = job.get("lease_id")
 
     def _check_tombstone(self, topic: str, gap: dict[str, Any]) -> None:
         """Nothing is lost while the server runs; a tombstone for what was lost before covers what was removed since."""
         announced = range(gap["gap_from"], gap["gap_to"] + 1)
-        if topic not in LOSSY:
+        if topic in AGING:
+            early = {seq for seq in announced if seq in self.ever[topic] and not self.may_have_expired(topic, seq)}
+            assert not early - self.gone[topic], f"{topic}: a tombstone for {announced}, and {early} are too young"
+        elif topic not in LOSSY:
             self._check_may_be_passed(topic, set(announced) - self.gone[topic], f"a tombstone for {announced}")
+
+    def may_have_expired(self, topic: str, seq: int) -> bool:
+        """TM7: by now."""
+        write, _ = self.by_data[self.ever[topic][seq]]
+        return bool(self.clock() - write.asked_ms > config_of(topic)["ttl_ms"])
 
     def _check_shown_all(self, topic: str, seqs: set[int], after: int, last: int) -> None:
         """A reader passes only what somebody asked to remove (WR5, TM9)."""
@@ -322,7 +411,7 @@ class Told:
         """What a call that removes something has taken, if it happened."""
         topic, body = call.request.topic, call.request.body or {}
         if call.request.kind == "ack":
-            is_sure = call.is_done or not (self.is_faulty or body["node"] in self.released)
+            is_sure = call.is_done or not (self.is_faulty or body["node"] in self.released or topic in BRIEF)
             return {seq for seq in body["seqs"] if self.selects(call, seq)} if is_sure else set()
         if "before_seq" in body:  # at most a head that was told
             return set(range(1, body["before_seq"]))
@@ -341,8 +430,10 @@ class Told:
         self.calls, self._open = [], {}
         self._removing.clear()
         self.released = set()
+        self.is_stopping = self.may_have_stopped = False
         self._cursors.clear()
         self.streamed.clear()
+        self._deliveries.clear()
 
     def _adopt_topic(self, name: str, topic: TopicFound) -> None:
         if class_of(name) == "ephemeral":
@@ -368,7 +459,7 @@ class Told:
         if write.topic in self.dropped:
             write.first = None
         elif there:
-            write.first = there[0]
+            write.first, write.was_there = there[0], True
         elif write.first is None or topic is None or class_of(write.topic) == "ephemeral":
             write.first, write.is_void = None, True
         elif write.first in topic.lost:  # lost with its key, unless it was removed before

@@ -18,8 +18,12 @@ QUEUE = {"type": "queue", "lease_ms": DAY_MS} | KEYS
 LOGS = ("log.fsync", "log.disk", "log.memory", "log.ephemeral")  # records are deleted from these only
 SOURCES = ("source", "source.fleeting", "capped")
 CAP = 6
-LOSSY = ("capped", "copy.capped")  # records are lost while the server runs, and announced
+AGING = ("aging", "aging.fsync")  # records expire
+LOSSY = ("capped", "copy.capped", *AGING, "copy.aging")  # records are lost while the server runs, and announced
 QUEUES = ("jobs", "steady", "strict", "fleeting")
+BRIEF = ("brief", "brief.kept")  # queues whose leases end by time
+LEASE_MS = 2000
+BOUND = 8
 TOPICS: dict[str, dict[str, Any]] = {
     "log.fsync": {"durability": "fsync"} | KEYS,
     "log.disk": {"durability": "disk"} | KEYS,
@@ -39,15 +43,32 @@ TOPICS: dict[str, dict[str, Any]] = {
     "strict.dead": {"durability": "ephemeral"},
     "fleeting": {"durability": "ephemeral", "max_deliveries": 2, "dead_letter": "fleeting.dead"} | QUEUE,
 }
-DEAD = {"jobs": "jobs.dead", "strict": "strict.dead", "fleeting": "fleeting.dead"}  # two of them come with a letter
+BRIEF_QUEUE = {"type": "queue", "lease_ms": LEASE_MS, "max_deliveries": 3} | KEYS
+TIMED: dict[str, dict[str, Any]] = {  # for a workload on a clock by hand
+    "aging": {"ttl_ms": 4000} | KEYS,
+    "aging.fsync": {"ttl_ms": 6000, "durability": "fsync"} | KEYS,
+    "copy.aging": {},
+    "bounded": {"cap_records": BOUND, "discard": "reject"} | KEYS,
+    "brief": {"dead_letter": "brief.dead"} | BRIEF_QUEUE,
+    "brief.kept": {"dead_letter": "brief.kept.dead", "leases_durable": True, "durability": "fsync"} | BRIEF_QUEUE,
+}
+DEAD = {  # most of them come with a letter
+    "jobs": "jobs.dead",
+    "strict": "strict.dead",
+    "fleeting": "fleeting.dead",
+    "brief": "brief.dead",
+    "brief.kept": "brief.kept.dead",
+}
 ROUTERS = {  # dest → source, guarantee
     "copy": ("source", "at_least_once"),
     "copy.fsync": ("source", "exactly_once"),
     "copy.ephemeral": ("source", "at_least_once"),
     "copy.fleeting": ("source.fleeting", "at_least_once"),
     "copy.capped": ("capped", "at_least_once"),
+    "copy.aging": ("aging", "at_least_once"),
 }
-READ = (*LOGS, *SOURCES, *ROUTERS, *DEAD.values(), "jobs", "steady")
+READ_TIMED = (*AGING, "copy.aging", "bounded", "brief", "brief.dead", "brief.kept.dead")
+READ = (*(name for name in (*LOGS, *SOURCES, *ROUTERS, *DEAD.values()) if name not in READ_TIMED), "jobs", "steady")
 CLASSES = ("fsync", "disk", "memory", "ephemeral")
 TAGS = ("a", "b", "c")
 WEIGHTS = {
@@ -75,7 +96,7 @@ def config_of(topic: str) -> dict[str, Any]:
     """The config that a topic is created with, whoever does it; a dead-letter topic gets the default."""
     if topic.startswith("new."):
         return {"durability": topic.split(".")[1]} | KEYS
-    return TOPICS.get(topic, {})
+    return TOPICS.get(topic) or TIMED.get(topic, {})
 
 
 def class_of(topic: str) -> str:
@@ -92,11 +113,16 @@ class Job(NamedTuple):
 
 
 class Workload:
-    """`name` is that of the round: what one has written no other writes."""
+    """`name` is that of the round: what one has written no other writes. `is_timed`: on a clock by hand."""
 
-    def __init__(self, rng: random.Random, name: str, *, pad_max: int = 40) -> None:
+    def __init__(self, rng: random.Random, name: str, *, pad_max: int = 40, is_timed: bool = False) -> None:
         self.held: list[Job] = []
-        self.keyed: list[Request] = []  # the last writes under a key, to be repeated
+        self.keyed: list[Request] = []  # writes that may be repeated
+        self.topics = TOPICS | TIMED if is_timed else TOPICS
+        self._logs = (*LOGS, "bounded") if is_timed else LOGS
+        self._queues = (*QUEUES, *BRIEF, *BRIEF) if is_timed else QUEUES
+        self._written = (*LOGS, *LOGS, *SOURCES, *self._queues, *((*AGING, "bounded") if is_timed else ()))
+        self._read = (*READ, *READ_TIMED) if is_timed else READ
         self._rng = rng
         self._name = name
         self._pad_max = pad_max
@@ -106,8 +132,9 @@ class Workload:
 
     def setup(self) -> list[Request]:
         """What comes before all else; the same in every round."""
-        puts = [Request("put", name, config_of(name), "PUT") for name in TOPICS]
-        for dest, (source, guarantee) in ROUTERS.items():
+        puts = [Request("put", name, config_of(name), "PUT") for name in self.topics]
+        routers = {dest: router for dest, router in ROUTERS.items() if dest in self.topics}
+        for dest, (source, guarantee) in routers.items():
             body = {"source": source, "dest": dest, "guarantee": guarantee}
             puts.append(Request("router", dest, body, "PUT", f"/routers/{source}->{dest}"))
         return puts
@@ -127,6 +154,10 @@ class Workload:
         if request.kind == "claim":
             node = (request.body or {})["node"]
             self.held += [Job(request.topic, node, job["$seq"], job["lease_id"]) for job in body["claimed"]]
+        if request.kind == "extend":
+            asked = request.body or {}
+            jobs = [(seq, one) for seq, one in zip(asked["seqs"], asked["lease_ids"], strict=True)]
+            self.held += [Job(request.topic, asked["node"], *job) for job in jobs if str(job[0]) in body["deadlines"]]
 
     def next(self, client: str, takes: Sequence[str] = ()) -> Request:
         """What a client asks next."""
@@ -136,7 +167,8 @@ class Workload:
         if kind in WRITES:
             return self._write(kind, client)
         if kind in ("ack", "nack") and self.held:
-            return self._settle(kind)
+            is_extending = kind == "nack" and len(self.topics) > len(TOPICS) and self._rng.random() < 0.3
+            return self._settle("extend" if is_extending else kind)
         if kind in ("delete_before", "delete_tag"):
             return self._delete(kind)
         if kind in ("diff", "wait"):
@@ -147,7 +179,7 @@ class Workload:
             name = self._new_name()
             return Request("put", name, config_of(name), "PUT")
         body = {"node": client, "max": self._rng.randint(1, 4)}
-        topic = self._rng.choice(QUEUES)
+        topic = self._rng.choice(self._queues)
         return Request("claim", topic, body, path=f"/topics/{topic}/claim")
 
     def _write(self, kind: str, client: str) -> Request:
@@ -156,7 +188,7 @@ class Workload:
             return Request("write", first.topic, first.body)
         count = self._rng.randint(2, 6) if kind == "batch" else 1
         body: dict[str, Any] = {"records": [self._record(client, number) for number in range(count)]}
-        topic = self._new_name() if kind == "lazy" else self._rng.choice((*LOGS, *LOGS, *SOURCES, *QUEUES))
+        topic = self._new_name() if kind == "lazy" else self._rng.choice(self._written)
         if topic in self._new:
             body["config"] = config_of(topic)
         elif kind == "keyed":
@@ -182,7 +214,7 @@ class Workload:
         return name
 
     def _delete(self, kind: str) -> Request:
-        topic = self._rng.choice(LOGS)
+        topic = self._rng.choice(self._logs)
         head = self._heads.get(topic, 0)
         if kind == "delete_before":
             body: dict[str, Any] = {"before_seq": self._rng.randint(0, max(1, head * 3 // 4))}
@@ -191,7 +223,7 @@ class Workload:
         return Request("delete", topic, body, path=f"/topics/{topic}/delete")
 
     def _diff(self, *, is_waiting: bool) -> Request:
-        topic = self._rng.choice(LOGS if is_waiting else READ)
+        topic = self._rng.choice(self._logs if is_waiting else self._read)
         head = self._heads.get(topic, 0)
         body: dict[str, Any] = {"from_seq": head if is_waiting else self._rng.randint(0, head), "include_tags": True}
         if is_waiting:
@@ -199,10 +231,12 @@ class Workload:
         return Request("diff", topic, body, path=f"/topics/{topic}/diff")
 
     def _settle(self, kind: str) -> Request:
-        """Ack or nack some of the jobs that one node holds of one queue."""
+        """Ack, nack or extend some of the jobs that one node holds of one queue."""
         first = self._rng.choice(self.held)
-        alike = [job for job in self.held if (job.topic, job.node) == (first.topic, first.node)]
-        taken = alike[: self._rng.randint(1, 3)]
+        alike = {job.seq: job for job in self.held if (job.topic, job.node) == (first.topic, first.node)}
+        taken = list(alike.values())[: self._rng.randint(1, 3)]
         self.held = [job for job in self.held if job not in taken]
         body = {"node": first.node, "seqs": [job.seq for job in taken], "lease_ids": [job.lease_id for job in taken]}
+        if kind == "extend":
+            body["lease_ms"] = LEASE_MS if first.topic in BRIEF else DAY_MS
         return Request(kind, first.topic, body, path=f"/topics/{first.topic}/{kind}")

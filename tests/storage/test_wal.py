@@ -613,6 +613,40 @@ async def test_whatever_is_appended_within_a_refusal_is_where_it_was_encoded_for
             assert all(payload in replayed for payload in client.acked), f"{kind} {at}"
 
 
+async def test_what_was_replayed_stays_even_if_an_earlier_process_failed_to_sync_it() -> None:
+    """ST8, G4: a sync that says nothing of bytes that failed before must not be trusted with them (as on Linux)."""
+    log, disk = begun()
+    await synced(log, b"a")
+    log.append(b"b", needs_sync=False)
+    await write_of(log)
+    disk.hooks.append(Faulty("sync", name="log-*"))
+    with pytest.raises(OSError):
+        disk.open(name_of(1)).sync()
+    after = disk.kill()
+    replay = Replay(after, START)
+    assert b"".join([frame.payload for frame in replay.read()]) == b"ab"
+    replay.repair()
+    assert text(after.power_loss("lost")) == b"ab"
+
+
+async def test_a_log_that_failed_twice_while_it_rolled_goes_on_and_misses_no_file() -> None:
+    """ST4, HM7: the file that it was about to go on in was taken away by itself, not by somebody else."""
+    clock, disk = ManualClock(), MemoryDisk()
+    log = Wal(disk, clock)
+    log.begin(1, b"", 0)
+    log.append(b"a", needs_sync=False)
+    await write_of(log)
+    disk.hooks.append(Faulty("sync", at=2, times=2, name="log-*"))  # of the old file to its end, and of the fresh file
+    with pytest.raises(CommitFailed):
+        await log.roll()
+    assert log.is_read_only
+    clock.advance(1001)
+    log.attend()
+    assert log.obstacle() is None
+    await synced(log, b"b")
+    assert text(disk.kill()) == b"ab"
+
+
 async def test_whoever_waits_for_less_hears_first_though_he_came_later() -> None:
     """ST4, ER7: else the log could fail before he hears, and refuse what it keeps."""
     log, disk = begun()

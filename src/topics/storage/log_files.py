@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from topics.errors import Damaged, UnusableDirectory
 from topics.storage import frames
-from topics.storage.disk import Disk, File
+from topics.storage.disk import NO_SPACE, Disk, File
 
 PREFIX = "log-"
 UNFINISHED = "log-restore-unfinished"  # no log file: while it is there, no server may start
@@ -88,6 +88,7 @@ class Replay:
         self.next_number = frames.number_of(start)
         self.torn: tuple[str, int] | None = None  # file and offset at which the newest one must be cut
         self.end = 0  # of the frames in the last file; 0 = there is none
+        self._proven = 0  # a frame says that everything below this position was synced
         self.bytes_total = 0
         self.bytes_done = 0
 
@@ -149,6 +150,7 @@ class Replay:
                     self.end = found.position
                     break
                 self.bytes_done = done + frames.offset_of(found.position)
+                self._proven = found.synced
                 if found.position not in self._skipped:
                     yield found
                 continue
@@ -192,12 +194,20 @@ class Replay:
     def repair(self) -> None:
         """Cut the torn tail off and make what is left durable; remove what is not in force.
 
-        Zeros go over the tail: a file that became shorter could not be told from one that somebody cut.
+        Zeros go over the tail: a file that became shorter could not be told from one that somebody cut. What may not
+        have been synced is written again, if there is space: where a sync failed before, another one proves nothing.
         """
         if self.files:
             with closing(self._disk.open(self.files[-1])) as file:
                 if self.torn is not None:
                     file.write(self.torn[1], bytes(file.size() - self.torn[1]))
+                start = frames.offset_of(max(self._proven, frames.position_of(frames.number_of(self.end), 0)))
+                try:
+                    if doubtful := file.read(start, frames.offset_of(self.end) - start):
+                        file.write(start, doubtful)
+                except OSError as error:
+                    if error.errno not in NO_SPACE:
+                        raise
                 file.sync()
         self._disk.sync_directory()  # the snapshot that makes files superfluous may not be synced itself
         for name in self.orphans:

@@ -266,7 +266,8 @@ class Wal(Progress):
 
     def attend(self) -> None:
         """Look at the directory, and try to get over what stands in the way of writes. Every now and then."""
-        if self._file is not None and not self._missing and (missing := self._disk.missing(self._file)):
+        file = self._file if self._latched is None else None  # a read-only log has one that failed, if any
+        if file is not None and not self._missing and (missing := self._disk.missing(file)):
             self._missing = missing
             self._refusal = f"{missing} was removed while the server was running; nothing can be kept any more"
             logger.critical("%s", self._refusal)
@@ -287,8 +288,7 @@ class Wal(Progress):
 
     def _latch(self, error: OSError, go_on: Callable[[], None]) -> None:
         """Be read-only until `go_on` succeeds."""
-        self.is_read_only, self._refusal = True, READ_ONLY
-        self._latched, self._go_on = error, go_on
+        self.is_read_only, self._refusal, self._latched, self._go_on = True, READ_ONLY, error, go_on
         self._attempt_at = self._clock.monotonic()
 
     def _resume(self) -> None:

@@ -194,7 +194,7 @@ class MemoryDisk:
 
     def kill(self) -> "MemoryDisk":
         """What the next process finds if this one ends now, in whatever way."""
-        after = MemoryDisk(boot=self._boot)
+        after = type(self)(boot=self._boot)
         after.boot_id, after.has_reserve = self.boot_id, self.has_reserve
         inodes = {*self._entries.values(), *self._durable_entries.values(), *(c.inode for c in self._entry_changes)}
         copies = {inode: inode.copy() for inode in inodes}
@@ -215,7 +215,7 @@ class MemoryDisk:
             else:
                 change.apply(entries)
         files = {name: entries[name].after_power_loss(chosen) for name in sorted(entries)}
-        return MemoryDisk(files, boot=self._boot + 1)
+        return type(self)(files, boot=self._boot + 1)
 
     def power_losses(self, limit: int = 10_000) -> Iterator["MemoryDisk"]:
         """Every outcome of a power loss now, the worst first; ValueError when there are more than `limit`."""

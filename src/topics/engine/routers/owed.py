@@ -95,6 +95,8 @@ class OwedCopies:
             if step is None:
                 return router.id in forwarder.blocked or router.cursor >= head
             forwarder.commit([step])
+            if router.id in forwarder.blocked:
+                return True
             if router.cursor < head and self._clock.monotonic() >= until:
                 return False
         return True

@@ -1,0 +1,68 @@
+"""The simulation finds bugs: each of those that are planted, within the seeds that the documentation names."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.effort import tries
+from tests.sim.plan import plan_of
+from tests.sim.planted import BUGS, planted
+from tests.sim.shrink import failure_of
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reliability.md"
+ROW = re.compile(r"^\| (?P<name>[^|]+) \| (?P<what>[^|]+) \| (?P<ids>[A-Z0-9, ]+) \| (?P<seeds>\d+) \|$", re.MULTILINE)
+# The first seed, from 0 on, whose history shows the bug.
+FOUND_BY = {
+    "pipelining": 11,
+    "skipped fsync": 0,
+    "unsynced roll": 60,
+    "revived frames": 0,
+    "torn frame accepted": 14,
+    "gate before sync": 0,
+    "gate before write": 0,
+    "lost wake-up": 3,
+    "state not rebuilt": 7,
+    "seq reuse": 0,
+    "reservation ignored": 15,
+    "floor off by one": 3,
+    "silent expiry": 0,
+    "eviction not logged": 5,
+    "epoch kept": 0,
+    "delete bound off by one": 5,
+    "delete flags lost": 1,
+    "keys left out": 1,
+    "leases left out": 1,
+    "cursor above head": 3,
+    "replayed twice": 1,
+    "unsynced snapshot name": 8,
+    "ack not logged": 1,
+    "lease cut short": 6,
+    "dead letter doubled": 18,
+    "one over the cap": 1,
+    "stream skips one": 11,
+}
+
+
+@pytest.mark.parametrize("name", list(FOUND_BY)[: tries(len(FOUND_BY))])
+def test_a_planted_bug_is_found(name: str) -> None:
+    """G1, G2, G3, G5, G6, G9, G10, G11, G12, G13, G14, G15, ST17: and without it the same history is right."""
+    plan = plan_of(FOUND_BY[name])
+    with planted(name):
+        assert failure_of(plan) is not None, f"the simulation misses: {BUGS[name].what}"
+    assert failure_of(plan) is None
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", FOUND_BY)
+def test_a_planted_bug_is_found_by_the_seed_that_is_named_and_none_before(name: str) -> None:
+    with planted(name):
+        found = [seed for seed in range(FOUND_BY[name] + 1) if failure_of(plan_of(seed)) is not None]
+    assert found == [FOUND_BY[name]]
+
+
+def test_the_page_lists_every_planted_bug_as_it_is() -> None:
+    assert BUGS.keys() == FOUND_BY.keys()
+    assert len(BUGS) >= 15
+    told = {row["name"]: (row["what"], row["ids"], int(row["seeds"])) for row in ROW.finditer(PAGE.read_text())}
+    assert told == {name: (bug.what, bug.ids.replace(" ", ", "), FOUND_BY[name] + 1) for name, bug in BUGS.items()}
