@@ -162,7 +162,8 @@ class Told:
     def _may_refuse(self, call: Call) -> bool:
         if call.status == 422 and call.request.topic == "bounded":
             return self._may_be_full(call)
-        return call.status in self.refusals or (call.status == 503 and self.is_stopping)
+        also = {500: self.is_faulty, 503: self.is_stopping}
+        return call.status in self.refusals or also.get(call.status, False)
 
     def _may_be_full(self, call: Call) -> bool:
         """WR11: whether there may be so many records that the write does not fit."""
