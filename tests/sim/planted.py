@@ -181,7 +181,7 @@ def _() -> list[Replacement]:
 @bug("seq reuse", "a power loss opens no gap over seqs that were handed out", "DU10 G3")
 def _() -> list[Replacement]:
     losses = recovery._losses
-    return [(recovery, "_losses", lambda state, is_clean, has_lost_power: losses(state, is_clean, False))]
+    return [(recovery, "_losses", lambda state, now, is_clean, has_lost_power: losses(state, now, is_clean, False))]
 
 
 @bug("reservation ignored", "a record is shown before its seq is reserved for good", "DU10 G3")
@@ -191,24 +191,24 @@ def _() -> list[Replacement]:
 
 @bug("floor off by one", "an eviction moves the floor one seq too little", "TM1 TM3 G10")
 def _() -> list[Replacement]:
-    def evict(self: Log, last: int) -> None:
+    def evict(self: Log, last: int, ts: int = 0) -> None:
         self.evicted_last = max(self.evicted_last, last - 1)
-        self._lose(last)
+        self._lose(last, "cap", ts)
 
     return [(Log, "evict", evict)]
 
 
 @bug("silent expiry", "what expires moves no floor", "TM7 TM3 G10")
 def _() -> list[Replacement]:
-    return [(Log, "expire", lambda self, last: self._lose(last))]
+    return [(Log, "expire", lambda self, last, ts=0: self._lose(last, "ttl", ts))]
 
 
 @bug("eviction not logged", "an eviction happens in memory only", "TM14 G9")
 def _() -> list[Replacement]:
     encode = entries.encode
 
-    def encode_others(logged: Sequence[AnyEntry]) -> bytes:
-        return encode([entry for entry in logged if not isinstance(entry, Evicted)])
+    def encode_others(logged: Sequence[AnyEntry], committed_ms: int = 0) -> bytes:
+        return encode([entry for entry in logged if not isinstance(entry, Evicted)], committed_ms)
 
     return [(entries, "encode", encode_others)]
 
@@ -216,7 +216,11 @@ def _() -> list[Replacement]:
 @bug("epoch kept", "a crash leaves an ephemeral topic its epoch", "DU9 TP16")
 def _() -> list[Replacement]:
     losses = recovery._losses
-    return [(recovery, "_losses", lambda state, is_clean, has_lost_power: losses(state, True, has_lost_power))]
+
+    def losses_of_a_stop(state: State, now: int, is_clean: bool, has_lost_power: bool) -> Iterator[AnyEntry]:
+        return losses(state, now, True, has_lost_power)
+
+    return [(recovery, "_losses", losses_of_a_stop)]
 
 
 # --- deletes and checkpoints
@@ -226,12 +230,12 @@ def _() -> list[Replacement]:
 def _() -> list[Replacement]:
     encode = entries.encode
 
-    def encode_short(logged: Sequence[AnyEntry]) -> bytes:
+    def encode_short(logged: Sequence[AnyEntry], committed_ms: int = 0) -> bytes:
         def short(entry: AnyEntry) -> AnyEntry:
             is_bound = isinstance(entry, Deleted) and entry.before
             return Deleted(entry.topic, entry.before - 1, entry.blocks, entry.count) if is_bound else entry
 
-        return encode([short(entry) for entry in logged])
+        return encode([short(entry) for entry in logged], committed_ms)
 
     return [(entries, "encode", encode_short)]
 
@@ -310,9 +314,9 @@ def _() -> list[Replacement]:
 def _() -> list[Replacement]:
     encode = entries.encode
 
-    def encode_letter_only(logged: Sequence[AnyEntry]) -> bytes:
+    def encode_letter_only(logged: Sequence[AnyEntry], committed_ms: int = 0) -> bytes:
         is_letter = any(isinstance(entry, DeadLettered) for entry in logged)
-        return encode([entry for entry in logged if not (is_letter and isinstance(entry, Deleted))])
+        return encode([entry for entry in logged if not (is_letter and isinstance(entry, Deleted))], committed_ms)
 
     return [(entries, "encode", encode_letter_only)]
 
