@@ -132,6 +132,7 @@ def _topic_configured(state: State, entry: TopicConfigured) -> None:
 def _topic_deleted(state: State, entry: TopicDeleted) -> None:
     topic = state.by_id.pop(entry.topic)
     del state.topics[topic.name]
+    state.gone += 1
     state.expiring.pop(topic.id, None)
     state.records -= topic.log.count
     state.bytes -= topic.log.bytes

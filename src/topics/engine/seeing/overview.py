@@ -12,7 +12,7 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from secrets import token_urlsafe
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -24,6 +24,7 @@ from topics.engine.ledger import Ledger
 from topics.errors import InvalidRequest
 
 SCANNED: Final = 4000  # names looked at in one turn of the loop
+CAME: Final = 500  # topics that are put among the sorted names one by one
 SHOWN: Final = 250  # topics shown in one turn
 WALKS_MAX: Final = 16
 WALK_S: Final = 300.0  # a walk that nobody has gone on with for so long is over
@@ -32,6 +33,7 @@ PLACE_BITS: Final = 32
 PLACE: Final = (1 << PLACE_BITS) - 1
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Any)
 Order = Literal["-written_rate", "-bytes", "-count", "-lost_total", "-ready", "-activity"]
 
 MEASURES: Final[dict[Order, Callable[[Topic, int], int]]] = {
@@ -137,7 +139,7 @@ class Overview:
 
     async def _matching(self, after: str, count: int, wanted: TopicFilter) -> list[str]:
         """The first names above `after` that are meant, at most `count`."""
-        names, found, width = self._sorted(), list[str](), max(count, 64)
+        names, found, width = await self._sorted(), list[str](), max(count, 64)
         at = max(bisect_right(names, after), bisect_left(names, wanted.prefix))
         while at < len(names) and len(found) < count and names[at].startswith(wanted.prefix):
             found += wanted.among(names[at : at + width], self._ledger.state.topics)
@@ -145,17 +147,34 @@ class Overview:
             await asyncio.sleep(0)
         return found[:count]
 
-    def _sorted(self) -> list[str]:
+    async def _sorted(self) -> list[str]:
         """All names, sorted. The list is made of the one before when topics have come or gone."""
-        topics = self._ledger.state.topics
-        version = (self._ledger.state, self._ledger.state.next_id, len(topics))
-        if self._version != version:
-            kept = [name for name in self._names if name in topics]
-            if len(kept) < len(topics):
-                kept += topics.keys() - set(kept)
-                kept.sort()
+        while True:
+            state = self._ledger.state
+            topics = state.topics
+            version, before = (state, state.gone, len(topics)), self._version
+            if before == version:
+                return self._names
+            has_lost = before is None or before[:2] != version[:2]
+            kept = [name for name in self._names if name in topics] if has_lost else self._names[:]
+            missing = len(topics) - len(kept)
+            if missing > CAME:
+                new = list(topics.keys() - set(kept))
+                await asyncio.sleep(0)
+                kept = await _merged([kept, *(new[at : at + SCANNED] for at in range(0, missing, SCANNED))])
+            else:
+                self._insert(missing, kept)
             self._names, self._version = kept, version
-        return self._names
+
+    def _insert(self, missing: int, names: list[str]) -> None:
+        """Insert the topics that are not among `names` yet: they are among those that came last."""
+        before = len(names)
+        for name in reversed(self._ledger.state.topics):
+            if len(names) == before + missing:
+                break
+            at = bisect_left(names, name)
+            if at == len(names) or names[at] != name:
+                names.insert(at, name)
 
     # --- in another order
 
@@ -205,23 +224,26 @@ class Overview:
         return walk
 
     async def _ordered(self, order: Order, wanted: TopicFilter) -> list[str]:
-        names, measure = self._sorted(), MEASURES[order]
-        ranks: list[int] = []  # what counts, negative, and the place in `names`; in sorted stretches
+        names, measure = await self._sorted(), MEASURES[order]
+        ranks: list[list[int]] = []  # what counts, negative, and the place in `chosen`; in stretches
         chosen: list[str] = []
         for at in range(0, len(names), SCANNED):
             topics, now, place = self._ledger.state.topics, self._clock.now_ms(), len(chosen)
             chosen += wanted.among(names[at : at + SCANNED], topics)
             fresh = enumerate(chosen[place:], place)
-            ranks += sorted([(-measure(topics[name], now) << PLACE_BITS) + n for n, name in fresh])
+            ranks.append([(-measure(topics[name], now) << PLACE_BITS) + n for n, name in fresh])
             await asyncio.sleep(0)
-        ranks.sort()
-        return [chosen[rank & PLACE] for rank in ranks]
+        ordered, whole = list[str](), await _merged(ranks)
+        for at in range(0, len(whole), SCANNED):
+            ordered += [chosen[rank & PLACE] for rank in whole[at : at + SCANNED]]
+            await asyncio.sleep(0)
+        return ordered
 
     # --- named cursors
 
     async def cursor_lags(self, count: int, wanted: TopicFilter = EVERY) -> list[tuple[str, str, int]]:
         """The named cursors that are furthest behind: topic, cursor, lag; at most `count`."""
-        names, found = self._sorted(), list[tuple[int, str, str]]()
+        names, found = await self._sorted(), list[tuple[int, str, str]]()
         for at in range(0, len(names), SCANNED):
             topics = self._ledger.state.topics
             for name in wanted.among(names[at : at + SCANNED], topics):
@@ -272,3 +294,18 @@ class Overview:
     def _touched(self, topic: Topic, now: int) -> TopicDetail:
         topic.notes.last_read_ms = now
         return self._detail(topic, now)
+
+
+async def _merged(stretches: list[list[S]]) -> list[S]:
+    """All of it, sorted. Two stretches are made one per turn of the loop; that is quick once they are sorted."""
+    if len(stretches) == 1:
+        return sorted(stretches[0])
+    while len(stretches) > 1:
+        pairs: list[list[S]] = []
+        for at in range(0, len(stretches), 2):
+            pair = [*stretches[at], *(stretches[at + 1] if at + 1 < len(stretches) else ())]
+            pair.sort()
+            pairs.append(pair)
+            await asyncio.sleep(0)
+        stretches = pairs
+    return stretches[0] if stretches else []

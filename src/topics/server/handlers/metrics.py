@@ -76,6 +76,7 @@ async def metrics(call: Call) -> None:
             lags = await engine.overview.cursor_lags(CURSORS_MAX, wanted)
             routers, _ = await engine.routers_after("", ROUTERS_MAX, lambda router: may_see(key, router))
     counters = engine.counters()
+    await asyncio.sleep(0)
     series = (
         *exposition.of_contents(counters),
         *exposition.of_server(app),
