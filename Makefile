@@ -25,7 +25,7 @@ PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-full fuzz check lint-openapi format browser bench bench-spark bench-run bench-peers demo \
+.PHONY: help setup run quick test test-full fuzz check lint-openapi format browser promtool bench bench-spark bench-run bench-peers demo \
     lock clean
 
 help: ## list the targets
@@ -41,10 +41,10 @@ quick: $(READY) ## lint, and in a minute the tests that need neither Spark nor a
 	$(BIN)/ruff format --check .
 	$(PARALLEL) --quick
 
-test: $(READY) $(SPARK) browser ## run the tests, without the slow sweeps
+test: $(READY) $(SPARK) browser promtool ## run the tests, without the slow sweeps
 	$(call both,-m "not full")
 
-test-full: $(READY) $(SPARK) browser ## run all tests
+test-full: $(READY) $(SPARK) browser promtool ## run all tests
 	$(call both)
 
 fuzz: $(FUZZ) ## search by coverage for inputs that break something: SECONDS=60 for each of TARGETS="json http2"
@@ -55,6 +55,14 @@ browser: ## install Chromium from Debian for the browser test, if there is none
 	    "the tests need a command chromium; it is installed for root on Debian, elsewhere please install it" >&2; exit 1; }
 	@command -v chromium >/dev/null || { echo "installing Chromium" && apt-get update -qq \
 	    && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
+
+promtool: ## install promtool from Debian for the tests of metrics and alerts, if there is none
+	@command -v promtool >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0; } \
+	    || echo "without promtool the tests of alerts are skipped; it is in Debian's package prometheus" >&2
+	@command -v promtool >/dev/null || ! command -v apt-get >/dev/null || test "$$(id -u)" != 0 || { echo \
+	    "installing promtool" && apt-get update -qq && cd /var/tmp && apt-get download -qq prometheus \
+	    && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x -C /usr/local/bin --strip-components 3 ./usr/bin/promtool; \
+	    status=$$?; rm -f /var/tmp/prometheus_*.deb; exit $$status; }
 
 check: $(READY) $(SPARK) ## lint, formatting and types
 	$(BIN)/ruff check .
