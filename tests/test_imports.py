@@ -72,6 +72,7 @@ MAY_TOUCH_FILES = {
     "topics.testing",  # disks that fail on purpose, servers in a process of their own
     "topics.cli",  # the files that its user names
     "topics.backup",  # the places that its user names
+    "topics.tuning",  # what the system says of this process
     "topics.server.access.key_file",  # the keys that its operator names
     "topics.server.console",  # its own static pages
     "topics.spark",  # Java, lakes, rows that do not fit into memory

@@ -23,6 +23,7 @@ LIMITS_THAT_MAY_BE_OFF = [
     "TOPICS_MAX_WATCH_SESSIONS_PER_KEY",
     "TOPICS_MAX_CONNECTIONS",
     "TOPICS_MAX_INFLIGHT_PER_KEY",
+    "TOPICS_MAX_METRICS_TOPICS",
     "TOPICS_MAX_TOTAL_BYTES",
 ]
 FLAGS = [variable for variable, f in FIELDS.items() if isinstance(f.default, bool)]

@@ -93,6 +93,12 @@ class Settings:
     max_total_bytes: int = _setting(
         0, "TOPICS_MAX_TOTAL_BYTES", "sizes of the live records of all topics; 0 = off", minimum=0
     )
+    max_metrics_topics: int = _setting(
+        1000,
+        "TOPICS_MAX_METRICS_TOPICS",
+        "topics with metrics of their own: of more, the most active; 0 = none",
+        minimum=0,
+    )
     log_level: str = _setting("info", "TOPICS_LOG_LEVEL", "debug, info, warning or error")
     access_log: bool = _setting(False, "TOPICS_ACCESS_LOG", "log every request")
     test_min_heartbeat_ms: int = _setting(

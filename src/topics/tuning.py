@@ -9,6 +9,7 @@ objects that live for ever are pauses for nothing.
 
 import ctypes
 import gc
+import os
 import resource
 import sys
 
@@ -42,6 +43,34 @@ def connections_allowed() -> int:
     """How many connections the limit of open files leaves room for, with a reserve for files of the engine's own."""
     files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(CONNECTIONS_MIN, files_max - max(FILES_RESERVE_MIN, files_max // 8))
+
+
+def resident_bytes() -> int:
+    """How much memory this process has; where the system does not say, the most that it ever had."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def open_files() -> int | None:
+    """How many descriptors this process has open; None: the system does not say."""
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # less the one that lists them
+    except OSError:
+        return None
+
+
+def files_max() -> int:
+    """How many descriptors this process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def cpu_seconds() -> float:
+    """How much processor time this process has used."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def give_memory_back() -> None:

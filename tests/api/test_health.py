@@ -1,11 +1,11 @@
 """Health, readiness, metrics; what answers during replay and drain."""
 
-import re
 from typing import Any
 
 import pytest
 
-from tests.api.clients.transcript import Client, Reply, ok, refused
+from tests.api.clients.exposition import Exposition, exposition
+from tests.api.clients.transcript import Client, ok, refused
 from tests.api.conftest import Start
 from topics import __version__
 from topics.testing.disk import MemoryDisk
@@ -58,49 +58,6 @@ JSON_WAL = [
     *("fsyncs", "frames", "batches", "bytes_written", "rotations", "queue_depth", "queue_depth_peak"),
     *("submit_full_total", "read_only", "fsync_count", "fsync_micros_total"),
 ]
-SAMPLE = re.compile(r'([a-z_]+)(?:\{([a-z]+)="((?:[^"\\\n]|\\[\\"n])*)"\})? (\S+)')
-
-
-class Exposition:
-    """The Prometheus text, parsed and held to its grammar."""
-
-    def __init__(self, reply: Reply) -> None:
-        assert reply.status == 200, reply
-        assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
-        self.types: dict[str, str] = {}
-        self.helps: dict[str, str] = {}
-        self.samples: dict[tuple[str, str, str], float] = {}
-        text = reply.body.decode()
-        assert text.endswith("\n")
-        family = ""
-        for line in text.splitlines():
-            if line.startswith("# HELP "):
-                _, _, family, said = line.split(" ", 3)
-                assert family not in self.helps and said.strip()
-                self.helps[family] = said
-            elif line.startswith("# TYPE "):
-                _, _, family, kind = line.split(" ")
-                assert family not in self.types
-                self.types[family] = kind
-            else:
-                match = SAMPLE.fullmatch(line)
-                assert match, line
-                name, label, value, number = match.groups()
-                assert re.sub("_(bucket|sum|count)$", "", name) == family or name == family, line
-                key = (name, label or "", value or "")
-                assert key not in self.samples, line
-                self.samples[key] = float(number)
-        assert set(self.helps) == set(self.types)
-
-    def value(self, name: str) -> float:
-        return self.samples[name, "", ""]
-
-    def labelled(self, name: str) -> dict[str, float]:
-        return {value: number for (found, _, value), number in self.samples.items() if found == name}
-
-
-def exposition(api: Client, *headers: str) -> Exposition:
-    return Exposition(api.get("/v0/metrics", *headers))
 
 
 # --- probes

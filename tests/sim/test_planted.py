@@ -51,9 +51,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     with planted(name):
         broken = failure_of(plan)
     assert broken is not None, f"the simulation misses: {BUGS[name].what}"
-    assert not re.match(r"seed \d+: (Type|Attribute|Name)Error", str(broken)), (
-        f"it does not fit the code: {broken}"
-    )
+    assert not re.match(r"seed \d+: (Type|Attribute|Name)Error", str(broken)), f"it does not fit the code: {broken}"
     assert failure_of(plan) is None
 
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from topics import model
-from topics.model import Reason, Tombstone, TopicConfig, TopicType
+from topics.model import Durability, Reason, Tombstone, TopicConfig, TopicType
 
 T = TypeVar("T")
 
@@ -223,7 +223,26 @@ class CursorDeleted(Struct, frozen=True, kw_only=True):
     deleted: bool
 
 
-class TopicListed(Struct, frozen=True, kw_only=True):
+class JobCounts(Struct, frozen=True, kw_only=True):
+    """The jobs of a queue in a list. `dead`: letters that wait in its dead_letter topic; None: it has none."""
+
+    ready: int
+    in_flight: int
+    delayed: int
+    dead: int | None
+    paused: bool
+
+
+class CursorCounts(Struct, frozen=True, kw_only=True):
+    """How many named cursors a topic has, and how far the last of them is behind."""
+
+    count: int
+    max_lag: int
+
+
+class TopicListed(Struct, frozen=True, kw_only=True, rename={"durability": "class"}):
+    """From `type` on only with `detail=True`. Rates are records per second, of the last 60 s."""
+
     topic: str
     head_seq: int
     earliest_seq: int
@@ -231,6 +250,16 @@ class TopicListed(Struct, frozen=True, kw_only=True):
     bytes: int
     durable: bool
     effective_priority: int
+    type: TopicType | None = None
+    durability: Durability | None = None
+    written_rate: float | None = None
+    read_rate: float | None = None
+    oldest_ts: int | None = None
+    newest_ts: int | None = None
+    lost_total: int | None = None
+    deleted_total: int | None = None
+    queue: JobCounts | None = None
+    cursors: CursorCounts | None = None
 
 
 class TopicPage(Page[TopicListed], frozen=True, kw_only=True, rename={"items": "topics"}):
@@ -440,3 +469,32 @@ class ExportInfo(NamedTuple):
     after: int
     last: int
     lost: tuple[Tombstone, ...]
+
+
+class RequestErrors(Struct, frozen=True, kw_only=True, rename={"client": "4xx", "server": "5xx"}):
+    client: int
+    server: int
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """What the server did in an interval that ended at `ts`."""
+
+    ts: int
+    written: int
+    read: int
+    delivered: int
+    requests: int
+    errors: RequestErrors
+    p50_ms: float | None
+    p99_ms: float | None
+    pressure: float
+    memory_bytes: int
+    disk_free_bytes: int | None
+    lost: int
+
+
+class Stats(Struct, frozen=True, kw_only=True):
+    """The server's history, the oldest sample first."""
+
+    interval_ms: int
+    samples: list[Sample]

@@ -91,10 +91,14 @@ def _appended(state: State, entry: Appended) -> None:
     topic = state.by_id[entry.topic]
     log = topic.log
     if entry.first > log.head + 1:  # what lay between is lost
+        state.lost -= log.lost
         log.inherit_head(entry.first - 1, entry.first - 1, ts=entry.ts)
+        state.lost += log.lost
     before = log.bytes
     log.append(entry.batch, entry.ts)
-    state.records += len(entry.batch.sizes)
+    count = len(entry.batch.sizes)
+    state.records += count
+    state.written += count
     state.bytes += log.bytes - before
     state.dirty[entry.topic] = topic
     if entry.key is not None:
@@ -129,6 +133,7 @@ def _topic_configured(state: State, entry: TopicConfigured) -> None:
 def _topic_deleted(state: State, entry: TopicDeleted) -> None:
     topic = state.by_id.pop(entry.topic)
     del state.topics[topic.name]
+    state.gone += 1
     state.expiring.pop(topic.id, None)
     state.records -= topic.log.count
     state.bytes -= topic.log.bytes
@@ -146,12 +151,13 @@ def _shrinking(change: Callable[[Log, Any], None]) -> Callable[[State, Any], Non
     def carry_out(state: State, entry: Any) -> None:
         topic = state.by_id[entry.topic]
         log = topic.log
-        count, size, earliest = log.count, log.bytes, log.earliest
+        count, size, earliest, lost = log.count, log.bytes, log.earliest, log.lost
         change(log, entry)
         if log.count < count and topic.config.type == "queue":
             _forget_jobs(topic.queue, entry, earliest)
         state.records += log.count - count
         state.bytes += log.bytes - size
+        state.lost += log.lost - lost
         state.dirty[entry.topic] = topic
         topic.notes.has_unflagged = True
         if log.dropped:
@@ -210,7 +216,9 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     topic = state.by_id[entry.topic]
     state.records -= topic.log.count
     state.bytes -= topic.log.bytes
+    state.lost -= topic.log.lost
     topic.log.lose_all(topic.log.head, entry.ts)
+    state.lost += topic.log.lost
     topic.log.last_write_ts = 0
     topic.epoch = entry.epoch
     topic.keys = Keys()

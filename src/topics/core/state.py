@@ -191,6 +191,9 @@ class State:
         self.next_id = 1  # of topic instances and routers; epochs come from here, too
         self.records = 0  # live records of all topics
         self.bytes = 0  # and their sizes
+        self.written = 0  # records appended since this state was made, replayed ones included …
+        self.lost = 0  # … and seqs lost, by whatever reason
+        self.gone = 0  # topics deleted since this state was made
         self.names_at = 0  # of the gate: the position at which a topic last came or went
         self.dirty: dict[int, Topic] = {}  # topics changed, or gone, since they were last dumped
         self.dirty_routers: dict[str, None] = {}

@@ -204,6 +204,17 @@ class TopicTotals(Struct, frozen=True):
     cursors_lag: int  # the largest
 
 
+class TopicDetail(Struct, frozen=True):
+    """A topic as an overview shows it."""
+
+    state: TopicState
+    totals: TopicTotals
+    oldest_ts: int | None  # of its live records …
+    newest_ts: int | None  # … None: there are none
+    dead_letters: int | None  # waiting in its dead_letter topic, whatever queue they are from; None: it has none
+    oldest_ready_ts: int | None  # when the oldest job that nobody holds was written; None: there is none
+
+
 class RouterState(Struct, frozen=True):
     """A router as it is now."""
 
@@ -232,6 +243,14 @@ class LogCounters(Struct, frozen=True):
     queue_depth_peak: int  # … and the most that ever waited
     full_total: int  # writes that had to wait
     is_read_only: bool
+
+
+class Flows(Struct, frozen=True):
+    """What has passed through an instance. The numbers grow; they fall only when the log failed and was read back."""
+
+    written: int
+    read: int
+    lost: int  # by whatever reason
 
 
 class InstanceCounters(Struct, frozen=True):
@@ -313,6 +332,27 @@ def topic_totals(topic: Topic, now: int) -> TopicTotals:
         len(cursors),
         log.head - min(cursor.seq for cursor in cursors.values()) if cursors else 0,
     )
+
+
+def topic_detail(topic: Topic, now: int, dead_letters: Topic | None) -> TopicDetail:
+    """`dead_letters`: the topic that the config names, if it is there."""
+    log = topic.log
+    oldest = newest = ready = None
+    if log.count:
+        oldest = log.earliest_ts
+        newest = log.last_ts if log.is_live(log.head) else _ts_of(topic, log.highest_live(log.head))
+        seq = topic.queue.oldest_ready(log) if topic.is_queue else None
+        ready = None if seq is None else _ts_of(topic, seq)
+    waiting = None
+    if topic.is_queue and topic.config.dead_letter is not None:
+        waiting = 0 if dead_letters is None else dead_letters.log.count
+    return TopicDetail(topic_state(topic, now), topic_totals(topic, now), oldest, newest, waiting, ready)
+
+
+def _ts_of(topic: Topic, seq: int) -> int:
+    part = topic.log.part_at(seq)
+    assert part is not None, f"record {seq} is live, and in no part"
+    return part.ts_at(part.row_from(seq))
 
 
 def _queue_counts(topic: Topic) -> QueueCounts:

@@ -258,12 +258,6 @@ class Engine(Instance):
         """The topic as it is now. `touch` counts as a read."""
         return await self._reading.topic_state(name, touch=touch)
 
-    async def topics_after(
-        self, after: str, count: int, wanted: Callable[[str], bool], *, touch: bool = False
-    ) -> tuple[list[TopicState], bool]:
-        """Up to `count` topics whose names are above `after` and wanted, sorted; and whether there are more."""
-        return await self._reading.topics_after(after, count, wanted, touch=touch)
-
     async def topic_names(self) -> list[str]:
         """All topics, sorted."""
         return await self._reading.topic_names()

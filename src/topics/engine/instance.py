@@ -24,7 +24,7 @@ from topics.core.state import State, Topic
 from topics.core.topic.config import effective_priority
 from topics.core.topic.pages import Cache, Cold, PageAddress, Projection
 from topics.core.topic.walk import Query
-from topics.engine.answers import InstanceCounters, LogCounters, WriteResult
+from topics.engine.answers import Flows, InstanceCounters, LogCounters, WriteResult
 from topics.engine.changes import Changes
 from topics.engine.durability.backup_stream import Backups
 from topics.engine.durability.store import Store
@@ -38,6 +38,7 @@ from topics.engine.routers.calls import Routing
 from topics.engine.routers.forwarder import Forwarder
 from topics.engine.routers.owed import OwedCopies
 from topics.engine.seeing.named_cursors import NamedCursors
+from topics.engine.seeing.overview import Overview, TopicFilter
 from topics.engine.seeing.totals import Totals
 from topics.engine.upkeep import Upkeep
 from topics.errors import UnusableDirectory
@@ -47,7 +48,19 @@ from topics.storage.disk import Disk, RealDisk
 from topics.storage.wal import Wal
 
 # The instance, and what its callers hand to it or get from it.
-__all__ = ["Append", "Claimer", "Cold", "Followed", "Gate", "Instance", "PageAddress", "Projection", "Query", "Worker"]
+__all__ = [
+    "Append",
+    "Claimer",
+    "Cold",
+    "Followed",
+    "Gate",
+    "Instance",
+    "PageAddress",
+    "Projection",
+    "Query",
+    "TopicFilter",
+    "Worker",
+]
 
 SILENT_MS = 4_000  # a helper that is silent for once to twice as long when the engine ends hangs
 
@@ -83,6 +96,7 @@ class Instance:
         self._routing = Routing(ledger, gates, self.forwarder, owed, self._caps)
         self._reading = Reading(ledger, gates, owed.make, clock, disk, self._cache)
         self.cursors = NamedCursors(ledger, gates, clock, self._caps)
+        self.overview = Overview(ledger, gates, clock)
         self.totals = Totals(ledger, gates, owed.make, clock, self._cache)
         self.queues = Queues(ledger, gates, clock, self._caps, self._cache, loader, owed.make)
         self.workers = Workers(ledger, clock, self.queues, loader, self._is_deferred)
@@ -241,6 +255,19 @@ class Instance:
             full_total=counters.submit_full,
             is_read_only=wal.is_read_only,
         )
+
+    def flows(self) -> Flows:
+        """What has passed through so far."""
+        state = self._ledger.state
+        return Flows(state.written, self._ledger.read_total, state.lost)
+
+    @property
+    def disk_free_bytes(self) -> int | None:
+        """What the disk has room for; None: it does not say."""
+        try:
+            return self._disk.free_bytes
+        except OSError:
+            return None
 
     def count_full(self) -> None:
         """A write had to wait because the server is at its limit; for the metrics."""

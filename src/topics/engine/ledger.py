@@ -63,6 +63,7 @@ class Ledger:
         self._on_commit = on_commit  # something was logged
         self._on_change = on_change  # of a source of routers, or a topic in `watched`
         self.watched: set[int] = set()
+        self.read_total = 0  # records handed out since the start, of all topics
         self._sources = self.state.routers.outgoing
         self._on_rebuilt = on_rebuilt  # the state is another one
         self._clock = clock

@@ -1,14 +1,13 @@
 """Reads: what a caller sees of the topics, held at the gate and made anew if the log failed meanwhile."""
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from msgspec.structs import replace
 
 from topics.clock import Clock
-from topics.core.state import State, Topic
+from topics.core.state import Topic
 from topics.core.topic import walk
 from topics.core.topic.pages import Cache
 from topics.core.topic.walk import Query
@@ -35,8 +34,6 @@ class Reading:
         self._clock = clock
         self._run = disk.run
         self._cache = cache
-        self._names: list[str] = []  # sorted, as of `_names_version`
-        self._names_version: tuple[State, int, int] | None = None
 
     async def read_query(
         self, name: str, query: Query, wait_ms: int = 0, stop: "asyncio.Future[None] | None" = None
@@ -96,6 +93,7 @@ class Reading:
         now = topic.notes.last_read_ms = self._clock.now_ms()
         if plan.count:
             topic.notes.count_read(plan.count, now)
+            self._ledger.read_total += plan.count
         return read_result(topic, plan), self._gates.of(topic)
 
     async def topic_state(self, name: str, *, touch: bool = True) -> TopicState:
@@ -116,39 +114,6 @@ class Reading:
         if topic is None:
             raise TopicNotFound(name)
         return topic
-
-    async def topics_after(
-        self, after: str, count: int, wanted: Callable[[str], bool], *, touch: bool = False
-    ) -> tuple[list[TopicState], bool]:
-        """Up to `count` topics whose names are above `after` and wanted, sorted; and whether there are more."""
-        return await self._gates.shown(None, lambda _: self._list(after, count, wanted, touch))
-
-    def _list(
-        self, after: str, count: int, wanted: Callable[[str], bool], touch: bool
-    ) -> tuple[tuple[list[TopicState], bool], Gate]:
-        now = self._clock.now_ms()
-        states: list[TopicState] = []
-        gate = self._gates.of(None)
-        for name in self._sorted_names(after):
-            if not wanted(name):
-                continue
-            if len(states) == count:
-                return (states, True), gate
-            topic = self._ledger.current(name)
-            assert topic is not None
-            if touch:
-                topic.notes.last_read_ms = now
-            gate = gate.join(self._gates.of(topic))
-            states.append(topic_state(topic, now))
-        return (states, False), gate
-
-    def _sorted_names(self, after: str) -> Iterator[str]:
-        """The names of topics above `after`, sorted; the order is kept until a topic comes or goes."""
-        topics = self._ledger.state.topics
-        version = (self._ledger.state, self._ledger.state.next_id, len(topics))
-        if self._names_version != version:
-            self._names, self._names_version = sorted(topics), version
-        return iter(self._names[bisect_right(self._names, after) :])
 
     def cursor_before(self, name: str, ts: int) -> int:
         """The cursor from which a reader gets the records that are not older than `ts`."""

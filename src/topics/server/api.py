@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 from topics.server.auth import ADMIN, DELETE, READ, WRITE
-from topics.server.handlers import diff, export, health, identity, queues, records, routers, topics, ws
-from topics.server.handlers.live import connected, events, watch
+from topics.server.handlers import diff, export, health, identity, metrics, queues, records, routers, topics, ws
+from topics.server.handlers.live import connected, events, stats, watch
 from topics.server.openapi.document import show_openapi
 from topics.server.openapi.page import show_page
 from topics.server.routes import NO_SCOPES, Route, json_body
@@ -67,7 +67,11 @@ ROUTES: Final = [
     Route("GET", "/healthz", health.health, NO_SCOPES, "Is the process alive", **PROBE),
     Route("GET", "/v0/ready", health.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
     Route("GET", "/readyz", health.ready, NO_SCOPES, "Has it recovered and does it take requests", **PROBE),
-    Route("GET", "/v0/metrics", health.metrics, READS, "Metrics", is_always_on=True),
+    Route("GET", "/v0/metrics", metrics.metrics, READS, "Metrics", is_always_on=True),
+    Route("GET", "/v0/stats", stats.show_stats, READS, "What happened lately"),
+    Route(
+        "GET", "/v0/stats/stream", stats.open_stats, READS, "The same as a stream", is_stream=True, takes_ticket=True
+    ),
     Route("GET", "/v0/openapi.json", show_openapi, NO_SCOPES, "This document"),
     Route("GET", "/docs", show_page, NO_SCOPES, "This document as a page", is_probe=True),
 ]

@@ -11,6 +11,7 @@ becomes its answer, and any other error becomes a 500 and a log line.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from topics.engine.engine import Engine
@@ -35,6 +36,9 @@ from topics.server.live.registry import Registry
 from topics.server.live.sessions import Sessions
 from topics.server.live.work import WorkStreams
 from topics.server.routes import Route, Routes
+from topics.server.seeing.history import History
+from topics.server.seeing.samples import SampleStreams
+from topics.server.seeing.traffic import Traffic
 from topics.server.slots import Slots
 from topics.server.transport.encoding import (
     GZIP_BYTES_MIN,
@@ -80,11 +84,14 @@ class App:
         self.pressure = pressure
         self.routes = Routes(routes)
         self.slots = Slots(engine.settings)
+        self.traffic = Traffic(self.routes.rows)
         pressure.listen(engine.defer)
         self.delivery = Delivery(engine, pressure)
         self.registry = Registry(engine.clock)
+        self.history = History(engine, self.traffic, pressure, self._delivered)
         self.watch = Sessions(self.delivery, self.slots, self.registry)
         self.work = WorkStreams(engine, self.slots, self.delivery.wheel, self.registry)
+        self.samples = SampleStreams(self.history, self.slots, self.delivery.wheel, self.registry)
         self._small_body_bytes_max = small_body_bytes_max(engine.settings)
         self.cors = Cors.parse(engine.settings.cors_origins)
         self.tickets = Tickets(engine.clock)
@@ -118,10 +125,12 @@ class App:
         """The engine has recovered."""
         if self.state == REPLAYING:
             self.state = SERVING
+            self.history.start()
 
     def drain(self) -> None:
         """Accept no new requests, end all streams, and have the calls that wait answer now."""
         self.state = DRAINING
+        self.history.stop()
         for end in list(self.waiting):
             end()
         self.registry.drain()
@@ -146,6 +155,9 @@ class App:
         self.check_idle()
         if self._logs_access:
             _log_access(call.request, status, call.total_ms)
+
+    def _delivered(self) -> int:
+        return self.delivery.records_total + self.work.jobs_total
 
     def check_idle(self) -> None:
         """Let the drain go on if no request is running."""
@@ -320,7 +332,15 @@ class App:
             headers += self.cors.headers(request)
         if self._logs_access:
             _log_access(request, error.status, 0.0)
+        self._count_early(request, error)
         return Answer(error.status, body, headers)
+
+    def _count_early(self, request: Request, error: Refusal) -> None:
+        route = None
+        with suppress(Refusal):
+            route, _ = self.routes.find(request.method, request.path)
+        self.traffic.count_early(route, error.status)
+        self.traffic.count_refusal(error)
 
 
 def _media(route: Route, request: Request) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from topics.errors import StorageError, TopicsError
 from topics.server.auth import ANYONE, Key
 from topics.server.routes import Route, item_of
+from topics.server.seeing.traffic import UNTIMED
 from topics.server.transport.encoding import GZIP_BYTES_MIN, admits_gzip, compress
 from topics.server.transport.exchange import JSON, Exchange, Headers, Request, Stream, logger
 from topics.server.wire.replies import Performance, encode, refusal
@@ -22,7 +23,19 @@ INLINE_BYTES_MAX = 64 * 1024  # a larger answer is compressed off the loop
 
 
 class Call:
-    __slots__ = ("_stop", "app", "exchange", "is_finished", "key", "media", "name", "request", "route", "started")
+    __slots__ = (
+        "_stop",
+        "app",
+        "exchange",
+        "is_finished",
+        "key",
+        "media",
+        "name",
+        "request",
+        "route",
+        "started",
+        "waits",
+    )
 
     exchange: Exchange
 
@@ -35,6 +48,7 @@ class Call:
         self.media = ""  # media type of the body; empty if there is none
         self.started = 0.0
         self.is_finished = True
+        self.waits = False  # because the client asked for that
         self._stop: asyncio.Future[None] | None = None
 
     # --- life
@@ -51,9 +65,11 @@ class Call:
         if not self.is_finished:
             self.is_finished = True
             self.key.inflight -= 1
-            self.app.slots.running -= 1
-            if self.app.watches_ends:
-                self.app.ended(self, status)
+            app = self.app
+            app.slots.running -= 1
+            app.traffic.count(self.route, status, UNTIMED if self.waits else app.clock.monotonic() - self.started)
+            if app.watches_ends:
+                app.ended(self, status)
 
     @property
     def stop(self) -> "asyncio.Future[None]":
@@ -148,6 +164,8 @@ class Call:
         """Answer with an error of the contract."""
         if isinstance(error, StorageError):
             logger.error("%s %s: %s", self.request.method, self.request.path.decode("latin-1"), error)
+        if not self.route.is_probe:
+            self.app.traffic.count_refusal(error)
         answer = refusal(error)
         self.respond(answer.status, answer.body, answer.headers)
 

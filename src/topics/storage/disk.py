@@ -119,6 +119,11 @@ class Disk(Protocol):
         """Give up the space that was kept back: the disk is full. False: there is none."""
         ...
 
+    @property
+    def free_bytes(self) -> int:
+        """What the file system has room for. OSError: it does not say."""
+        ...
+
     def close(self) -> None:
         """End thread and helper, unlock. Idempotent."""
         ...
@@ -352,6 +357,11 @@ class RealDisk:
             self._is_closed = True
             self._reserve.close()
             os.close(self._descriptor)
+
+    @property
+    def free_bytes(self) -> int:
+        whole = os.statvfs(self._directory)
+        return whole.f_bavail * whole.f_frsize
 
     @property
     def _directory(self) -> int:

@@ -14,9 +14,10 @@ from topics.client.client_config import ClientConfig
 from topics.client.protocol import operations
 from topics.client.protocol.cursors import Cursor
 from topics.client.protocol.leases import WorkerPlan
-from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match, OnMismatch
+from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match, OnMismatch, TopicOrder
 from topics.client.protocol.watching import Watch
 from topics.client.results import Job, NewRecord
+from topics.model import Durability, TopicType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,10 +88,30 @@ class AsyncClient:
         return await self._caller.run(operations.state(topic, touch))
 
     def topics(
-        self, prefix: str = "", *, page_size: int = 1000, touch: bool = False
+        self,
+        prefix: str = "",
+        *,
+        contains: str = "",
+        type: TopicType | None = None,
+        durability: Durability | None = None,
+        sort: TopicOrder = "name",
+        detail: bool = False,
+        page_size: int = 1000,
+        touch: bool = False,
     ) -> AsyncIterator[results.TopicListed]:
-        """All topics whose names start with the prefix, by name; pages are fetched as needed."""
-        return listed(self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch))
+        """All topics that fit, in an order; pages are fetched as needed. No topic comes twice.
+
+        `detail` fills rates, totals, jobs and cursors in. In another order than by name, an iteration that pauses for
+        minutes is refused with InvalidRequest: the server does not keep the order any more.
+        """
+        query = {
+            "contains": contains,
+            "type": type,
+            "class": durability,
+            "detail": detail,
+            "sort": sort if sort != "name" else None,
+        }
+        return listed(self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch, **query))
 
     async def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeleted:
         return await self._caller.run(operations.delete_topic(topic, if_empty))
@@ -427,6 +448,11 @@ class AsyncClient:
     async def ready(self) -> results.Ready:
         """Raise NotReady or ShuttingDown, after retries, if the server is not ready."""
         return await self._caller.run(operations.ready())
+
+    async def stats(self, history_ms: int | None = None) -> results.Stats:
+        """What the server did in the last minute, or so many milliseconds: in samples of 1 s, beyond ten minutes of
+        10 s."""
+        return await self._caller.run(operations.stats(history_ms))
 
     async def metrics(self) -> dict[str, Any]:
         """The metrics, as JSON."""

@@ -33,6 +33,7 @@ RECORD_FIELDS: Final = frozenset(("data", "tag", "node", "meta", "delay_ms", "de
 
 Repeat = Literal["always", "keyed", "never"]
 OnMismatch = Literal["refuse"]
+TopicOrder = Literal["name", "-written_rate", "-bytes", "-count", "-lost_total", "-ready"]
 Match = str | Sequence[str] | TagMatch
 Config = TopicConfig | Mapping[str, Any]
 
@@ -95,8 +96,13 @@ def state(topic: str, touch: bool) -> Operation[results.TopicState]:
     return Operation(Request("GET", with_query(topic_path(topic), touch=None if touch else False)), results.TopicState)
 
 
-def list_topics(prefix: str, page_size: int, cursor: str | None, touch: bool) -> Operation[Page[results.TopicListed]]:
-    path = with_query("/v0/topics", prefix=prefix or None, page_size=page_size, cursor=cursor, touch=touch or None)
+def list_topics(
+    prefix: str, page_size: int, cursor: str | None, touch: bool, **query: Any
+) -> Operation[Page[results.TopicListed]]:
+    query = {name: value or None for name, value in query.items()}
+    path = with_query(
+        "/v0/topics", prefix=prefix or None, page_size=page_size, cursor=cursor, touch=touch or None, **query
+    )
     return Operation(Request("GET", path), results.TopicPage)
 
 
@@ -366,6 +372,10 @@ def health() -> Operation[results.Health]:
 
 def ready() -> Operation[results.Ready]:
     return Operation(Request("GET", "/v0/ready"), results.Ready)
+
+
+def stats(history_ms: int | None) -> Operation[results.Stats]:
+    return Operation(Request("GET", with_query("/v0/stats", history=history_ms)), results.Stats)
 
 
 def metrics() -> Operation[dict[str, Any]]:

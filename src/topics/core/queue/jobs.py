@@ -170,6 +170,11 @@ class Queue:
             ends.append(self._ends[0][0])
         return min(ends, default=None)
 
+    def oldest_ready(self, log: LiveSeqs) -> int | None:
+        """The lowest seq that is neither held nor delayed; None: there is none."""
+        places = (self.returned, self.overdue, self.exhausted)
+        return min((*(seq for place in places for seq in place.first(1)), *self._pick_fresh(log, 1)), default=None)
+
     def pick(self, log: LiveSeqs, count: int) -> list[int]:
         """Up to `count` jobs to be handed out: those given back first, each kind ascending (QU5).
 

@@ -112,14 +112,17 @@ def apply_forwarding(state: "State", forwarding: Forwarding) -> None:
 def _grow(state: "State", dest: "Topic", entry: Forwarded, batches: Sequence[Batch]) -> None:
     """The dest's part: the hole, then the copies."""
     log = dest.log
+    state.lost -= log.lost
     if entry.first > log.head + 1:  # what lay between is lost
         log.inherit_head(entry.first - 1, entry.first - 1, ts=entry.ts)
     if entry.lost:
         log.open_gap(log.head + entry.lost, "source_trim", entry.ts)
+    state.lost += log.lost
     count, size = log.count, log.bytes
     for batch in batches:
         log.append(batch, entry.ts)
     state.records += log.count - count
+    state.written += log.count - count
     state.bytes += log.bytes - size
     state.dirty[dest.id] = dest
     is_source, at = dest.id in state.routers.outgoing, entry.first + entry.lost

@@ -105,6 +105,7 @@ class Queues:
             self._next_number += len(texts)
             self._ledger.commit([entry for entry in leased if entry.leases])
             topic.notes.count_read(len(texts), self._clock.now_ms())
+            self._ledger.read_total += len(texts)
         ready = queue.ready(topic.log.count) - len(self._letters.moving(topic))
         hands = []
         for entry in leased:

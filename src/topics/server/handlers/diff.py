@@ -46,6 +46,7 @@ async def _read_slowly(call: Call, query: Query, asked: DiffIn) -> None:
         cursor = engine.cursor_before(call.name, asked.from_ts)
         query = msgspec.structs.replace(query, after=max(query.after, cursor))
     wait_ms = min(asked.wait_ms, WAIT_MS_MAX)
+    call.waits = bool(wait_ms)
     result = await engine.read_query(call.name, query, wait_ms, call.stop if wait_ms else None)
     call.check_key()
     call.respond(200, diff_answer(result, call.total_ms, throttle_ms))

@@ -68,7 +68,7 @@ async def _claim_slowly(call: Call, asked: tuple[str, int, int | None]) -> None:
     config = app.engine.config_of(call.name)
     if app.pressure.is_refusing and config is not None and config.type == "queue":
         throttle_ms = await app.pressure.park(call.stop)
-    has_window = config is not None and config.claim_jitter_ms > 0
+    has_window = call.waits = config is not None and config.claim_jitter_ms > 0
     claimed = await app.engine.claim(call.name, *asked, stop=call.stop if has_window else None)
     _claimed(call, claimed, throttle_ms, None)
 

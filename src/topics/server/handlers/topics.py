@@ -6,7 +6,7 @@ dead_letter as it is (AU16).
 
 from functools import partial
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from topics.core.topic.config import ConfigIn
@@ -18,14 +18,23 @@ from topics.server.wire.replies import (
     HIDDEN,
     Evicting,
     TopicGone,
-    TopicList,
     TopicPut,
     config_shown,
-    topic_listed,
     topic_shown,
 )
 from topics.server.wire.requests import cursor_in, encode_cursor, put_in
 from topics.server.wire.seen import CursorGone, CursorList, LossList, LossShown, cursor_listed, cursor_shown
+from topics.server.wire.sights import (
+    BY_NAME,
+    TopicDetailed,
+    TopicList,
+    filter_in,
+    order_in,
+    topic_detailed,
+    topic_plain,
+    walk_cursor,
+    walk_in,
+)
 
 
 async def put_topic(call: Call) -> None:
@@ -75,16 +84,27 @@ async def show_topic(call: Call) -> None:
 
 
 async def list_topics(call: Call) -> None:
-    parameters = call.parameters
-    prefix, may_name = parameters.text("prefix") or "", call.key.may_name
-
-    def is_wanted(name: str) -> bool:
-        return name.startswith(prefix) and may_name(name)
-
-    touch, after = parameters.flag("touch", False), parameters.cursor()
-    states, has_more = await call.app.engine.topics_after(after, parameters.page_size(), is_wanted, touch=touch)
-    cursor = encode_cursor(states[-1].topic) if has_more else UNSET
-    listed = [topic_listed(state) for state in states]
+    parameters, overview = call.parameters, call.app.engine.overview
+    order, wanted = order_in(parameters), filter_in(parameters, call.key.prefixes)
+    has_details, touch, size = parameters.flag("detail", False), parameters.flag("touch", False), parameters.page_size()
+    cursor: str | UnsetType = UNSET
+    listed: list[TopicDetailed] = []
+    if order == BY_NAME and not has_details:
+        states, has_more = await overview.states_after(parameters.cursor(), size, wanted, touch=touch)
+        listed += map(topic_plain, states)
+        cursor = encode_cursor(listed[-1].topic) if has_more else UNSET
+    elif order == BY_NAME:
+        details, has_more = await overview.details_after(parameters.cursor(), size, wanted, touch=touch)
+        listed += [topic_detailed(detail, wanted.allowed) for detail in details]
+        cursor = encode_cursor(listed[-1].topic) if has_more else UNSET
+    else:
+        walk, place = walk_in(parameters) or (await overview.begin(order, wanted), 0)
+        details, behind = await overview.go_on(walk, place, size, wanted, touch=touch)
+        if has_details:
+            listed += [topic_detailed(detail, wanted.allowed) for detail in details]
+        else:
+            listed += [topic_plain(detail.state) for detail in details]
+        cursor = walk_cursor(listed[-1].topic, walk, behind) if behind is not None else UNSET
     call.answer(200, TopicList(topics=listed, next_cursor=cursor, performance=call.performance()))
 
 

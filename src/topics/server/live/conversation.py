@@ -302,6 +302,7 @@ class Conversation(SocketReader):
                 raise InvalidRequest(f"op is {op[:40]}; use one of {', '.join(self._known)}")
             run(self, text, request_id)
         except Exception as error:
+            self.app.traffic.count_refusal(error)
             self.answer(self.place(), error_text(error, request_id))
         finally:
             self._is_running = False
@@ -320,6 +321,7 @@ class Conversation(SocketReader):
         try:
             text = await work
         except Exception as error:
+            self.app.traffic.count_refusal(error)
             text, place.then = error_text(error, request_id), None
         self._is_busy = place.then is not None
         self.answer(place, text)

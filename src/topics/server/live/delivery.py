@@ -48,6 +48,7 @@ class Delivery:
         self.wheel = Wheel(engine.clock, min(TICK_MS, max(1, engine.settings.test_min_heartbeat_ms // 4)))
         self._engine = engine
         self._hubs: dict[int, Hub] = {}  # by topic id
+        self.records_total = 0  # given to readers so far, each time counted
         self.rounds = Rounds(engine.clock, pressure, self._serve_safely)
 
     # --- connections and their feeds
@@ -177,6 +178,7 @@ class Delivery:
         feed.is_first = feed.is_apart = False
         feed.cursor = result.next_from_seq
         if result.count:
+            self.records_total += result.count
             reader.records(feed, push)
         if not result.caught_up:
             feed.is_due = True

@@ -31,6 +31,7 @@ class WorkStreams:
         self.wheel = wheel
         self.registry = registry
         self._slots = slots
+        self.jobs_total = 0  # sent so far
 
     def open(self, name: str, key: Key, worker: tuple[str, int, int | None], opening: Opening) -> "WorkStream":
         """Open a stream for the jobs of a queue. Throttled: there are as many as there may be."""
@@ -113,6 +114,7 @@ class WorkStream(EventStream):
     def send_jobs(self, claimed: Claimed) -> None:
         if self.is_over:
             return
+        self._streams.jobs_total += len(claimed.texts)
         topic = self._name.encode()
         frames = [
             b'id: %d\nevent: job\ndata: {"topic":"%b",%b\n\n' % (seq, topic, text[1:])

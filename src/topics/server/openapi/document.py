@@ -15,12 +15,12 @@ from topics.errors import TopicsError
 from topics.model import ROUTER_NAME, SEQ_MAX, TOPIC_NAME
 from topics.server.call import Call
 from topics.server.handlers.export import BACKUP_TYPE
-from topics.server.handlers.health import Metrics
+from topics.server.handlers.metrics import Metrics
 from topics.server.openapi.guide import guide
 from topics.server.openapi.schemas import Schema, Schemas
 from topics.server.routes import Route
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
-from topics.server.wire import replies, seen
+from topics.server.wire import replies, seen, sights
 from topics.server.wire.advice import Warned
 from topics.server.wire.requests import (
     HEARTBEAT_MS_MAX,
@@ -138,6 +138,31 @@ PAGE_QUERY: Final = (
     ("cursor", {"type": "string", "format": "cursor", "description": "next_cursor of the page before"}),
     ("touch", FLAG),
 )
+LIST_QUERY: Final = (
+    *PAGE_QUERY,
+    ("detail", {**FLAG, "description": "show rates, totals, jobs and named cursors, too"}),
+    ("contains", {"type": "string", "description": "only names with this in them"}),
+    ("type", {"type": "string", "enum": list(sights.TYPES), "description": "only topics of this type"}),
+    ("class", {"type": "string", "enum": list(sights.CLASSES), "description": "only topics of this durability"}),
+    (
+        "sort",
+        {
+            "type": "string",
+            "enum": list(sights.ORDERS),
+            "description": "by name, or the largest first, as they were when the first page was asked for",
+        },
+    ),
+)
+HISTORY_QUERY: Final = (
+    (
+        "history",
+        {
+            "type": "integer",
+            "minimum": 0,
+            "description": "how far back, in milliseconds; up to ten minutes in samples of 1 s, else of 10 s",
+        },
+    ),
+)
 LOSSES_QUERY: Final = (
     ("limit", {"type": "integer", "minimum": 0, "description": f"1 to {LOSSES_MAX}, default {LOSSES_DEFAULT}"}),
 )
@@ -190,7 +215,7 @@ OPERATIONS: Final = {
         checks_name=True,
     ),
     ("GET", TOPIC): Operation({200: replies.TopicShown}, query=(("touch", FLAG),), errors=NOT_FOUND),
-    ("GET", "/v0/topics"): Operation({200: replies.TopicList}, query=PAGE_QUERY),
+    ("GET", "/v0/topics"): Operation({200: sights.TopicList}, query=LIST_QUERY),
     ("DELETE", TOPIC): Operation({200: replies.TopicGone}, query=(("if_empty", FLAG),), errors=(errors.TopicNotEmpty,)),
     ("POST", TOPIC): Operation(
         {200: replies.Written, 201: replies.Written},
@@ -285,6 +310,15 @@ OPERATIONS: Final = {
     ("GET", "/v0/ready"): Operation({200: replies.Ready}),
     ("GET", "/readyz"): Operation({200: replies.Ready}),
     ("GET", "/v0/metrics"): Operation({200: Metrics}),
+    ("GET", "/v0/stats"): Operation({200: sights.Stats}, query=HISTORY_QUERY),
+    ("GET", "/v0/stats/stream"): Operation(
+        {200: EVENTS},
+        query=HISTORY_QUERY,
+        headers=(
+            ("Last-Event-ID", {"type": "string", "description": "the last id received; anything else is ignored"}),
+        ),
+        errors=(errors.NotAcceptable,),
+    ),
     ("GET", "/v0/openapi.json"): Operation({200: None}),
     ("GET", "/docs"): Operation({200: PAGE}),
 }

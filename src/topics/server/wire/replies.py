@@ -109,12 +109,6 @@ class TopicListed(Struct):
     effective_priority: int
 
 
-class TopicList(Struct, kw_only=True):
-    topics: list[TopicListed]
-    next_cursor: str | UnsetType = UNSET
-    performance: Performance
-
-
 class TopicGone(Struct):
     topic: str
     deleted: bool

@@ -1,0 +1,311 @@
+"""All topics at a glance: pages by name, walks in other orders, the most active ones (TP10, OB1, HM6).
+
+There may be a hundred thousand topics, so nothing here looks at all of them in one turn of the loop, and a page by name
+costs what it shows. Another order is made once per walk: a list of names, kept until nobody has asked for a while. So a
+topic whose number changes meanwhile neither comes twice nor is left out. Nothing here counts as a read but `touch`.
+
+Invariants: a list of names is never changed once it is made, so whoever holds one may let the loop turn; what is shown
+of a topic is looked up when it is shown, and waits for its gate.
+"""
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from secrets import token_urlsafe
+from typing import Any, Final, Literal, TypeVar
+
+from msgspec import Struct
+
+from topics.clock import Clock
+from topics.core.state import State, Topic
+from topics.engine.answers import TopicDetail, TopicState, topic_detail, topic_state
+from topics.engine.gate import Gate, Gates
+from topics.engine.ledger import Ledger
+from topics.errors import InvalidRequest
+
+SCANNED: Final = 4000  # names looked at in one turn of the loop
+CAME: Final = 500  # topics that are put among the sorted names one by one
+SHOWN: Final = 250  # topics shown in one turn
+WALKS_MAX: Final = 16
+WALK_S: Final = 300.0  # a walk that nobody has gone on with for so long is over
+FRESH_S: Final = 1.0  # a walk that is no older serves another one who asks for the same
+PLACE_BITS: Final = 32
+PLACE: Final = (1 << PLACE_BITS) - 1
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Any)
+Order = Literal["-written_rate", "-bytes", "-count", "-lost_total", "-ready", "-activity"]
+
+MEASURES: Final[dict[Order, Callable[[Topic, int], int]]] = {
+    "-written_rate": lambda topic, now: topic.log.written_lately(now),
+    "-bytes": lambda topic, now: topic.log.bytes,
+    "-count": lambda topic, now: topic.log.count,
+    "-lost_total": lambda topic, now: topic.log.lost - topic.log.expired,
+    "-ready": lambda topic, now: _ready(topic, now),
+    "-activity": lambda topic, now: topic.log.written_lately(now) + topic.notes.read_lately(now),
+}
+
+
+def _ready(topic: Topic, now: int) -> int:
+    if not topic.is_queue:
+        return -1
+    topic.queue.advance(now)
+    return topic.queue.ready(topic.log.count)
+
+
+class TopicFilter(Struct, frozen=True):
+    """Which topics are meant; what is left out does not matter."""
+
+    prefix: str = ""
+    contains: str = ""
+    type: str | None = None
+    durability: str | None = None
+    allowed: tuple[str, ...] = ()  # names must begin with one of these; none = any name
+
+    def among(self, names: Iterable[str], topics: dict[str, Topic]) -> list[str]:
+        """Those of `names` that are meant and exist, in their order."""
+        found = [name for name in names if name in topics]
+        if self.prefix:
+            found = [name for name in found if name.startswith(self.prefix)]
+        if self.allowed:
+            found = [name for name in found if name.startswith(self.allowed)]
+        if self.contains:
+            found = [name for name in found if self.contains in name]
+        if self.type is not None:
+            found = [name for name in found if topics[name].config.type == self.type]
+        if self.durability is not None:
+            found = [name for name in found if topics[name].config.durability == self.durability]
+        return found
+
+
+EVERY: Final = TopicFilter()
+
+
+class Walk:
+    """The names of topics in some order, as of when it was asked for."""
+
+    __slots__ = ("asked", "begun", "id", "names", "used")
+
+    def __init__(self, asked: tuple[Order, TopicFilter], names: list[str], now: float) -> None:
+        self.id = token_urlsafe(9)
+        self.asked = asked
+        self.names = names
+        self.begun = self.used = now
+
+
+class Overview:
+    """The topics of an instance, for those who look at many of them."""
+
+    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock) -> None:
+        self._ledger = ledger
+        self._gates = gates
+        self._clock = clock
+        self._names: list[str] = []  # sorted, as of `_version`
+        self._version: tuple[State, int, int] | None = None
+        self._walks: dict[str, Walk] = {}  # by id, the one used last at the end
+        self._ordering = asyncio.Lock()  # one order at a time is made
+
+    # --- by name
+
+    async def states_after(
+        self, after: str, count: int, wanted: TopicFilter = EVERY, *, touch: bool = False
+    ) -> tuple[list[TopicState], bool]:
+        """Up to `count` topics whose names are above `after`, sorted; and whether there are more."""
+
+        def show(topic: Topic, now: int) -> TopicState:
+            if touch:
+                topic.notes.last_read_ms = now
+            return topic_state(topic, now)
+
+        return await self._after(after, count, wanted, show)
+
+    async def details_after(
+        self, after: str, count: int, wanted: TopicFilter = EVERY, *, touch: bool = False
+    ) -> tuple[list[TopicDetail], bool]:
+        """The same with details."""
+        return await self._after(after, count, wanted, self._touched if touch else self._detail)
+
+    async def _after(
+        self, after: str, count: int, wanted: TopicFilter, show: Callable[[Topic, int], T]
+    ) -> tuple[list[T], bool]:
+        found: list[T] = []
+        while True:
+            names = await self._matching(after, count + 1 - len(found), wanted)
+            page = names[: count - len(found)]
+            found += await self._shown(page, wanted, show)
+            if len(names) == len(page) or len(found) == count:
+                return found, len(names) > len(page)
+            after = page[-1]  # some have gone meanwhile
+
+    async def _matching(self, after: str, count: int, wanted: TopicFilter) -> list[str]:
+        """The first names above `after` that are meant, at most `count`."""
+        names, found, width = await self._sorted(), list[str](), max(count, 64)
+        at = max(bisect_right(names, after), bisect_left(names, wanted.prefix))
+        while at < len(names) and len(found) < count and names[at].startswith(wanted.prefix):
+            found += wanted.among(names[at : at + width], self._ledger.state.topics)
+            at, width = at + width, SCANNED
+            await asyncio.sleep(0)
+        return found[:count]
+
+    async def _sorted(self) -> list[str]:
+        """All names, sorted. The list is made of the one before when topics have come or gone."""
+        while True:
+            state = self._ledger.state
+            topics = state.topics
+            version, before = (state, state.gone, len(topics)), self._version
+            if before == version:
+                return self._names
+            has_lost = before is None or before[:2] != version[:2]
+            kept = [name for name in self._names if name in topics] if has_lost else self._names[:]
+            missing = len(topics) - len(kept)
+            if missing > CAME:
+                new = list(topics.keys() - set(kept))
+                await asyncio.sleep(0)
+                kept = await _merged([kept, *(new[at : at + SCANNED] for at in range(0, missing, SCANNED))])
+            else:
+                self._insert(missing, kept)
+            self._names, self._version = kept, version
+
+    def _insert(self, missing: int, names: list[str]) -> None:
+        """Insert the topics that are not among `names` yet: they are among those that came last."""
+        before = len(names)
+        for name in reversed(self._ledger.state.topics):
+            if len(names) == before + missing:
+                break
+            at = bisect_left(names, name)
+            if at == len(names) or names[at] != name:
+                names.insert(at, name)
+
+    # --- in another order
+
+    async def begin(self, order: Order, wanted: TopicFilter) -> str:
+        """Put the topics that are meant in order, the largest first, those that are equal by name. Gives the walk."""
+        async with self._ordering:
+            now = self._clock.monotonic()
+            for old in list(self._walks.values()):
+                if now - old.used > WALK_S:
+                    del self._walks[old.id]
+                elif old.asked == (order, wanted) and now - old.begun <= FRESH_S:
+                    return self._used(old).id
+            walk = Walk((order, wanted), await self._ordered(order, wanted), now)
+            while len(self._walks) >= WALKS_MAX:
+                del self._walks[next(iter(self._walks))]
+            self._walks[walk.id] = walk
+            return walk.id
+
+    async def go_on(
+        self, walk_id: str, at: int, count: int, wanted: TopicFilter, *, touch: bool = False
+    ) -> tuple[list[TopicDetail], int | None]:
+        """Up to `count` topics of a walk from a place on, and the place behind them; None: there are no more.
+
+        Those that are gone, or are not `wanted` any more, are left out.
+        """
+        walk = self._walks.get(walk_id)
+        if walk is None or self._clock.monotonic() - walk.used > WALK_S:
+            raise InvalidRequest("cursor is of a walk that is over; ask again without one")
+        names, found = self._used(walk).names, list[TopicDetail]()
+        while at < len(names) and len(found) < count:
+            page = names[at : at + count - len(found)]
+            found += await self._shown(page, wanted, self._touched if touch else self._detail)
+            at += len(page)
+        return found, at if at < len(names) else None
+
+    async def most_active(self, count: int, wanted: TopicFilter = EVERY) -> tuple[list[TopicDetail], bool]:
+        """Up to `count` topics, and whether there are more; then those that were written to and read most."""
+        names = await self._matching("", count + 1, wanted)
+        has_more = len(names) > count
+        if has_more:
+            names = sorted((await self._ordered("-activity", wanted))[:count])
+        return await self._shown(names, wanted, self._detail), has_more
+
+    def _used(self, walk: Walk) -> Walk:
+        walk.used = self._clock.monotonic()
+        self._walks[walk.id] = self._walks.pop(walk.id)
+        return walk
+
+    async def _ordered(self, order: Order, wanted: TopicFilter) -> list[str]:
+        names, measure = await self._sorted(), MEASURES[order]
+        ranks: list[list[int]] = []  # what counts, negative, and the place in `chosen`; in stretches
+        chosen: list[str] = []
+        for at in range(0, len(names), SCANNED):
+            topics, now, place = self._ledger.state.topics, self._clock.now_ms(), len(chosen)
+            chosen += wanted.among(names[at : at + SCANNED], topics)
+            fresh = enumerate(chosen[place:], place)
+            ranks.append([(-measure(topics[name], now) << PLACE_BITS) + n for n, name in fresh])
+            await asyncio.sleep(0)
+        ordered, whole = list[str](), await _merged(ranks)
+        for at in range(0, len(whole), SCANNED):
+            ordered += [chosen[rank & PLACE] for rank in whole[at : at + SCANNED]]
+            await asyncio.sleep(0)
+        return ordered
+
+    # --- named cursors
+
+    async def cursor_lags(self, count: int, wanted: TopicFilter = EVERY) -> list[tuple[str, str, int]]:
+        """The named cursors that are furthest behind: topic, cursor, lag; at most `count`."""
+        names, found = await self._sorted(), list[tuple[int, str, str]]()
+        for at in range(0, len(names), SCANNED):
+            topics = self._ledger.state.topics
+            for name in wanted.among(names[at : at + SCANNED], topics):
+                topic = topics.get(name)
+                if topic is None or not topic.cursors:
+                    continue
+                head = topic.log.head
+                found += [(cursor.seq - head, name, one) for one, cursor in topic.cursors.items()]
+                if len(found) > count + SCANNED:
+                    found = sorted(found)[:count]
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return await self._gates.shown(None, lambda _: self._lags(sorted(found)[:count]))
+
+    def _lags(self, found: list[tuple[int, str, str]]) -> tuple[list[tuple[str, str, int]], Gate]:
+        gate, lags = self._gates.of(None), list[tuple[str, str, int]]()
+        for _, name, one in found:
+            topic = self._ledger.state.topics.get(name)
+            if topic is not None and one in topic.cursors:
+                gate = gate.join(self._gates.of(topic))
+                lags.append((name, one, topic.log.head - topic.cursors[one].seq))
+        return lags, gate
+
+    # --- showing
+
+    async def _shown(self, names: list[str], wanted: TopicFilter, show: Callable[[Topic, int], T]) -> list[T]:
+        """These topics as they are now, as far as they are there and meant, some of them per turn of the loop."""
+        found: list[T] = []
+        for at in range(0, len(names), SHOWN):
+            part = names[at : at + SHOWN]
+            found += await self._gates.shown(None, lambda _, part=part: self._show(part, wanted, show))  # type: ignore[misc]
+            await asyncio.sleep(0)
+        return found
+
+    def _show(self, names: list[str], wanted: TopicFilter, show: Callable[[Topic, int], T]) -> tuple[list[T], Gate]:
+        now, gate, found = self._clock.now_ms(), self._gates.of(None), list[T]()
+        for name in wanted.among(names, self._ledger.state.topics):
+            topic = self._ledger.current(name)
+            if topic is not None:
+                gate = gate.join(self._gates.of(topic))
+                found.append(show(topic, now))
+        return found, gate
+
+    def _detail(self, topic: Topic, now: int) -> TopicDetail:
+        name = topic.config.dead_letter
+        return topic_detail(topic, now, None if name is None else self._ledger.state.topics.get(name))
+
+    def _touched(self, topic: Topic, now: int) -> TopicDetail:
+        topic.notes.last_read_ms = now
+        return self._detail(topic, now)
+
+
+async def _merged(stretches: list[list[S]]) -> list[S]:
+    """All of it, sorted. Two stretches are made one per turn of the loop; that is quick once they are sorted."""
+    if len(stretches) == 1:
+        return sorted(stretches[0])
+    while len(stretches) > 1:
+        pairs: list[list[S]] = []
+        for at in range(0, len(stretches), 2):
+            pair = [*stretches[at], *(stretches[at + 1] if at + 1 < len(stretches) else ())]
+            pair.sort()
+            pairs.append(pair)
+            await asyncio.sleep(0)
+        stretches = pairs
+    return stretches[0] if stretches else []
