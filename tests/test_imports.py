@@ -70,6 +70,7 @@ MAY_TOUCH_FILES = {
     "topics.storage",  # owns the data directory
     "topics.testing",  # disks that fail on purpose, servers in a process of their own
     "topics.cli",  # the files that its user names
+    "topics.client.kept_cursors",  # likewise
     "topics.server.access.key_file",  # the keys that its operator names
     "topics.server.console",  # its own static pages
     "topics.spark",  # Java, lakes, rows that do not fit into memory
