@@ -173,15 +173,22 @@ class AsyncWorker:
         self._claims_from = self._monotonic() + self._plan.poll_ms / 1000
 
     async def _attend(self) -> None:
-        """Wait until a handler ends or something is due; settle what has ended and extend the due leases."""
-        for runner in await self._inbox.take(self._leases.patience_s()):
-            if runner is not None:
-                await self._try(self._settle, runner, failure_of(runner))
+        """Wait until a handler ends or something is due; settle what has ended and extend the due leases.
+
+        The inbox only ends the wait: an interrupt may have lost what was taken from it.
+        """
+        if not self._ended():
+            await self._inbox.take(self._leases.patience_s())
+        for runner in self._ended():
+            await self._try(self._settle, runner, failure_of(runner))
         for runner in self._leases.overdue():
             self._handlers.abandon(runner)
             await self._try(self._settle, runner, TimedOut(f"it ran for more than {self._plan.max_run_ms} ms"))
         if due := self._leases.due():
             await self._try(self._extend, due, self._plan.lease_ms)
+
+    def _ended(self) -> list[AsyncRunner]:
+        return [runner for runner in self._leases.running if runner.done()]
 
     async def _give_back(self) -> None:
         """Wait for no handler that still runs; others may have its jobs at once."""

@@ -102,6 +102,14 @@ class Runner:
 
     def __init__(self) -> None:
         self.failure: BaseException | None = None
+        self._is_done = False
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def end(self, failure: BaseException | None) -> None:
+        self.failure = failure
+        self._is_done = True
 
 
 class Handlers:
@@ -117,7 +125,9 @@ class Handlers:
             try:
                 handler(*arguments)
             except BaseException as failure:
-                runner.failure = failure
+                runner.end(failure)
+            else:
+                runner.end(None)
             self._inbox.put(runner)
 
         Thread(target=run, name="topics-worker", daemon=True).start()
