@@ -213,3 +213,21 @@ def test_a_list_is_cut_where_a_limit_is() -> None:
     assert parts_of([b"1"] * 5, 2, 100) == [range(2), range(2, 4), range(4, 5)]
     assert parts_of([b"x" * 60, b"x" * 60, b"x" * 200], 9, 100) == [range(1), range(1, 2), range(2, 3)]
     assert parts_of([], 2, 100) == [range(0)]
+
+
+# --- an append that is split
+
+
+def test_an_append_that_is_too_large_is_split_if_asked_to(start: Any, connect: Connect) -> None:
+    """WR1, ID1"""
+    client = connect(start(max_batch_records=7, max_body_bytes=5000).address)
+    values = ["x" * 900 if n == 20 else n for n in range(50)]
+    records = [{"data": value} for value in values]
+    with pytest.raises(InvalidRequest):
+        client.append("t", records)
+    written = client.append("t", records, split=True, idempotency_key="k")
+    assert (written.first_seq, written.last_seq, written.count, written.deduped) == (1, 50, 50, False)
+    again = client.append("t", records, split=True, idempotency_key="k")
+    assert (again.count, again.deduped, client.state("t").count) == (50, True, 50)
+    assert [record.value for record in client.diff("t").records] == values
+    assert client.append("t", iter(records[:3]), split=True, idempotent=False).count == 3

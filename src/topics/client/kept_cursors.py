@@ -34,7 +34,9 @@ class KeptCursor(Protocol):
         """The position kept last; None if there is none."""
         ...
 
-    def save(self, topic: str, position: Position) -> None: ...
+    def save(self, topic: str, position: Position) -> None:
+        """Keep a position, so that it outlives a crash as well as this place allows."""
+        ...
 
 
 class FileCursor:
@@ -45,9 +47,11 @@ class FileCursor:
         self._path = Path(path)
 
     def load(self, topic: str) -> Position | None:
+        """The position that the file has for a topic."""
         return self._read().get(topic)
 
     def save(self, topic: str, position: Position) -> None:
+        """Write the file anew, and sync it."""
         kept = self._read() | {topic: position}
         new = self._path.with_name(f".{self._path.name}.new")
         with open(new, "w", encoding="utf-8") as file:
@@ -94,12 +98,14 @@ class SQLiteCursor:
         connection.commit()
 
     def load(self, topic: str) -> Position | None:
+        """The position that the table has for a topic, under this name."""
         row = self._connection.execute(
             "SELECT seq, epoch FROM topics_cursors WHERE name = ? AND topic = ?", (self._name, topic)
         ).fetchone()
         return None if row is None else Position(*row)
 
     def save(self, topic: str, position: Position) -> None:
+        """Commit a position, with all that the connection has not committed."""
         self._connection.execute(
             "INSERT OR REPLACE INTO topics_cursors (name, topic, seq, epoch) VALUES (?, ?, ?, ?)",
             (self._name, topic, *position),

@@ -139,6 +139,7 @@ class Written(Struct, frozen=True, kw_only=True):
 
     @property
     def seqs(self) -> range:
+        """The seqs of the records, in the order of the call."""
         return range(self.first_seq, self.last_seq + 1)
 
 
@@ -416,6 +417,47 @@ class Ready(Struct, frozen=True):
     status: str
     wal_replay_complete: bool
     topics: int
+
+
+class Me(Struct, frozen=True, kw_only=True):
+    """What a key is to the server. No prefixes: any name. `name` is None for a key of the environment."""
+
+    name: str | None
+    scopes: list[str]
+    prefixes: list[str]
+    performance: Performance = Performance()
+
+
+class Ticket(Struct, frozen=True, kw_only=True):
+    """What stands in for the key in one URL, until `expires_ts` (epoch-ms)."""
+
+    ticket: str
+    expires_ts: int
+    performance: Performance = Performance()
+
+
+class ConnectionListed(Struct, frozen=True, kw_only=True):
+    """A stream that is open at the server."""
+
+    id: str
+    kind: str
+    key: str | None
+    remote: str
+    topics: list[str]
+    lag: int
+    held_bytes: int
+    age_ms: int
+
+
+class ConnectionPage(Page[ConnectionListed], frozen=True, kw_only=True, rename={"items": "connections"}):
+    items: list[ConnectionListed]
+
+
+class ConnectionClosed(Struct, frozen=True, kw_only=True):
+    """`deleted` is False if there was no such connection."""
+
+    deleted: bool
+    performance: Performance = Performance()
 
 
 class WatchedTopic(Struct, frozen=True):

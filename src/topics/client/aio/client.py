@@ -2,12 +2,13 @@
 
 import ssl
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from topics.client import results
 from topics.client.aio.caller import AsyncCaller
 from topics.client.aio.concurrency import AsyncClock, system_clock
-from topics.client.aio.producer import AsyncProducer
+from topics.client.aio.producer import AsyncProducer, append_parts
 from topics.client.aio.queue_calls import AsyncQueueCalls
 from topics.client.aio.read_calls import AsyncReadCalls
 from topics.client.aio.streams import AsyncListing
@@ -136,6 +137,7 @@ class AsyncClient(AsyncReadCalls, AsyncQueueCalls):
         return AsyncListing(self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch))
 
     async def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeleted:
+        """Delete a topic with its records and cursors; with `if_empty`, only if it has no records."""
         return await self._caller.run(operations.delete_topic(topic, if_empty))
 
     # --- records
@@ -152,24 +154,27 @@ class AsyncClient(AsyncReadCalls, AsyncQueueCalls):
         config: Config | None = None,
         disable_backpressure: bool = False,
         on_mismatch: OnMismatch | None = "refuse",
+        split: bool = False,
     ) -> results.Written:
         """Append records, all or none. A call without a key gets one, unless `idempotent` is False.
 
         A key that stands for other records raises IdempotencyMismatch; with `on_mismatch=None` these are ignored.
+        With `split`, more than fits into one write is written in parts, under keys made of this one: what was written
+        before an error stays, and the same call with the same key goes on behind it.
         """
-        return await self._caller.run(
-            operations.append(
-                topic,
-                records,
-                node=node,
-                idempotency_key=idempotency_key,
-                idempotent=idempotent,
-                create=create,
-                config=config,
-                disable_backpressure=disable_backpressure,
-                on_mismatch=on_mismatch,
-            )
+        append = partial(
+            operations.append,
+            topic,
+            node=node,
+            idempotent=idempotent,
+            create=create,
+            config=config,
+            disable_backpressure=disable_backpressure,
+            on_mismatch=on_mismatch,
         )
+        if split:
+            return await append_parts(self._caller, append, records, operations.key_of(idempotency_key, idempotent))
+        return await self._caller.run(append(records, idempotency_key=idempotency_key))
 
     async def send(
         self,
@@ -301,6 +306,7 @@ class AsyncClient(AsyncReadCalls, AsyncQueueCalls):
         return await self._caller.run(operations.put_router(router, source, dest, filter, fields))
 
     async def router(self, name: str) -> results.Router:
+        """A router, how far it is, and what holds it up."""
         return await self._caller.run(operations.router(name))
 
     def routers(
@@ -312,11 +318,29 @@ class AsyncClient(AsyncReadCalls, AsyncQueueCalls):
         )
 
     async def delete_router(self, name: str) -> results.RouterDeleted:
+        """Delete a router. What it has copied stays."""
         return await self._caller.run(operations.delete_router(name))
 
     # --- the server
 
+    async def me(self) -> results.Me:
+        """What the key may do, and its name."""
+        return await self._caller.run(operations.me())
+
+    async def ticket(self) -> results.Ticket:
+        """A ticket for one URL of a browser, `?ticket=…`, in place of the key; it lasts for half a minute."""
+        return await self._caller.run(operations.ticket())
+
+    def connections(self, *, page_size: int = 1000) -> AsyncListing[results.ConnectionListed]:
+        """The streams that are open at the server, of all clients; pages are fetched as needed."""
+        return AsyncListing(self._caller, lambda cursor: operations.list_connections(page_size, cursor))
+
+    async def close_connection(self, id: str) -> results.ConnectionClosed:
+        """End a stream that somebody has open."""
+        return await self._caller.run(operations.close_connection(id))
+
     async def health(self) -> results.Health:
+        """Whether the server runs, its version, and for how long."""
         return await self._caller.run(operations.health())
 
     async def ready(self) -> results.Ready:

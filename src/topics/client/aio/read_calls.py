@@ -155,6 +155,7 @@ class AsyncReadCalls:
         return await self._caller.run(operations.put_cursor(topic, name, seq, epoch, if_seq))
 
     async def cursor(self, topic: str, name: str) -> results.CursorShown:
+        """Where a named cursor stands, how far behind, and what it has lost. NotFound: there is none."""
         return await self._caller.run(operations.cursor(topic, name))
 
     def cursors(self, topic: str, *, page_size: int = 1000) -> AsyncListing[results.CursorShown]:
@@ -162,6 +163,7 @@ class AsyncReadCalls:
         return AsyncListing(self._caller, lambda cursor: operations.list_cursors(topic, page_size, cursor))
 
     async def delete_cursor(self, topic: str, name: str) -> results.CursorDeleted:
+        """Delete a named cursor; nothing happens if there is none."""
         return await self._caller.run(operations.delete_cursor(topic, name))
 
     # --- watch

@@ -3,12 +3,13 @@
 
 import ssl
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from topics.client import results
 from topics.client.blocking.caller import Caller
 from topics.client.blocking.concurrency import BlockingClock, system_clock
-from topics.client.blocking.producer import Producer
+from topics.client.blocking.producer import Producer, append_parts
 from topics.client.blocking.queue_calls import QueueCalls
 from topics.client.blocking.read_calls import ReadCalls
 from topics.client.blocking.streams import Listing
@@ -135,6 +136,7 @@ class Client(ReadCalls, QueueCalls):
         return Listing(self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch))
 
     def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeleted:
+        """Delete a topic with its records and cursors; with `if_empty`, only if it has no records."""
         return self._caller.run(operations.delete_topic(topic, if_empty))
 
     # --- records
@@ -151,24 +153,27 @@ class Client(ReadCalls, QueueCalls):
         config: Config | None = None,
         disable_backpressure: bool = False,
         on_mismatch: OnMismatch | None = "refuse",
+        split: bool = False,
     ) -> results.Written:
         """Append records, all or none. A call without a key gets one, unless `idempotent` is False.
 
         A key that stands for other records raises IdempotencyMismatch; with `on_mismatch=None` these are ignored.
+        With `split`, more than fits into one write is written in parts, under keys made of this one: what was written
+        before an error stays, and the same call with the same key goes on behind it.
         """
-        return self._caller.run(
-            operations.append(
-                topic,
-                records,
-                node=node,
-                idempotency_key=idempotency_key,
-                idempotent=idempotent,
-                create=create,
-                config=config,
-                disable_backpressure=disable_backpressure,
-                on_mismatch=on_mismatch,
-            )
+        append = partial(
+            operations.append,
+            topic,
+            node=node,
+            idempotent=idempotent,
+            create=create,
+            config=config,
+            disable_backpressure=disable_backpressure,
+            on_mismatch=on_mismatch,
         )
+        if split:
+            return append_parts(self._caller, append, records, operations.key_of(idempotency_key, idempotent))
+        return self._caller.run(append(records, idempotency_key=idempotency_key))
 
     def send(
         self,
@@ -300,6 +305,7 @@ class Client(ReadCalls, QueueCalls):
         return self._caller.run(operations.put_router(router, source, dest, filter, fields))
 
     def router(self, name: str) -> results.Router:
+        """A router, how far it is, and what holds it up."""
         return self._caller.run(operations.router(name))
 
     def routers(
@@ -309,11 +315,29 @@ class Client(ReadCalls, QueueCalls):
         return Listing(self._caller, lambda cursor: operations.list_routers(prefix, source, dest, page_size, cursor))
 
     def delete_router(self, name: str) -> results.RouterDeleted:
+        """Delete a router. What it has copied stays."""
         return self._caller.run(operations.delete_router(name))
 
     # --- the server
 
+    def me(self) -> results.Me:
+        """What the key may do, and its name."""
+        return self._caller.run(operations.me())
+
+    def ticket(self) -> results.Ticket:
+        """A ticket for one URL of a browser, `?ticket=…`, in place of the key; it lasts for half a minute."""
+        return self._caller.run(operations.ticket())
+
+    def connections(self, *, page_size: int = 1000) -> Listing[results.ConnectionListed]:
+        """The streams that are open at the server, of all clients; pages are fetched as needed."""
+        return Listing(self._caller, lambda cursor: operations.list_connections(page_size, cursor))
+
+    def close_connection(self, id: str) -> results.ConnectionClosed:
+        """End a stream that somebody has open."""
+        return self._caller.run(operations.close_connection(id))
+
     def health(self) -> results.Health:
+        """Whether the server runs, its version, and for how long."""
         return self._caller.run(operations.health())
 
     def ready(self) -> results.Ready:

@@ -7,16 +7,18 @@ halved until the record at fault is alone. What waits is bounded: `send` waits f
 """
 
 import uuid
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from msgspec.structs import replace
 
 from topics.client.blocking.caller import Caller
 from topics.client.blocking.concurrency import Condition, Receipt, Side, new_receipt, settle, wait_for
-from topics.client.errors import ApiError, ClientClosed, ClientError, InvalidRequest, PayloadTooLarge
+from topics.client.errors import ApiError, BatchTooLarge, ClientClosed, ClientError, InvalidRequest, PayloadTooLarge
 from topics.client.hooks import logger
 from topics.client.protocol import operations
-from topics.client.protocol.outbox import Batch, Outbox, OutboxPlan
+from topics.client.protocol.operations import Operation
+from topics.client.protocol.outbox import BATCH_RECORDS_MAX, SPLIT_BYTES, Batch, Outbox, OutboxPlan, parts_of
 from topics.client.results import NewRecord, Written
 from topics.client.values import encode
 
@@ -139,3 +141,32 @@ class Producer:
         self._failure = self._failure or failure
         for receipt in batch.receipts:
             settle(receipt, None, failure)
+
+
+def append_parts(
+    caller: Caller, append: Callable[..., Operation[Written]], records: Iterable[Any], key: str | None
+) -> Written:
+    """Append records in as many writes as it takes. Each is under a key made of `key` and its place."""
+    rest = list(records)
+    sizes = [encode(operations.record_of(record, n)) for n, record in enumerate(rest)]
+    parts = parts_of(sizes, BATCH_RECORDS_MAX, SPLIT_BYTES)[::-1]
+    done: list[Written] = []
+    while parts:
+        part = parts.pop()
+        part_key = None if key is None else f"{key}/{part.start}"
+        try:
+            operation = append(rest[part.start : part.stop], idempotency_key=part_key)
+            done.append(caller.run(operation))
+        except (BatchTooLarge, PayloadTooLarge):
+            if len(part) < 2:
+                raise
+            half = (part.start + part.stop) // 2
+            parts += [range(half, part.stop), range(part.start, half)]
+    return replace(
+        done[0],
+        last_seq=done[-1].last_seq,
+        head_seq=done[-1].head_seq,
+        count=sum(one.count for one in done),
+        deduped=all(one.deduped for one in done),
+        mismatch=any(one.mismatch for one in done),
+    )

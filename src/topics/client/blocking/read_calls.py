@@ -156,6 +156,7 @@ class ReadCalls:
         return self._caller.run(operations.put_cursor(topic, name, seq, epoch, if_seq))
 
     def cursor(self, topic: str, name: str) -> results.CursorShown:
+        """Where a named cursor stands, how far behind, and what it has lost. NotFound: there is none."""
         return self._caller.run(operations.cursor(topic, name))
 
     def cursors(self, topic: str, *, page_size: int = 1000) -> Listing[results.CursorShown]:
@@ -163,6 +164,7 @@ class ReadCalls:
         return Listing(self._caller, lambda cursor: operations.list_cursors(topic, page_size, cursor))
 
     def delete_cursor(self, topic: str, name: str) -> results.CursorDeleted:
+        """Delete a named cursor; nothing happens if there is none."""
         return self._caller.run(operations.delete_cursor(topic, name))
 
     # --- watch

@@ -17,6 +17,7 @@ from topics.client.errors import UnexpectedAnswer
 from topics.errors import InvalidRequest
 
 PATH: Final = re.compile(r"[!-~]*", re.ASCII)
+HOST: Final = re.compile(r"[^\s/\\@\x00-\x1f]+")
 TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)  # the name of a header
 UNIX: Final = "unix:"
 HEAD_BYTES_MAX: Final = 256 * 1024
@@ -54,7 +55,8 @@ class Endpoint(Struct, frozen=True):
             (parts.hostname or "").encode("idna")
         except ValueError:
             port = 0
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not PATH.fullmatch(parts.path):
+        is_server = parts.scheme in ("http", "https") and port != 0 and HOST.fullmatch(parts.hostname or "")
+        if not is_server or not parts.hostname or not PATH.fullmatch(parts.path):
             raise InvalidRequest(f"{url!r} is not the URL of a server, such as http://127.0.0.1:4000")
         is_tls = parts.scheme == "https"
         return cls(parts.hostname, port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/"))

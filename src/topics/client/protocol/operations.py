@@ -389,6 +389,24 @@ def metrics() -> Operation[dict[str, Any]]:
     return Operation(Request("GET", "/v0/metrics", headers=(("accept", "application/json"),)), dict[str, Any])
 
 
+def me() -> Operation[results.Me]:
+    return Operation(Request("GET", "/v0/me"), results.Me)
+
+
+def ticket() -> Operation[results.Ticket]:
+    return Operation(Request("POST", "/v0/ticket", b"{}", JSON), results.Ticket)
+
+
+def list_connections(page_size: int, cursor: str | None) -> Operation[Page[results.ConnectionListed]]:
+    return Operation(
+        Request("GET", with_query("/v0/connections", page_size=page_size, cursor=cursor)), results.ConnectionPage
+    )
+
+
+def close_connection(id: str) -> Operation[results.ConnectionClosed]:
+    return Operation(Request("DELETE", f"/v0/connections/{segment('connection', id)}"), results.ConnectionClosed)
+
+
 # --- pieces
 
 

@@ -16,6 +16,7 @@ RECORD_BYTES: Final = 1_000  # what a record that waits takes beside its text, a
 BATCH_RECORDS_MAX: Final = 10_000  # the server's own limit, unless it was set
 LINGER_MS: Final = 5.0
 BATCH_BYTES: Final = 1024 * 1024
+SPLIT_BYTES: Final = 16 * 1024 * 1024  # of one part of an append that is split
 PENDING_BYTES: Final = 64 * 1024 * 1024
 GIVE_UP_MS: Final = 120_000
 
