@@ -248,6 +248,7 @@ class CursorShown(Struct, frozen=True, kw_only=True):
     seconds_until_loss: float | None
     updated_ts: int
     created: bool | None = None  # of a PUT only
+    performance: Performance = Performance()
 
 
 NamedCursor = CursorShown
@@ -263,6 +264,7 @@ class CursorDeleted(Struct, frozen=True, kw_only=True):
     topic: str
     name: str
     deleted: bool
+    performance: Performance = Performance()
 
 
 class TopicListed(Struct, frozen=True, kw_only=True):
@@ -472,6 +474,7 @@ class WatchSession(Struct, frozen=True):
     stream_url: str
     session_ttl_ms: int
     topics: dict[str, WatchedTopic]
+    performance: Performance = Performance()
 
 
 class Records(Struct, frozen=True):

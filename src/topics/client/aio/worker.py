@@ -38,6 +38,7 @@ from topics.client.protocol.leases import (
 )
 from topics.client.protocol.stopping import on_signals
 from topics.client.results import Job
+from topics.client.values import encode
 
 if TYPE_CHECKING:
     from topics.client.aio.caller import AsyncCaller
@@ -243,7 +244,7 @@ class AsyncWorker:
         for job in jobs if letters is not None else ():
             assert letters is not None
             letter, key = letter_of(topic, job, reason), f"reject {topic} {state.epoch} {job.seq}"
-            await self._caller.run(operations.append_records(letters, [letter], key))
+            await self._caller.run(operations.append_texts(letters, [encode(letter)], None, key, None))
         await self._calls.ack(topic, self._plan.node, jobs)
 
     async def _extend(self, jobs: list[Job], lease_ms: int) -> None:

@@ -39,6 +39,7 @@ from topics.client.protocol.leases import (
 )
 from topics.client.protocol.stopping import on_signals
 from topics.client.results import Job
+from topics.client.values import encode
 
 if TYPE_CHECKING:
     from topics.client.blocking.caller import Caller
@@ -242,7 +243,7 @@ class Worker:
         for job in jobs if letters is not None else ():
             assert letters is not None
             letter, key = letter_of(topic, job, reason), f"reject {topic} {state.epoch} {job.seq}"
-            self._caller.run(operations.append_records(letters, [letter], key))
+            self._caller.run(operations.append_texts(letters, [encode(letter)], None, key, None))
         self._calls.ack(topic, self._plan.node, jobs)
 
     def _extend(self, jobs: list[Job], lease_ms: int) -> None:

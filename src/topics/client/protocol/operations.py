@@ -137,12 +137,6 @@ def append(
     return Operation(request, results.Written, repeat_of(key), topic=topic, window_ms=window_ms)
 
 
-def append_records(topic: str, records: Iterable[Any], key: str) -> Operation[results.Written]:
-    """Append under a key that stands for what the records mean, whatever they look like."""
-    texts = [encode(record_of(record, n)) for n, record in enumerate(records)]
-    return append_texts(topic, texts, None, key, None)
-
-
 def append_texts(
     topic: str, texts: Sequence[bytes], node: str | None, key: str, on_mismatch: OnMismatch | None = "refuse"
 ) -> Operation[results.Written]:
