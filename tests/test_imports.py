@@ -245,7 +245,7 @@ def test_files_time_and_environment_are_used_by_their_owners_only(name: str) -> 
 def test_every_package_imported_is_a_declared_dependency() -> None:
     project = tomllib.loads((SRC.parent / "pyproject.toml").read_text())["project"]
     requirements = project["dependencies"] + project["optional-dependencies"]["spark"]
-    requirements += project["optional-dependencies"]["iceberg"]
+    requirements += project["optional-dependencies"]["iceberg"] + project["optional-dependencies"]["testing"]
     declared = {re.split(r"[<>=[]", requirement)[0] for requirement in requirements}
     imported = {name.partition(".")[0] for module in map(parsed, PATHS) for _, name in module.imports}
     assert imported - sys.stdlib_module_names - {"topics"} <= declared

@@ -20,7 +20,7 @@ _decode = msgspec.json.Decoder().decode
 def encode(body: Any) -> bytes:
     """A value as JSON text."""
     try:
-        return msgspec.json.encode(body, enc_hook=_ask_model)
+        return _encoder.encode(body)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequest(f"the request cannot be encoded as JSON: {error}") from error
 
@@ -29,6 +29,9 @@ def _ask_model(value: Any) -> Any:
     if hasattr(type(value), "model_dump_json"):
         return Raw(value.model_dump_json().encode())
     raise TypeError(f"a value of type {type(value).__name__} is not JSON")
+
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=_ask_model)
 
 
 def is_object(value: Any) -> bool:

@@ -37,7 +37,7 @@ from topics.client.protocol.leases import (
     wants_context,
 )
 from topics.client.protocol.stopping import on_signals
-from topics.client.results import Job
+from topics.client.results import Job, Nacked
 from topics.client.values import encode
 
 if TYPE_CHECKING:
@@ -192,13 +192,14 @@ class AsyncWorker:
         return [runner for runner in self._leases.running if runner.done()]
 
     async def _give_back(self) -> None:
-        """Wait for no handler that still runs; others may have its jobs at once."""
+        """Wait for no handler that still runs; others may have its jobs at once. One try: nor for a server."""
         for runner, run in list(self._leases.running.items()):
             self._handlers.abandon(runner)
             run.context.end()
             _, jobs = self._leases.end(runner) or (run, ())
             if jobs:
-                await self._try(self._nack, jobs, 0)
+                nack = operations.settle("nack", Nacked, self._plan.topic, self._plan.node, jobs, delay_ms=0)
+                await self._try(self._caller.run_once, nack)
             self._tell(run, "given_back", None)
 
     async def _settle(self, runner: AsyncRunner, failure: BaseException | None) -> None:
@@ -252,7 +253,7 @@ class AsyncWorker:
         extended = await self._calls.extend(plan.topic, plan.node, jobs, lease_ms=lease_ms)
         self._leases.extended(jobs, extended.skipped, extended.deadlines, at + (lease_ms - plan.lease_ms) / 1000)
 
-    async def _try(self, call: Callable[P, Awaitable[None]], *args: P.args, **named: P.kwargs) -> None:
+    async def _try(self, call: Callable[P, Awaitable[object]], *args: P.args, **named: P.kwargs) -> None:
         """A job that cannot be settled now is delivered again when its lease ends."""
         try:
             await call(*args, **named)

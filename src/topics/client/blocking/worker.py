@@ -38,7 +38,7 @@ from topics.client.protocol.leases import (
     wants_context,
 )
 from topics.client.protocol.stopping import on_signals
-from topics.client.results import Job
+from topics.client.results import Job, Nacked
 from topics.client.values import encode
 
 if TYPE_CHECKING:
@@ -191,13 +191,14 @@ class Worker:
         return [runner for runner in self._leases.running if runner.done()]
 
     def _give_back(self) -> None:
-        """Wait for no handler that still runs; others may have its jobs at once."""
+        """Wait for no handler that still runs; others may have its jobs at once. One try: nor for a server."""
         for runner, run in list(self._leases.running.items()):
             self._handlers.abandon(runner)
             run.context.end()
             _, jobs = self._leases.end(runner) or (run, ())
             if jobs:
-                self._try(self._nack, jobs, 0)
+                nack = operations.settle("nack", Nacked, self._plan.topic, self._plan.node, jobs, delay_ms=0)
+                self._try(self._caller.run_once, nack)
             self._tell(run, "given_back", None)
 
     def _settle(self, runner: Runner, failure: BaseException | None) -> None:
@@ -251,7 +252,7 @@ class Worker:
         extended = self._calls.extend(plan.topic, plan.node, jobs, lease_ms=lease_ms)
         self._leases.extended(jobs, extended.skipped, extended.deadlines, at + (lease_ms - plan.lease_ms) / 1000)
 
-    def _try(self, call: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
+    def _try(self, call: Callable[P, object], *args: P.args, **named: P.kwargs) -> None:
         """A job that cannot be settled now is delivered again when its lease ends."""
         try:
             call(*args, **named)
