@@ -73,6 +73,7 @@ MAY_TOUCH_FILES = {
     "topics.cli",  # the files that its user names
     "topics.backup",  # the places that its user names
     "topics.tuning",  # what the system says of this process
+    "topics.client.kept_cursors",  # likewise
     "topics.server.access.key_file",  # the keys that its operator names
     "topics.server.console",  # its own static pages
     "topics.spark",  # Java, lakes, rows that do not fit into memory
@@ -247,7 +248,7 @@ def test_files_time_and_environment_are_used_by_their_owners_only(name: str) -> 
 def test_every_package_imported_is_a_declared_dependency() -> None:
     project = tomllib.loads((SRC.parent / "pyproject.toml").read_text())["project"]
     requirements = project["dependencies"] + project["optional-dependencies"]["spark"]
-    requirements += project["optional-dependencies"]["iceberg"]
+    requirements += project["optional-dependencies"]["iceberg"] + project["optional-dependencies"]["testing"]
     declared = {re.split(r"[<>=[]", requirement)[0] for requirement in requirements}
     imported = {name.partition(".")[0] for module in map(parsed, PATHS) for _, name in module.imports}
     assert imported - sys.stdlib_module_names - {"topics"} <= declared

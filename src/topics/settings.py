@@ -36,6 +36,7 @@ class Settings:
     host: str = _setting("127.0.0.1", "TOPICS_HOST", "address to bind; host:port or [v6]:port is accepted")
     port: int = _setting(4000, "TOPICS_PORT", "port to bind; 0 = any free one", minimum=0)
     port_file: str = _setting("", "TOPICS_PORT_FILE", "after bind, host:port is written to this file")
+    unix_socket: str = _setting("", "TOPICS_UNIX_SOCKET", "path of a Unix socket to listen on, too, for its owner")
     api_keys: str = _setting(
         "", "TOPICS_API_KEYS", "keys, comma-separated: key[:scopes[:prefixes]]; none = auth is off", secret=True
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from topics.client import Loss, NamedCursor, RecordShown
+from topics.client import CursorShown, Loss, RecordShown
 from topics.errors import CursorMoved, EpochMismatch, InvalidRequest, NotFound
 
 
@@ -12,7 +12,7 @@ def test_a_cursor_is_put_shown_listed_and_deleted(client: Any, topic: str) -> No
     """NC1, NC2"""
     epoch = (client.append(topic, [{"data": n} for n in range(5)]), client.state(topic).epoch)[1]
     made = client.put_cursor(topic, "mail", 3, epoch=epoch)
-    assert isinstance(made, NamedCursor)
+    assert isinstance(made, CursorShown)
     assert (made.name, made.seq, made.lag, made.lost, made.created) == ("mail", 3, 2, 0, True)
     assert client.put_cursor(topic, "mail", 4, if_seq=3).created is False
     with pytest.raises(CursorMoved) as moved:

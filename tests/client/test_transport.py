@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import Connect, Scene, Script, Skipping, answer
-from topics.client import Client, ConnectionFailed, UnexpectedAnswer
+from topics.client import Client, ClientClosed, ConnectionFailed, UnexpectedAnswer
 from topics.client.protocol.http_parser import HEAD_BYTES_MAX, Request, ResponseReader
 from topics.errors import PayloadTooLarge, Unauthorized
 from topics.testing.patience import PATIENCE_S
@@ -266,5 +266,6 @@ def test_a_closed_client_keeps_no_connections(server: ServerThread, connect: Con
     client.close()
     inner = getattr(client, "_inner", client)
     assert len(inner._caller._pool._idle) == 0
-    assert client.state(topic).head_seq == 0
+    with pytest.raises(ClientClosed, match="the client is closed"):
+        client.state(topic)
     assert len(inner._caller._pool._idle) == 0

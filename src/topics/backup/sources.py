@@ -13,6 +13,7 @@ import msgspec
 from topics.client.blocking.caller import Caller
 from topics.client.blocking.concurrency import system_clock
 from topics.client.client_config import ClientConfig
+from topics.client.hooks import Hooks
 from topics.client.protocol.http_parser import Request
 from topics.clock import Clock
 from topics.engine.durability import shipping
@@ -33,14 +34,25 @@ class ServerSource:
     """A server. `token` is the key; by default that of the environment."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        self._config = ClientConfig.of(url, token, CONNECT_MS, 0, False, 0)
+        self._config = ClientConfig.of(
+            url,
+            token,
+            timeout=None,
+            timeout_ms=CONNECT_MS,
+            retries=0,
+            gzip=False,
+            window_ms=0,
+            verify=True,
+            headers=None,
+            proxy=None,
+        )
         self.name = str(self._config.endpoint)
         self._clock = system_clock()
         self.is_steady = False  # a base has arrived: from now on something comes every second
 
     def stream(self, have: set[str], *, follows: bool) -> Iterator[bytes]:
         """The bytes that the server sends. After an error of the client, a new stream may be asked for."""
-        caller = Caller(self._config, self._clock)
+        caller = Caller.of(self._config, self._clock, Hooks(), None)
         self.is_steady = False
         body = msgspec.json.encode({"have": sorted(have), "follow": follows})
         request = Request("POST", PATH, body, (("content-type", "application/json"),))

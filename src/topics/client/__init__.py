@@ -2,6 +2,9 @@
 
     errors, results     what a client raises and returns
     client_config       where the server is, the key, how long to try
+    hooks               what is logged and told
+    values              Python types from and to JSON
+    kept_cursors        where a consumer keeps its place
     protocol/           requests, answers, retries, cursors and watches, without a socket
     aio/                AsyncClient, its streams and workers
     blocking/           the same for blocking code, generated from aio
@@ -11,25 +14,35 @@ time. pyarrow is imported only by what needs it.
 """
 
 from topics.client.aio.client import AsyncClient
-from topics.client.aio.streams import AsyncConsumer, AsyncExport, AsyncWatcher
-from topics.client.aio.worker import AsyncWorker
+from topics.client.aio.producer import AsyncProducer
+from topics.client.aio.streams import AsyncConsumer, AsyncExport, AsyncListing, AsyncWatcher
+from topics.client.aio.worker import AsyncJobContext, AsyncWorker
 from topics.client.blocking.client import Client
-from topics.client.blocking.streams import Consumer, Export, Watcher
-from topics.client.blocking.worker import Worker
+from topics.client.blocking.producer import Producer
+from topics.client.blocking.streams import Consumer, Export, Listing, Watcher
+from topics.client.blocking.worker import JobContext, Worker
 from topics.client.errors import (
     ApiError,
+    CannotConnect,
+    ClientClosed,
     ClientError,
     ConnectionFailed,
     DeadlineExceeded,
     UnexpectedAnswer,
     WatchEnded,
 )
+from topics.client.hooks import Reconnecting, Retrying
+from topics.client.kept_cursors import FileCursor, KeptCursor, NamedCursor, Position, SQLiteCursor
+from topics.client.protocol.leases import JobDone, Reject, Retry
 from topics.client.results import (
     Acked,
     CaughtUp,
     Claimed,
+    ConnectionClosed,
+    ConnectionListed,
     CursorCounts,
     CursorDeleted,
+    CursorShown,
     Diff,
     ExportInfo,
     Extended,
@@ -39,8 +52,8 @@ from topics.client.results import (
     Lease,
     Loss,
     Lost,
+    Me,
     Nacked,
-    NamedCursor,
     NewRecord,
     Performance,
     QueueCounts,
@@ -56,11 +69,13 @@ from topics.client.results import (
     RouterListed,
     Sample,
     Stats,
+    Ticket,
     TopicDeleted,
     TopicGone,
     TopicListed,
     TopicPut,
     TopicState,
+    TypedRecord,
     WatchEvent,
     Written,
 )
@@ -72,44 +87,66 @@ __all__ = [
     "AsyncClient",
     "AsyncConsumer",
     "AsyncExport",
+    "AsyncJobContext",
+    "AsyncListing",
+    "AsyncProducer",
     "AsyncWatcher",
     "AsyncWorker",
+    "CannotConnect",
     "CaughtUp",
     "Claimed",
     "Client",
+    "ClientClosed",
     "ClientError",
+    "ConnectionClosed",
     "ConnectionFailed",
+    "ConnectionListed",
     "Consumer",
     "CursorCounts",
     "CursorDeleted",
+    "CursorShown",
     "DeadlineExceeded",
     "Diff",
     "Export",
     "ExportInfo",
     "Extended",
+    "FileCursor",
     "Health",
     "Job",
+    "JobContext",
     "JobCounts",
+    "JobDone",
+    "KeptCursor",
     "Lease",
+    "Listing",
     "Loss",
     "Lost",
+    "Me",
     "Nacked",
     "NamedCursor",
     "NewRecord",
     "Performance",
+    "Position",
+    "Producer",
     "QueueCounts",
     "Ready",
+    "Reconnecting",
     "Record",
     "RecordShown",
     "Records",
     "RecordsDeleted",
     "Redriven",
+    "Reject",
     "RequestErrors",
+    "Retry",
+    "Retrying",
     "Router",
     "RouterDeleted",
     "RouterListed",
+    "SQLiteCursor",
     "Sample",
     "Stats",
+    "Ticket",
     "Tombstone",
     "TopicConfig",
     "TopicDeleted",
@@ -117,6 +154,7 @@ __all__ = [
     "TopicListed",
     "TopicPut",
     "TopicState",
+    "TypedRecord",
     "UnexpectedAnswer",
     "WatchEnded",
     "WatchEvent",

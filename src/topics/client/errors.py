@@ -6,6 +6,8 @@
     │   └── ServerFault         500 internal: the call left nothing visible behind
     └── ClientError             there is no usable answer
         ├── ConnectionFailed    no connection, or it broke; `was_sent`: the server may have carried the call out
+        │   └── CannotConnect   and trying again would not help: unknown host, refused certificate, wrong scheme
+        ├── ClientClosed        the client was closed, before the call or during it
         ├── DeadlineExceeded    the time for the call is over; `was_sent` as above
         ├── UnexpectedAnswer    the answer is not one of this API
         └── WatchEnded          the server ended a watch for good
@@ -167,6 +169,14 @@ class ClientError(TopicsError):
 
 class ConnectionFailed(ClientError):
     """No connection, or it broke before the answer was complete. `was_sent`: the call may have been carried out."""
+
+
+class CannotConnect(ConnectionFailed):
+    """No connection, for a reason that does not pass: the host is unknown, TLS is refused, the scheme is wrong."""
+
+
+class ClientClosed(ClientError):
+    """The client was closed. `was_sent`: that was during the call, which may have been carried out."""
 
 
 class DeadlineExceeded(ClientError):

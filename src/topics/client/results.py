@@ -10,20 +10,22 @@ import msgspec
 from msgspec import Raw, Struct
 
 from topics import model
-from topics.model import Durability, Reason, Tombstone, TopicConfig, TopicType
+from topics.client.values import decoded, shown
+from topics.model import Durability, Tombstone, TopicConfig, TopicType
 
 T = TypeVar("T")
 
-_decode = msgspec.json.Decoder().decode
-
 
 class NewRecord(Struct, frozen=True, omit_defaults=True):
-    """A record to append. `data` is anything that msgspec can encode; a `msgspec.Raw` is taken as JSON text."""
+    """A record to append. `data` is anything that msgspec can encode, or a Pydantic model; a `msgspec.Raw` is taken as
+    JSON text. In a queue, `delay_ms` or `deliver_at` (epoch-ms) hides the job until then."""
 
     data: Any
     tag: str | None = None
     node: str | None = None
     meta: Any = None
+    delay_ms: int | None = None
+    deliver_at: int | None = None
 
 
 class Record(model.Record, frozen=True):
@@ -38,6 +40,27 @@ class Record(model.Record, frozen=True):
     def meta_value(self) -> dict[str, Any] | None:
         """The meta, decoded; None if there is none."""
         return decoded(self.meta)  # type: ignore[no-any-return]
+
+    def as_type(self, kind: type[T]) -> T:
+        """The data as a struct, a dataclass, a Pydantic model, or any type that msgspec knows."""
+        return decoded(self.data, kind)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(seq={self.seq}, {_described(self)}data={shown(self.data)})"
+
+
+class TypedRecord(Record, Generic[T], frozen=True):
+    """A record of `consume(…, type=…)`: its `value` has that type. `value` raises ValueError if the data do not fit."""
+
+    kind: type[T] | None = None
+
+    @classmethod
+    def of(cls, record: Record, kind: type[T]) -> "TypedRecord[T]":
+        return cls(record.seq, record.ts, record.node, record.tag, record.data, record.meta, kind)
+
+    @property
+    def value(self) -> T:
+        return decoded(self.data, self.kind)  # type: ignore[no-any-return]
 
 
 class Job(Struct, frozen=True, kw_only=True, rename={"seq": "$seq", "ts": "$ts", "tag": "$tag"}):
@@ -54,17 +77,29 @@ class Job(Struct, frozen=True, kw_only=True, rename={"seq": "$seq", "ts": "$ts",
 
     @property
     def value(self) -> Any:
+        """The data, decoded."""
         return decoded(self.data)
 
     @property
     def meta_value(self) -> dict[str, Any] | None:
+        """The meta, decoded; None if there is none."""
         return decoded(self.meta)  # type: ignore[no-any-return]
 
+    def as_type(self, kind: type[T]) -> T:
+        """The data as a struct, a dataclass, a Pydantic model, or any type that msgspec knows."""
+        return decoded(self.data, kind)  # type: ignore[no-any-return]
 
-def decoded(text: Raw) -> Any:
-    """The value of a JSON text; None if there is none."""
-    view = memoryview(text)
-    return _decode(view) if len(view) else None
+    def __repr__(self) -> str:
+        delivered = f"deliveries={self.deliveries}, deadline={self.deadline}"
+        return f"Job(seq={self.seq}, {_described(self)}{delivered}, data={shown(self.data)})"
+
+
+def _described(one: Record | Job) -> str:
+    """What a record has beyond its data, for a repr."""
+    node = one.node if isinstance(one, Record) else None
+    texts = [("tag", one.tag), ("node", node)]
+    said = "".join(f"{name}={text!r}, " for name, text in texts if text is not None)
+    return said + (f"meta={shown(one.meta)}, " if len(memoryview(one.meta)) else "")
 
 
 class Performance(Struct, frozen=True):
@@ -104,6 +139,7 @@ class Written(Struct, frozen=True, kw_only=True):
 
     @property
     def seqs(self) -> range:
+        """The seqs of the records, in the order of the call."""
         return range(self.first_seq, self.last_seq + 1)
 
 
@@ -147,9 +183,12 @@ class TopicPut(Struct, frozen=True, kw_only=True):
 
 
 class QueueCounts(Struct, frozen=True):
+    """`delayed`: jobs that are hidden for now, and in neither `ready` nor `in_flight`."""
+
     ready: int
     in_flight: int
     dead_lettered: int
+    delayed: int = 0
 
 
 class TopicState(Struct, frozen=True, kw_only=True):
@@ -197,7 +236,7 @@ class RecordShown(Struct, frozen=True, kw_only=True):
     performance: Performance = Performance()
 
 
-class NamedCursor(Struct, frozen=True, kw_only=True):
+class CursorShown(Struct, frozen=True, kw_only=True):
     """A named cursor: `lost` seqs above it are lost, and the first live one will be in `seconds_until_loss`."""
 
     topic: str
@@ -209,10 +248,14 @@ class NamedCursor(Struct, frozen=True, kw_only=True):
     seconds_until_loss: float | None
     updated_ts: int
     created: bool | None = None  # of a PUT only
+    performance: Performance = Performance()
 
 
-class CursorPage(Page[NamedCursor], frozen=True, kw_only=True, rename={"items": "cursors"}):
-    items: list[NamedCursor]
+NamedCursor = CursorShown
+
+
+class CursorPage(Page[CursorShown], frozen=True, kw_only=True, rename={"items": "cursors"}):
+    items: list[CursorShown]
 
 
 class CursorDeleted(Struct, frozen=True, kw_only=True):
@@ -221,6 +264,7 @@ class CursorDeleted(Struct, frozen=True, kw_only=True):
     topic: str
     name: str
     deleted: bool
+    performance: Performance = Performance()
 
 
 class JobCounts(Struct, frozen=True, kw_only=True):
@@ -406,6 +450,47 @@ class Ready(Struct, frozen=True):
     topics: int
 
 
+class Me(Struct, frozen=True, kw_only=True):
+    """What a key is to the server. No prefixes: any name. `name` is None for a key of the environment."""
+
+    name: str | None
+    scopes: list[str]
+    prefixes: list[str]
+    performance: Performance = Performance()
+
+
+class Ticket(Struct, frozen=True, kw_only=True):
+    """What stands in for the key in one URL, until `expires_ts` (epoch-ms)."""
+
+    ticket: str
+    expires_ts: int
+    performance: Performance = Performance()
+
+
+class ConnectionListed(Struct, frozen=True, kw_only=True):
+    """A stream that is open at the server."""
+
+    id: str
+    kind: str
+    key: str | None
+    remote: str
+    topics: list[str]
+    lag: int
+    held_bytes: int
+    age_ms: int
+
+
+class ConnectionPage(Page[ConnectionListed], frozen=True, kw_only=True, rename={"items": "connections"}):
+    items: list[ConnectionListed]
+
+
+class ConnectionClosed(Struct, frozen=True, kw_only=True):
+    """`deleted` is False if there was no such connection."""
+
+    deleted: bool
+    performance: Performance = Performance()
+
+
 class WatchedTopic(Struct, frozen=True):
     epoch: int
     from_seq: int
@@ -418,6 +503,7 @@ class WatchSession(Struct, frozen=True):
     stream_url: str
     session_ttl_ms: int
     topics: dict[str, WatchedTopic]
+    performance: Performance = Performance()
 
 
 class Records(Struct, frozen=True):
@@ -430,15 +516,19 @@ class Records(Struct, frozen=True):
     head_seq: int
 
 
-class Lost(Struct, frozen=True):
-    """A watch missed seqs `gap_from` to `gap_to` of a topic."""
+class Lost(Tombstone, frozen=True, kw_only=True):
+    """A tombstone, and its topic: a reader missed seqs `gap_from` to `gap_to`. Consumers and watches hand it out."""
 
     topic: str
-    reason: Reason
-    gap_from: int
-    gap_to: int
-    earliest_seq: int
-    head_seq: int
+    missed_estimate: int = -1  # a watch does not say; then all of them
+
+    def __post_init__(self) -> None:
+        if self.missed_estimate < 0:
+            msgspec.structs.force_setattr(self, "missed_estimate", self.gap_to - self.gap_from + 1)
+
+    @classmethod
+    def of(cls, topic: str, tombstone: Tombstone) -> "Lost":
+        return cls(topic=topic, **msgspec.structs.asdict(tombstone))
 
 
 class CaughtUp(Struct, frozen=True):

@@ -100,6 +100,12 @@ class Server:
             raise ConfigurationError(
                 f"cannot bind {self._settings.host}:{self._settings.port}: {_reason(error)}"
             ) from None
+        if path := self._settings.unix_socket:
+            try:
+                await self.listener.start_unix(path)
+            except (OSError, ValueError) as error:
+                await self.listener.close()
+                raise ConfigurationError(f"cannot bind TOPICS_UNIX_SOCKET {path}: {_reason(error)}") from None
         self.pressure.start()
         if self.key_file is not None:
             self._following = asyncio.create_task(self.key_file.follow())
@@ -213,5 +219,7 @@ def _announce(server: Server) -> None:
     engine = server.engine
     logger.info("topics %s: %d topics in %s", __version__, engine.topic_count, engine.settings.data_dir)
     logger.info("API      %s/v0", url)
+    if engine.settings.unix_socket:
+        logger.info("socket   unix:%s", engine.settings.unix_socket)
     logger.info("docs     %s/docs", url)
     logger.info("metrics  %s/v0/metrics", url)

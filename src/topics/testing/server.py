@@ -69,6 +69,11 @@ class ServerProcess:
         return self.process.pid
 
     @property
+    def url(self) -> str:
+        """Where it is, for a client."""
+        return "http://{}:{}".format(*self.address)
+
+    @property
     def output(self) -> str:
         """What all runs in this directory have printed, to either stream."""
         return self._log.read_text(errors="replace")

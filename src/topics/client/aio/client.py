@@ -1,35 +1,48 @@
 """The client for asyncio. Each method is an operation, a stream or a worker. Connections are not pickled."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
-
-from msgspec import UNSET, UnsetType
 
 from topics.client import results
 from topics.client.aio.caller import AsyncCaller
-from topics.client.aio.concurrency import AsyncClock, AsyncHandler, started, system_clock
-from topics.client.aio.streams import AsyncConsumer, AsyncExport, AsyncWatcher, listed
-from topics.client.aio.worker import AsyncWorker
+from topics.client.aio.concurrency import AsyncClock, system_clock
+from topics.client.aio.producer import AsyncProducer, append_parts
+from topics.client.aio.queue_calls import AsyncQueueCalls
+from topics.client.aio.read_calls import AsyncReadCalls
+from topics.client.aio.streams import AsyncListing
 from topics.client.client_config import ClientConfig
+from topics.client.hooks import Hooks, Reconnecting, Retrying
 from topics.client.protocol import operations
-from topics.client.protocol.cursors import Cursor
-from topics.client.protocol.leases import WorkerPlan
 from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match, OnMismatch, TopicOrder
-from topics.client.protocol.watching import Watch
-from topics.client.results import Job, NewRecord
+from topics.client.protocol.outbox import (
+    BATCH_BYTES,
+    BATCH_RECORDS_MAX,
+    GIVE_UP_MS,
+    LINGER_MS,
+    PENDING_BYTES,
+    OutboxPlan,
+)
+from topics.client.results import Lost, NewRecord
 from topics.model import Durability, TopicType
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class AsyncClient:
+class AsyncClient(AsyncReadCalls, AsyncQueueCalls):
     """A server, for asyncio.
 
-    `url` and `token` default to TOPICS_URL and TOPICS_TOKEN. `timeout_ms` bounds a call with all its retries; the wait
-    of a long poll comes on top. `retries` bounds how often a call is tried again. `gzip` compresses both ways, for slow
-    networks. `window_ms` stands in for a topic's idempotency window where the key may not read it; without it, such an
-    append is not repeated once it may have been carried out. `clock` is for tests.
+    `url` and `token` default to TOPICS_URL and TOPICS_TOKEN; `unix:/path` is a server on a Unix socket. `timeout`, in
+    seconds, or `timeout_ms` bounds a call with all its retries; the wait of a long poll comes on top. `retries` bounds
+    how often a call is tried again. `gzip` compresses both ways, for slow networks. `window_ms` stands in for a topic's
+    idempotency window where the key may not read it; without it, such an append is not repeated once it may have been
+    carried out.
+
+    `verify` is a file of certificates to trust, or False to trust anybody; `ssl_context` replaces it. `headers` go with
+    every request, `proxy` is the URL of an HTTP proxy. `on_retry`, `on_reconnect` and `on_gap` are called with what
+    happens. `clock` is for tests.
     """
 
     def __init__(
@@ -37,24 +50,53 @@ class AsyncClient:
         url: str | None = None,
         token: str | None = None,
         *,
+        timeout: float | None = None,
         timeout_ms: int = 30_000,
         retries: int = 10,
         gzip: bool = False,
         window_ms: int = 0,
+        verify: bool | str = True,
+        ssl_context: ssl.SSLContext | None = None,
+        headers: Mapping[str, str] | None = None,
+        proxy: str | None = None,
+        on_retry: Callable[[Retrying], object] | None = None,
+        on_reconnect: Callable[[Reconnecting], object] | None = None,
+        on_gap: Callable[[Lost], object] | None = None,
         clock: AsyncClock | None = None,
     ) -> None:
-        self._open(ClientConfig.of(url, token, timeout_ms, retries, gzip, window_ms), clock or system_clock())
+        config = ClientConfig.of(
+            url,
+            token,
+            timeout=timeout,
+            timeout_ms=timeout_ms,
+            retries=retries,
+            gzip=gzip,
+            window_ms=window_ms,
+            verify=verify,
+            headers=headers,
+            proxy=proxy,
+        )
+        self._open(config, clock or system_clock(), Hooks(on_retry, on_reconnect, on_gap), ssl_context)
 
-    def _open(self, config: ClientConfig, clock: AsyncClock) -> None:
+    def _open(
+        self, config: ClientConfig, clock: AsyncClock, hooks: Hooks, context: ssl.SSLContext | None = None
+    ) -> None:
         self._config = config
-        self._caller = AsyncCaller(config, clock)
+        self._context = context
+        self._caller = AsyncCaller.of(config, clock, hooks, context)
 
     @property
     def url(self) -> str:
+        """Where the server is."""
         return str(self._config.endpoint)
 
+    @property
+    def is_closed(self) -> bool:
+        """Was `close` called? A closed client refuses every call."""
+        return self._caller.is_closed
+
     async def close(self) -> None:
-        """Close the idle connections, and end the waits of other tasks before a retry."""
+        """Close all connections. Calls under way raise ClientClosed, and so does every later one; loops end."""
         self._caller.close()
 
     async def __aenter__(self) -> Self:
@@ -67,10 +109,12 @@ class AsyncClient:
         return f"{type(self).__name__}({self.url!r})"
 
     def __getstate__(self) -> ClientConfig:
+        if self._context is not None:
+            raise TypeError("a client with an ssl_context cannot be pickled; pass its certificates as verify")
         return self._config
 
     def __setstate__(self, config: ClientConfig) -> None:
-        self._open(config, system_clock())
+        self._open(config, system_clock(), Hooks())
 
     # --- topics
 
@@ -98,7 +142,7 @@ class AsyncClient:
         detail: bool = False,
         page_size: int = 1000,
         touch: bool = False,
-    ) -> AsyncIterator[results.TopicListed]:
+    ) -> AsyncListing[results.TopicListed]:
         """All topics that fit, in an order; pages are fetched as needed. No topic comes twice.
 
         `detail` fills rates, totals, jobs and cursors in. In another order than by name, an iteration that pauses for
@@ -111,9 +155,12 @@ class AsyncClient:
             "detail": detail,
             "sort": sort if sort != "name" else None,
         }
-        return listed(self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch, **query))
+        return AsyncListing(
+            self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch, **query)
+        )
 
     async def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeleted:
+        """Delete a topic with its records and cursors; with `if_empty`, only if it has no records."""
         return await self._caller.run(operations.delete_topic(topic, if_empty))
 
     # --- records
@@ -130,24 +177,62 @@ class AsyncClient:
         config: Config | None = None,
         disable_backpressure: bool = False,
         on_mismatch: OnMismatch | None = "refuse",
+        split: bool = False,
     ) -> results.Written:
         """Append records, all or none. A call without a key gets one, unless `idempotent` is False.
 
         A key that stands for other records raises IdempotencyMismatch; with `on_mismatch=None` these are ignored.
+        With `split`, more than fits into one write is written in parts, under keys made of this one: what was written
+        before an error stays, and the same call with the same key goes on behind it.
         """
-        return await self._caller.run(
-            operations.append(
-                topic,
-                records,
-                node=node,
-                idempotency_key=idempotency_key,
-                idempotent=idempotent,
-                create=create,
-                config=config,
-                disable_backpressure=disable_backpressure,
-                on_mismatch=on_mismatch,
-            )
+        append = partial(
+            operations.append,
+            topic,
+            node=node,
+            idempotent=idempotent,
+            create=create,
+            config=config,
+            disable_backpressure=disable_backpressure,
+            on_mismatch=on_mismatch,
         )
+        if split:
+            return await append_parts(self._caller, append, records, operations.key_of(idempotency_key, idempotent))
+        return await self._caller.run(append(records, idempotency_key=idempotency_key))
+
+    async def send(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        meta: Any = None,
+        delay_ms: int | None = None,
+        deliver_at: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> results.Written:
+        """Append one record. For many, take a `producer`, or `append` them together."""
+        record = NewRecord(data, tag, node, meta, delay_ms, deliver_at)
+        return await self.append(topic, [record], idempotency_key=idempotency_key)
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        node: str | None = None,
+        linger_ms: float = LINGER_MS,
+        max_records: int = BATCH_RECORDS_MAX,
+        max_bytes: int = BATCH_BYTES,
+        max_pending_bytes: int = PENDING_BYTES,
+        give_up_ms: int = GIVE_UP_MS,
+    ) -> AsyncProducer:
+        """A producer, which takes records one by one and sends them in batches. Use it in an `async with`.
+
+        A batch goes when it has `max_records` or `max_bytes`, or when its first record has waited for `linger_ms`. It
+        is tried again for `give_up_ms`. When `max_pending_bytes` are on their way, `send` waits.
+        """
+        plan = OutboxPlan(topic, node, linger_ms, max_records, max_bytes, max_pending_bytes)
+        return AsyncProducer(self._caller, plan, give_up_ms)
 
     async def append_ndjson(
         self,
@@ -203,73 +288,6 @@ class AsyncClient:
             )
         )
 
-    async def diff(
-        self,
-        topic: str,
-        from_seq: int = 0,
-        *,
-        limit: int | None = None,
-        node: str | Sequence[str] | None = None,
-        include_tags: bool = False,
-        include_meta: bool = True,
-        wait_ms: int = 0,
-        max_batch_bytes: int | None = None,
-        epoch: int | None = None,
-        filter: Match | None = None,
-        from_ts: int | None = None,
-    ) -> results.Diff:
-        """Read what lies above a cursor. The next cursor is `next_from_seq` of the result."""
-        return await self._caller.run(
-            operations.diff(
-                topic,
-                from_seq,
-                limit=limit,
-                node=node,
-                include_tags=include_tags,
-                include_meta=include_meta,
-                wait_ms=wait_ms,
-                max_batch_bytes=max_batch_bytes,
-                epoch=epoch,
-                filter=filter,
-                from_ts=from_ts,
-            )
-        )
-
-    def consume(
-        self,
-        topic: str,
-        from_seq: int = 0,
-        *,
-        epoch: int | None = None,
-        follow: bool = True,
-        limit: int | None = 1000,
-        node: str | Sequence[str] | None = None,
-        include_tags: bool = False,
-        include_meta: bool = True,
-        wait_ms: int = 20_000,
-        max_batch_bytes: int | None = None,
-        filter: Match | None = None,
-        from_ts: int | None = None,
-    ) -> AsyncConsumer:
-        """Records and tombstones above a cursor, in order: for ever, or up to the head with `follow=False`."""
-        cursor = Cursor(
-            topic,
-            from_seq,
-            epoch,
-            from_ts,
-            limit=limit,
-            node=node,
-            include_tags=include_tags,
-            include_meta=include_meta,
-            max_batch_bytes=max_batch_bytes,
-            filter=filter,
-        )
-        return AsyncConsumer(self._caller, cursor, wait_ms if follow else 0, follow)
-
-    def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> AsyncExport:
-        """The live records above `after` as of now, as Arrow batches. Use it in an `async with`."""
-        return started(AsyncExport(self._caller, operations.export(topic, after, last, epoch)))
-
     async def delete_records(
         self,
         topic: str,
@@ -284,32 +302,6 @@ class AsyncClient:
         With `dry_run`, none: the result says what would go.
         """
         return await self._caller.run(operations.delete_records(topic, before_seq, match, epoch, dry_run))
-
-    async def record(self, topic: str, seq: int) -> results.RecordShown:
-        """One record. NotFound says in `detail` whether it was deleted, lost or never written."""
-        return await self._caller.run(operations.record(topic, seq))
-
-    async def losses(self, topic: str, *, limit: int | None = None) -> list[results.Loss]:
-        """What the topic has lost, the newest first: 100 ranges unless `limit` says otherwise."""
-        return (await self._caller.run(operations.losses(topic, limit))).losses
-
-    # --- named cursors
-
-    async def put_cursor(
-        self, topic: str, name: str, seq: int, *, epoch: int | None = None, if_seq: int | None | UnsetType = UNSET
-    ) -> results.NamedCursor:
-        """Let a cursor stand at `seq`. CursorMoved: it does not stand at `if_seq` (None: there is one)."""
-        return await self._caller.run(operations.put_cursor(topic, name, seq, epoch, if_seq))
-
-    async def cursor(self, topic: str, name: str) -> results.NamedCursor:
-        return await self._caller.run(operations.cursor(topic, name))
-
-    def cursors(self, topic: str, *, page_size: int = 1000) -> AsyncIterator[results.NamedCursor]:
-        """The named cursors of a topic, by name; pages are fetched as needed."""
-        return listed(self._caller, lambda cursor: operations.list_cursors(topic, page_size, cursor))
-
-    async def delete_cursor(self, topic: str, name: str) -> results.CursorDeleted:
-        return await self._caller.run(operations.delete_cursor(topic, name))
 
     # --- routers
 
@@ -337,112 +329,41 @@ class AsyncClient:
         return await self._caller.run(operations.put_router(router, source, dest, filter, fields))
 
     async def router(self, name: str) -> results.Router:
+        """A router, how far it is, and what holds it up."""
         return await self._caller.run(operations.router(name))
 
     def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None, page_size: int = 1000
-    ) -> AsyncIterator[results.RouterListed]:
+    ) -> AsyncListing[results.RouterListed]:
         """All routers that match, by name; pages are fetched as needed."""
-        return listed(self._caller, lambda cursor: operations.list_routers(prefix, source, dest, page_size, cursor))
+        return AsyncListing(
+            self._caller, lambda cursor: operations.list_routers(prefix, source, dest, page_size, cursor)
+        )
 
     async def delete_router(self, name: str) -> results.RouterDeleted:
+        """Delete a router. What it has copied stays."""
         return await self._caller.run(operations.delete_router(name))
-
-    # --- queues
-
-    async def claim(self, topic: str, node: str, *, max_jobs: int = 1, lease_ms: int | None = None) -> results.Claimed:
-        """Lease up to `max_jobs` jobs of a queue. It may have fewer, or none."""
-        return await self._caller.run(operations.claim(topic, node, max_jobs, lease_ms))
-
-    async def ack(self, topic: str, node: str, jobs: Sequence[Job | int]) -> results.Acked:
-        """Complete jobs. A Job, unlike a seq, counts only under the lease it was claimed with."""
-        return await self._caller.run(operations.settle("ack", results.Acked, topic, node, jobs))
-
-    async def nack(self, topic: str, node: str, jobs: Sequence[Job | int], *, delay_ms: int = 0) -> results.Nacked:
-        """Give jobs back, to be claimed again after the delay."""
-        return await self._caller.run(operations.settle("nack", results.Nacked, topic, node, jobs, delay_ms=delay_ms))
-
-    async def extend(self, topic: str, node: str, jobs: Sequence[Job | int], *, lease_ms: int) -> results.Extended:
-        """Make leases end `lease_ms` from now."""
-        return await self._caller.run(
-            operations.settle("extend", results.Extended, topic, node, jobs, lease_ms=lease_ms)
-        )
-
-    async def redrive(
-        self, topic: str, *, match: Match | None = None, max_jobs: int | None = None, dry_run: bool = False
-    ) -> results.Redriven:
-        """Bring dead letters back into their queue: all, those whose tag matches, or at most `max_jobs`.
-
-        With `dry_run`, none: the result says what would come back.
-        """
-        return await self._caller.run(operations.redrive(topic, match, max_jobs, dry_run))
-
-    async def pause(self, topic: str) -> results.QueuePaused:
-        """Let a queue hand out no jobs until it is resumed; it takes everything else."""
-        return await self._caller.run(operations.pause(topic, "pause"))
-
-    async def resume(self, topic: str) -> results.QueuePaused:
-        """Let a queue hand out jobs again."""
-        return await self._caller.run(operations.pause(topic, "resume"))
-
-    def leases(self, topic: str, *, page_size: int = 1000) -> AsyncIterator[results.Lease]:
-        """Who holds which jobs of a queue, by seq; pages are fetched as needed."""
-        return listed(self._caller, lambda cursor: operations.list_leases(topic, page_size, cursor))
-
-    def worker(
-        self,
-        topic: str,
-        node: str,
-        handler: AsyncHandler,
-        *,
-        slots: int = 1,
-        lease_ms: int = 30_000,
-        delay_ms: int = 1_000,
-        poll_ms: int = 1_000,
-    ) -> AsyncWorker:
-        """A worker that runs `handler` for the jobs of a queue, `slots` at a time. Call its `run` to start."""
-        return AsyncWorker(self, self._caller, WorkerPlan(topic, node, slots, lease_ms, delay_ms, poll_ms), handler)
-
-    # --- watch
-
-    def watch(
-        self,
-        topics: Mapping[str, int | None] | Sequence[str],
-        *,
-        epochs: Mapping[str, int] | None = None,
-        node: str | Sequence[str] | None = None,
-        filter: Match | None = None,
-        limit: int | None = None,
-        max_batch_bytes: int | None = None,
-        heartbeat_ms: int = 15_000,
-        include_meta: bool = True,
-        include_tags: bool = False,
-        include_data: bool = True,
-        consistency: Literal["eventual", "strong"] = "eventual",
-        lenient: bool = False,
-    ) -> AsyncWatcher:
-        """What happens in topics, pushed by the server.
-
-        Map each topic to the seq to start behind, or to None for what comes from now on. A list of names reads each
-        from the beginning. `epochs` are the instances that the seqs belong to.
-        """
-        options = operations.watch_options(
-            node, filter, limit, max_batch_bytes, include_meta, include_tags, include_data, consistency
-        )
-        watch = Watch(
-            topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 0),
-            epochs,
-            options,
-            lenient=lenient,
-            heartbeat_ms=heartbeat_ms,
-            retries=self._config.retries,
-            wait_s=self._caller.retries.backoff_s,
-        )
-        return AsyncWatcher(self._caller, watch)
 
     # --- the server
 
+    async def me(self) -> results.Me:
+        """What the key may do, and its name."""
+        return await self._caller.run(operations.me())
+
+    async def ticket(self) -> results.Ticket:
+        """A ticket for one URL of a browser, `?ticket=…`, in place of the key; it lasts for half a minute."""
+        return await self._caller.run(operations.ticket())
+
+    def connections(self, *, page_size: int = 1000) -> AsyncListing[results.ConnectionListed]:
+        """The streams that are open at the server, of all clients; pages are fetched as needed."""
+        return AsyncListing(self._caller, lambda cursor: operations.list_connections(page_size, cursor))
+
+    async def close_connection(self, id: str) -> results.ConnectionClosed:
+        """End a stream that somebody has open."""
+        return await self._caller.run(operations.close_connection(id))
+
     async def health(self) -> results.Health:
+        """Whether the server runs, its version, and for how long."""
         return await self._caller.run(operations.health())
 
     async def ready(self) -> results.Ready:

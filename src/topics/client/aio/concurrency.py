@@ -1,15 +1,17 @@
 """Waiting, and running handlers side by side, in asyncio. Written by hand, as is its twin in `blocking`."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from topics.client.results import Job
+from topics.client.protocol.stopping import Stop
 from topics.clock import SystemClock
 
-AsyncHandler: TypeAlias = Callable[[Job], Awaitable[object]]
-AsyncRunner: TypeAlias = asyncio.Task[object]  # a handler at work
 E = TypeVar("E")
+T = TypeVar("T")
+
+INTERRUPTIONS = (KeyboardInterrupt, asyncio.CancelledError)  # what ends a call from outside
 
 
 class AsyncClock(Protocol):
@@ -26,31 +28,23 @@ def system_clock() -> AsyncClock:
     return SystemClock()
 
 
-class AsyncEvent:
-    """A flag that ends pauses. Any thread may set it, and any event loop may wait for it."""
+def tell(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    """Call something on the loop, from any thread; nothing if the loop is no more."""
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
 
-    def __init__(self) -> None:
-        self._is_set = False
-        self._pauses: set[asyncio.Future[None]] = set()
 
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def set(self) -> None:
-        self._is_set = True
-        for ended in tuple(self._pauses):
-            if not (loop := ended.get_loop()).is_closed():
-                loop.call_soon_threadsafe(_end, ended)
+class AsyncEvent(Stop):
+    """A Stop that tasks of any event loop may wait for."""
 
     async def pause(self, clock: AsyncClock, seconds: float) -> None:
-        ended = asyncio.get_running_loop().create_future()
-        self._pauses.add(ended)
-        if self._is_set:
-            _end(ended)
-        try:
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        with self.ending(lambda: tell(loop, lambda: _end(ended))):
             await clock.wait(ended, seconds * 1000)
-        finally:
-            self._pauses.discard(ended)
 
 
 def _end(pause: "asyncio.Future[None]") -> None:
@@ -63,23 +57,62 @@ async def pause(clock: AsyncClock, seconds: float, over: AsyncEvent) -> None:
     await over.pause(clock, seconds)
 
 
+def started(export: E) -> E:
+    """An export of an AsyncClient begins with its `async with`: nothing can be awaited before."""
+    return export
+
+
+class AsyncInbox(Generic[T]):
+    """What happened, for one task that waits. Any thread and any signal handler may put something in."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        if (waiter := self._waiter) is not None:
+            tell(waiter.get_loop(), lambda: _end(waiter))
+
+    async def take(self, seconds: float) -> list[T]:
+        """All there is, as soon as there is something; nothing after the time."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            if not self._items:
+                await asyncio.wait((self._waiter,), timeout=max(0.0, seconds))
+        finally:
+            self._waiter = None
+        return [self._items.popleft() for _ in range(len(self._items))]
+
+
+AsyncRunner: TypeAlias = "asyncio.Task[object]"  # a handler at work
+AsyncHandler: TypeAlias = Callable[..., Awaitable[object]]
+
+
 class AsyncHandlers:
-    """Runs one handler for many jobs at a time, each in a task."""
+    """Runs handlers side by side, each in a task, and puts each runner that has ended into an inbox."""
 
-    def __init__(self, handler: AsyncHandler, slots: int) -> None:
-        self._handler = handler
+    def __init__(self, inbox: AsyncInbox[Any]) -> None:
+        self._inbox = inbox
+        self._abandoned: set[AsyncRunner] = set()
 
-    async def __aenter__(self) -> Self:
-        return self
+    def start(self, handler: AsyncHandler, *arguments: object) -> AsyncRunner:
+        async def run() -> object:
+            return await handler(*arguments)
 
-    async def __aexit__(self, *error: object) -> None:
-        pass
+        runner = asyncio.ensure_future(run())
+        runner.add_done_callback(self._inbox.put)
+        return runner
 
-    def start(self, job: Job) -> AsyncRunner:
-        return asyncio.ensure_future(self._run(job))
+    def abandon(self, runner: AsyncRunner) -> None:
+        """Nobody waits for this one any more: cancel it."""
+        self._abandoned.add(runner)
+        runner.add_done_callback(self._forget)
+        runner.cancel()
 
-    async def _run(self, job: Job) -> object:
-        return await self._handler(job)
+    def _forget(self, runner: AsyncRunner) -> None:
+        self._abandoned.discard(runner)
+        failure_of(runner)
 
     def interrupt(self, runners: Iterable[AsyncRunner], error: BaseException) -> None:
         """The worker ends with an error. If it was cancelled, its handlers are, too, and their jobs are given back."""
@@ -88,15 +121,43 @@ class AsyncHandlers:
                 runner.cancel()
 
 
-async def ended(runners: Iterable[AsyncRunner], seconds: float) -> set[AsyncRunner]:
-    """Those that have ended, as soon as there is one, or none after the time."""
-    return (await asyncio.wait(runners, timeout=seconds, return_when=asyncio.FIRST_COMPLETED))[0]
-
-
 def failure_of(runner: AsyncRunner) -> BaseException | None:
     return asyncio.CancelledError() if runner.cancelled() else runner.exception()
 
 
-def started(export: E) -> E:
-    """An export of an AsyncClient begins with its `async with`: nothing can be awaited before."""
-    return export
+AsyncReceipt: TypeAlias = "asyncio.Future[int]"
+AsyncCondition: TypeAlias = asyncio.Condition
+
+
+def new_receipt() -> AsyncReceipt:
+    return asyncio.get_running_loop().create_future()
+
+
+def settle(receipt: AsyncReceipt, seq: int | None, failure: Exception | None) -> None:
+    """Tell what became of a record. Nobody has to look."""
+    if receipt.done():
+        return
+    if failure is None:
+        receipt.set_result(seq or 0)
+    else:
+        receipt.set_exception(failure)
+        receipt.exception()
+
+
+async def wait_for(changed: AsyncCondition, seconds: float | None) -> None:
+    """Wait until it is notified, or until the time is over."""
+    try:
+        async with asyncio.timeout(seconds):
+            await changed.wait()
+    except TimeoutError:
+        pass
+
+
+class AsyncSide:
+    """Something that runs beside the caller, until it ends by itself."""
+
+    def __init__(self, run: Callable[[], Awaitable[None]], close: Callable[[], object]) -> None:
+        self._task = asyncio.ensure_future(run())
+
+    async def join(self) -> None:
+        await asyncio.shield(self._task)

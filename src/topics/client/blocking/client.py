@@ -1,36 +1,49 @@
 # Generated from src/topics/client/aio/client.py by `python -m tools.blocking_client`. Do not edit.
 """The client for blocking code. Each method is an operation, a stream or a worker. Connections are not pickled."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
-
-from msgspec import UNSET, UnsetType
 
 from topics.client import results
 from topics.client.blocking.caller import Caller
-from topics.client.blocking.concurrency import BlockingClock, Handler, started, system_clock
-from topics.client.blocking.streams import Consumer, Export, Watcher, listed
-from topics.client.blocking.worker import Worker
+from topics.client.blocking.concurrency import BlockingClock, system_clock
+from topics.client.blocking.producer import Producer, append_parts
+from topics.client.blocking.queue_calls import QueueCalls
+from topics.client.blocking.read_calls import ReadCalls
+from topics.client.blocking.streams import Listing
 from topics.client.client_config import ClientConfig
+from topics.client.hooks import Hooks, Reconnecting, Retrying
 from topics.client.protocol import operations
-from topics.client.protocol.cursors import Cursor
-from topics.client.protocol.leases import WorkerPlan
 from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match, OnMismatch, TopicOrder
-from topics.client.protocol.watching import Watch
-from topics.client.results import Job, NewRecord
+from topics.client.protocol.outbox import (
+    BATCH_BYTES,
+    BATCH_RECORDS_MAX,
+    GIVE_UP_MS,
+    LINGER_MS,
+    PENDING_BYTES,
+    OutboxPlan,
+)
+from topics.client.results import Lost, NewRecord
 from topics.model import Durability, TopicType
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Client:
+class Client(ReadCalls, QueueCalls):
     """A server, for blocking code.
 
-    `url` and `token` default to TOPICS_URL and TOPICS_TOKEN. `timeout_ms` bounds a call with all its retries; the wait
-    of a long poll comes on top. `retries` bounds how often a call is tried again. `gzip` compresses both ways, for slow
-    networks. `window_ms` stands in for a topic's idempotency window where the key may not read it; without it, such an
-    append is not repeated once it may have been carried out. `clock` is for tests.
+    `url` and `token` default to TOPICS_URL and TOPICS_TOKEN; `unix:/path` is a server on a Unix socket. `timeout`, in
+    seconds, or `timeout_ms` bounds a call with all its retries; the wait of a long poll comes on top. `retries` bounds
+    how often a call is tried again. `gzip` compresses both ways, for slow networks. `window_ms` stands in for a topic's
+    idempotency window where the key may not read it; without it, such an append is not repeated once it may have been
+    carried out.
+
+    `verify` is a file of certificates to trust, or False to trust anybody; `ssl_context` replaces it. `headers` go with
+    every request, `proxy` is the URL of an HTTP proxy. `on_retry`, `on_reconnect` and `on_gap` are called with what
+    happens. `clock` is for tests.
     """
 
     def __init__(
@@ -38,24 +51,53 @@ class Client:
         url: str | None = None,
         token: str | None = None,
         *,
+        timeout: float | None = None,
         timeout_ms: int = 30_000,
         retries: int = 10,
         gzip: bool = False,
         window_ms: int = 0,
+        verify: bool | str = True,
+        ssl_context: ssl.SSLContext | None = None,
+        headers: Mapping[str, str] | None = None,
+        proxy: str | None = None,
+        on_retry: Callable[[Retrying], object] | None = None,
+        on_reconnect: Callable[[Reconnecting], object] | None = None,
+        on_gap: Callable[[Lost], object] | None = None,
         clock: BlockingClock | None = None,
     ) -> None:
-        self._open(ClientConfig.of(url, token, timeout_ms, retries, gzip, window_ms), clock or system_clock())
+        config = ClientConfig.of(
+            url,
+            token,
+            timeout=timeout,
+            timeout_ms=timeout_ms,
+            retries=retries,
+            gzip=gzip,
+            window_ms=window_ms,
+            verify=verify,
+            headers=headers,
+            proxy=proxy,
+        )
+        self._open(config, clock or system_clock(), Hooks(on_retry, on_reconnect, on_gap), ssl_context)
 
-    def _open(self, config: ClientConfig, clock: BlockingClock) -> None:
+    def _open(
+        self, config: ClientConfig, clock: BlockingClock, hooks: Hooks, context: ssl.SSLContext | None = None
+    ) -> None:
         self._config = config
-        self._caller = Caller(config, clock)
+        self._context = context
+        self._caller = Caller.of(config, clock, hooks, context)
 
     @property
     def url(self) -> str:
+        """Where the server is."""
         return str(self._config.endpoint)
 
+    @property
+    def is_closed(self) -> bool:
+        """Was `close` called? A closed client refuses every call."""
+        return self._caller.is_closed
+
     def close(self) -> None:
-        """Close the idle connections, and end the waits of other threads before a retry."""
+        """Close all connections. Calls under way raise ClientClosed, and so does every later one; loops end."""
         self._caller.close()
 
     def __enter__(self) -> Self:
@@ -68,10 +110,12 @@ class Client:
         return f"{type(self).__name__}({self.url!r})"
 
     def __getstate__(self) -> ClientConfig:
+        if self._context is not None:
+            raise TypeError("a client with an ssl_context cannot be pickled; pass its certificates as verify")
         return self._config
 
     def __setstate__(self, config: ClientConfig) -> None:
-        self._open(config, system_clock())
+        self._open(config, system_clock(), Hooks())
 
     # --- topics
 
@@ -99,7 +143,7 @@ class Client:
         detail: bool = False,
         page_size: int = 1000,
         touch: bool = False,
-    ) -> Iterator[results.TopicListed]:
+    ) -> Listing[results.TopicListed]:
         """All topics that fit, in an order; pages are fetched as needed. No topic comes twice.
 
         `detail` fills rates, totals, jobs and cursors in. In another order than by name, an iteration that pauses for
@@ -112,9 +156,10 @@ class Client:
             "detail": detail,
             "sort": sort if sort != "name" else None,
         }
-        return listed(self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch, **query))
+        return Listing(self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch, **query))
 
     def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeleted:
+        """Delete a topic with its records and cursors; with `if_empty`, only if it has no records."""
         return self._caller.run(operations.delete_topic(topic, if_empty))
 
     # --- records
@@ -131,24 +176,62 @@ class Client:
         config: Config | None = None,
         disable_backpressure: bool = False,
         on_mismatch: OnMismatch | None = "refuse",
+        split: bool = False,
     ) -> results.Written:
         """Append records, all or none. A call without a key gets one, unless `idempotent` is False.
 
         A key that stands for other records raises IdempotencyMismatch; with `on_mismatch=None` these are ignored.
+        With `split`, more than fits into one write is written in parts, under keys made of this one: what was written
+        before an error stays, and the same call with the same key goes on behind it.
         """
-        return self._caller.run(
-            operations.append(
-                topic,
-                records,
-                node=node,
-                idempotency_key=idempotency_key,
-                idempotent=idempotent,
-                create=create,
-                config=config,
-                disable_backpressure=disable_backpressure,
-                on_mismatch=on_mismatch,
-            )
+        append = partial(
+            operations.append,
+            topic,
+            node=node,
+            idempotent=idempotent,
+            create=create,
+            config=config,
+            disable_backpressure=disable_backpressure,
+            on_mismatch=on_mismatch,
         )
+        if split:
+            return append_parts(self._caller, append, records, operations.key_of(idempotency_key, idempotent))
+        return self._caller.run(append(records, idempotency_key=idempotency_key))
+
+    def send(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        meta: Any = None,
+        delay_ms: int | None = None,
+        deliver_at: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> results.Written:
+        """Append one record. For many, take a `producer`, or `append` them together."""
+        record = NewRecord(data, tag, node, meta, delay_ms, deliver_at)
+        return self.append(topic, [record], idempotency_key=idempotency_key)
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        node: str | None = None,
+        linger_ms: float = LINGER_MS,
+        max_records: int = BATCH_RECORDS_MAX,
+        max_bytes: int = BATCH_BYTES,
+        max_pending_bytes: int = PENDING_BYTES,
+        give_up_ms: int = GIVE_UP_MS,
+    ) -> Producer:
+        """A producer, which takes records one by one and sends them in batches. Use it in a `with`.
+
+        A batch goes when it has `max_records` or `max_bytes`, or when its first record has waited for `linger_ms`. It
+        is tried again for `give_up_ms`. When `max_pending_bytes` are on their way, `send` waits.
+        """
+        plan = OutboxPlan(topic, node, linger_ms, max_records, max_bytes, max_pending_bytes)
+        return Producer(self._caller, plan, give_up_ms)
 
     def append_ndjson(
         self,
@@ -204,73 +287,6 @@ class Client:
             )
         )
 
-    def diff(
-        self,
-        topic: str,
-        from_seq: int = 0,
-        *,
-        limit: int | None = None,
-        node: str | Sequence[str] | None = None,
-        include_tags: bool = False,
-        include_meta: bool = True,
-        wait_ms: int = 0,
-        max_batch_bytes: int | None = None,
-        epoch: int | None = None,
-        filter: Match | None = None,
-        from_ts: int | None = None,
-    ) -> results.Diff:
-        """Read what lies above a cursor. The next cursor is `next_from_seq` of the result."""
-        return self._caller.run(
-            operations.diff(
-                topic,
-                from_seq,
-                limit=limit,
-                node=node,
-                include_tags=include_tags,
-                include_meta=include_meta,
-                wait_ms=wait_ms,
-                max_batch_bytes=max_batch_bytes,
-                epoch=epoch,
-                filter=filter,
-                from_ts=from_ts,
-            )
-        )
-
-    def consume(
-        self,
-        topic: str,
-        from_seq: int = 0,
-        *,
-        epoch: int | None = None,
-        follow: bool = True,
-        limit: int | None = 1000,
-        node: str | Sequence[str] | None = None,
-        include_tags: bool = False,
-        include_meta: bool = True,
-        wait_ms: int = 20_000,
-        max_batch_bytes: int | None = None,
-        filter: Match | None = None,
-        from_ts: int | None = None,
-    ) -> Consumer:
-        """Records and tombstones above a cursor, in order: for ever, or up to the head with `follow=False`."""
-        cursor = Cursor(
-            topic,
-            from_seq,
-            epoch,
-            from_ts,
-            limit=limit,
-            node=node,
-            include_tags=include_tags,
-            include_meta=include_meta,
-            max_batch_bytes=max_batch_bytes,
-            filter=filter,
-        )
-        return Consumer(self._caller, cursor, wait_ms if follow else 0, follow)
-
-    def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> Export:
-        """The live records above `after` as of now, as Arrow batches. Use it in a `with`."""
-        return started(Export(self._caller, operations.export(topic, after, last, epoch)))
-
     def delete_records(
         self,
         topic: str,
@@ -285,32 +301,6 @@ class Client:
         With `dry_run`, none: the result says what would go.
         """
         return self._caller.run(operations.delete_records(topic, before_seq, match, epoch, dry_run))
-
-    def record(self, topic: str, seq: int) -> results.RecordShown:
-        """One record. NotFound says in `detail` whether it was deleted, lost or never written."""
-        return self._caller.run(operations.record(topic, seq))
-
-    def losses(self, topic: str, *, limit: int | None = None) -> list[results.Loss]:
-        """What the topic has lost, the newest first: 100 ranges unless `limit` says otherwise."""
-        return (self._caller.run(operations.losses(topic, limit))).losses
-
-    # --- named cursors
-
-    def put_cursor(
-        self, topic: str, name: str, seq: int, *, epoch: int | None = None, if_seq: int | None | UnsetType = UNSET
-    ) -> results.NamedCursor:
-        """Let a cursor stand at `seq`. CursorMoved: it does not stand at `if_seq` (None: there is one)."""
-        return self._caller.run(operations.put_cursor(topic, name, seq, epoch, if_seq))
-
-    def cursor(self, topic: str, name: str) -> results.NamedCursor:
-        return self._caller.run(operations.cursor(topic, name))
-
-    def cursors(self, topic: str, *, page_size: int = 1000) -> Iterator[results.NamedCursor]:
-        """The named cursors of a topic, by name; pages are fetched as needed."""
-        return listed(self._caller, lambda cursor: operations.list_cursors(topic, page_size, cursor))
-
-    def delete_cursor(self, topic: str, name: str) -> results.CursorDeleted:
-        return self._caller.run(operations.delete_cursor(topic, name))
 
     # --- routers
 
@@ -338,110 +328,39 @@ class Client:
         return self._caller.run(operations.put_router(router, source, dest, filter, fields))
 
     def router(self, name: str) -> results.Router:
+        """A router, how far it is, and what holds it up."""
         return self._caller.run(operations.router(name))
 
     def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None, page_size: int = 1000
-    ) -> Iterator[results.RouterListed]:
+    ) -> Listing[results.RouterListed]:
         """All routers that match, by name; pages are fetched as needed."""
-        return listed(self._caller, lambda cursor: operations.list_routers(prefix, source, dest, page_size, cursor))
+        return Listing(self._caller, lambda cursor: operations.list_routers(prefix, source, dest, page_size, cursor))
 
     def delete_router(self, name: str) -> results.RouterDeleted:
+        """Delete a router. What it has copied stays."""
         return self._caller.run(operations.delete_router(name))
-
-    # --- queues
-
-    def claim(self, topic: str, node: str, *, max_jobs: int = 1, lease_ms: int | None = None) -> results.Claimed:
-        """Lease up to `max_jobs` jobs of a queue. It may have fewer, or none."""
-        return self._caller.run(operations.claim(topic, node, max_jobs, lease_ms))
-
-    def ack(self, topic: str, node: str, jobs: Sequence[Job | int]) -> results.Acked:
-        """Complete jobs. A Job, unlike a seq, counts only under the lease it was claimed with."""
-        return self._caller.run(operations.settle("ack", results.Acked, topic, node, jobs))
-
-    def nack(self, topic: str, node: str, jobs: Sequence[Job | int], *, delay_ms: int = 0) -> results.Nacked:
-        """Give jobs back, to be claimed again after the delay."""
-        return self._caller.run(operations.settle("nack", results.Nacked, topic, node, jobs, delay_ms=delay_ms))
-
-    def extend(self, topic: str, node: str, jobs: Sequence[Job | int], *, lease_ms: int) -> results.Extended:
-        """Make leases end `lease_ms` from now."""
-        return self._caller.run(operations.settle("extend", results.Extended, topic, node, jobs, lease_ms=lease_ms))
-
-    def redrive(
-        self, topic: str, *, match: Match | None = None, max_jobs: int | None = None, dry_run: bool = False
-    ) -> results.Redriven:
-        """Bring dead letters back into their queue: all, those whose tag matches, or at most `max_jobs`.
-
-        With `dry_run`, none: the result says what would come back.
-        """
-        return self._caller.run(operations.redrive(topic, match, max_jobs, dry_run))
-
-    def pause(self, topic: str) -> results.QueuePaused:
-        """Let a queue hand out no jobs until it is resumed; it takes everything else."""
-        return self._caller.run(operations.pause(topic, "pause"))
-
-    def resume(self, topic: str) -> results.QueuePaused:
-        """Let a queue hand out jobs again."""
-        return self._caller.run(operations.pause(topic, "resume"))
-
-    def leases(self, topic: str, *, page_size: int = 1000) -> Iterator[results.Lease]:
-        """Who holds which jobs of a queue, by seq; pages are fetched as needed."""
-        return listed(self._caller, lambda cursor: operations.list_leases(topic, page_size, cursor))
-
-    def worker(
-        self,
-        topic: str,
-        node: str,
-        handler: Handler,
-        *,
-        slots: int = 1,
-        lease_ms: int = 30_000,
-        delay_ms: int = 1_000,
-        poll_ms: int = 1_000,
-    ) -> Worker:
-        """A worker that runs `handler` for the jobs of a queue, `slots` at a time. Call its `run` to start."""
-        return Worker(self, self._caller, WorkerPlan(topic, node, slots, lease_ms, delay_ms, poll_ms), handler)
-
-    # --- watch
-
-    def watch(
-        self,
-        topics: Mapping[str, int | None] | Sequence[str],
-        *,
-        epochs: Mapping[str, int] | None = None,
-        node: str | Sequence[str] | None = None,
-        filter: Match | None = None,
-        limit: int | None = None,
-        max_batch_bytes: int | None = None,
-        heartbeat_ms: int = 15_000,
-        include_meta: bool = True,
-        include_tags: bool = False,
-        include_data: bool = True,
-        consistency: Literal["eventual", "strong"] = "eventual",
-        lenient: bool = False,
-    ) -> Watcher:
-        """What happens in topics, pushed by the server.
-
-        Map each topic to the seq to start behind, or to None for what comes from now on. A list of names reads each
-        from the beginning. `epochs` are the instances that the seqs belong to.
-        """
-        options = operations.watch_options(
-            node, filter, limit, max_batch_bytes, include_meta, include_tags, include_data, consistency
-        )
-        watch = Watch(
-            topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 0),
-            epochs,
-            options,
-            lenient=lenient,
-            heartbeat_ms=heartbeat_ms,
-            retries=self._config.retries,
-            wait_s=self._caller.retries.backoff_s,
-        )
-        return Watcher(self._caller, watch)
 
     # --- the server
 
+    def me(self) -> results.Me:
+        """What the key may do, and its name."""
+        return self._caller.run(operations.me())
+
+    def ticket(self) -> results.Ticket:
+        """A ticket for one URL of a browser, `?ticket=…`, in place of the key; it lasts for half a minute."""
+        return self._caller.run(operations.ticket())
+
+    def connections(self, *, page_size: int = 1000) -> Listing[results.ConnectionListed]:
+        """The streams that are open at the server, of all clients; pages are fetched as needed."""
+        return Listing(self._caller, lambda cursor: operations.list_connections(page_size, cursor))
+
+    def close_connection(self, id: str) -> results.ConnectionClosed:
+        """End a stream that somebody has open."""
+        return self._caller.run(operations.close_connection(id))
+
     def health(self) -> results.Health:
+        """Whether the server runs, its version, and for how long."""
         return self._caller.run(operations.health())
 
     def ready(self) -> results.Ready:

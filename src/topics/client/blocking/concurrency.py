@@ -1,15 +1,38 @@
 """Waiting, and running handlers side by side, in threads. Written by hand, as is its twin in `aio`."""
 
+import atexit
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from threading import Event as Event
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from threading import Condition as Condition
+from threading import Lock, Thread
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from topics.client.results import Job
+from topics.client.protocol.stopping import Stop
 from topics.clock import SystemClock
 
-Handler: TypeAlias = Callable[[Job], object]
-Runner: TypeAlias = Future[object]  # a handler at work
+T = TypeVar("T")
+
+INTERRUPTIONS = (KeyboardInterrupt,)  # what ends a call from outside
+
+
+class Event(Stop):
+    """A Stop that threads may wait for. Not `threading.Event`, which a signal handler must not set."""
+
+    def wait(self, seconds: float) -> bool:
+        """Return when it is set, or after the time; whether it is set."""
+        over = Lock()
+        over.acquire()
+        with self.ending(lambda: _release(over)):
+            over.acquire(timeout=max(0.0, seconds))
+        return self.is_set()
+
+
+def _release(lock: Lock) -> None:
+    try:
+        lock.release()
+    except RuntimeError:  # it was released before
+        pass
 
 
 class BlockingClock(Protocol):
@@ -38,35 +61,6 @@ def pause(clock: BlockingClock, seconds: float, over: Event) -> None:
     clock.pause(seconds, over)
 
 
-class Handlers:
-    """Runs one handler for many jobs at a time, each in a thread."""
-
-    def __init__(self, handler: Handler, slots: int) -> None:
-        self._handler = handler
-        self._threads = ThreadPoolExecutor(slots, "topics-worker")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._threads.shutdown()
-
-    def start(self, job: Job) -> Runner:
-        return self._threads.submit(self._handler, job)
-
-    def interrupt(self, runners: Iterable[Runner], error: BaseException) -> None:
-        """The worker ends with an error. A thread cannot be cancelled: its handler is waited for."""
-
-
-def ended(runners: Iterable[Runner], seconds: float) -> set[Runner]:
-    """Those that have ended, as soon as there is one, or none after the time."""
-    return wait(runners, seconds, FIRST_COMPLETED).done
-
-
-def failure_of(runner: Runner) -> BaseException | None:
-    return runner.exception()
-
-
 class Enterable(Protocol):
     def __enter__(self) -> Any: ...
 
@@ -78,3 +72,109 @@ def started(export: E) -> E:
     """An export of a blocking client begins at once; a `with` only ends it."""
     export.__enter__()
     return export
+
+
+class Inbox(Generic[T]):
+    """What happened, for one thread that waits. Any thread and any signal handler may put something in."""
+
+    def __init__(self) -> None:
+        self._items: SimpleQueue[T] = SimpleQueue()  # its put takes no lock that a signal handler could wait for
+
+    def put(self, item: T) -> None:
+        self._items.put(item)
+
+    def take(self, seconds: float) -> list[T]:
+        """All there is, as soon as there is something; nothing after the time."""
+        items: list[T] = []
+        try:
+            items.append(self._items.get(timeout=max(0.0, seconds)))
+            while True:
+                items.append(self._items.get_nowait())
+        except Empty:
+            return items
+
+
+Handler: TypeAlias = Callable[..., object]
+
+
+class Runner:
+    """A handler at work in a thread."""
+
+    def __init__(self) -> None:
+        self.failure: BaseException | None = None
+        self._is_done = False
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def end(self, failure: BaseException | None) -> None:
+        self.failure = failure
+        self._is_done = True
+
+
+class Handlers:
+    """Runs handlers side by side, each in a thread, and puts each runner that has ended into an inbox."""
+
+    def __init__(self, inbox: Inbox[Any]) -> None:
+        self._inbox = inbox
+
+    def start(self, handler: Handler, *arguments: object) -> Runner:
+        runner = Runner()
+
+        def run() -> None:
+            try:
+                handler(*arguments)
+            except BaseException as failure:
+                runner.end(failure)
+            else:
+                runner.end(None)
+            self._inbox.put(runner)
+
+        Thread(target=run, name="topics-worker", daemon=True).start()
+        return runner
+
+    def abandon(self, runner: Runner) -> None:
+        """Nobody waits for this one any more. A thread cannot be cancelled: it goes on until its handler returns."""
+
+    def interrupt(self, runners: Iterable[Runner], error: BaseException) -> None:
+        """The worker ends with an error. Its handlers are waited for."""
+
+
+def failure_of(runner: Runner) -> BaseException | None:
+    return runner.failure
+
+
+Receipt: TypeAlias = "Future[int]"
+
+
+def new_receipt() -> Receipt:
+    return Future()
+
+
+def settle(receipt: Receipt, seq: int | None, failure: Exception | None) -> None:
+    """Tell what became of a record. Nobody has to look."""
+    if not receipt.set_running_or_notify_cancel():
+        return
+    if failure is None:
+        receipt.set_result(seq or 0)
+    else:
+        receipt.set_exception(failure)
+
+
+def wait_for(changed: Condition, seconds: float | None) -> None:
+    """Wait until it is notified, or until the time is over."""
+    changed.wait(seconds)
+
+
+class Side:
+    """Something that runs beside the caller, until it ends by itself; `close` is called if the program ends first."""
+
+    def __init__(self, run: Callable[[], None], close: Callable[[], object]) -> None:
+        self._close = close
+        self._thread = Thread(target=run, name="topics-producer", daemon=True)
+        self._thread.start()
+        atexit.register(close)
+
+    def join(self) -> None:
+        self._thread.join()
+        atexit.unregister(self._close)

@@ -5,19 +5,24 @@ A connection carries one exchange at a time. It goes back to the pool only after
 exchange that breaks off, or is given up, takes its connection with it.
 """
 
+import socket
+import ssl
 from collections.abc import Callable
 from typing import Final
 
 from topics.client.blocking.sockets import Socket, owner
-from topics.client.errors import ConnectionFailed, DeadlineExceeded
+from topics.client.client_config import Way
+from topics.client.errors import CannotConnect, ClientClosed, ClientError, ConnectionFailed, DeadlineExceeded
 from topics.client.protocol.http_parser import Endpoint, Request, Response, ResponseReader, encode_request
 from topics.client.protocol.idle_connections import IdleConnections
+from topics.client.protocol.stopping import Stop
 
 CONNECT_S_MAX: Final = 5.0
+NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
 class Connection:
-    """One connection. Its methods raise ConnectionFailed or DeadlineExceeded."""
+    """One connection. Its methods raise ConnectionFailed, DeadlineExceeded, or ClientClosed if `stop` was set."""
 
     def __init__(self, endpoint: Endpoint, socket: Socket, monotonic: Callable[[], float]) -> None:
         self._endpoint = endpoint
@@ -27,41 +32,46 @@ class Connection:
 
     @classmethod
     def open(
-        cls, endpoint: Endpoint, request: Request, deadline: float, monotonic: Callable[[], float]
+        cls, way: Way, request: Request, deadline: float, monotonic: Callable[[], float], stop: Stop
     ) -> "Connection":
         left_s = deadline - monotonic()
         if left_s <= 0:
             raise late(request, was_sent=False)
         try:
-            socket = Socket.open(endpoint, min(left_s, CONNECT_S_MAX))
+            socket = Socket.open(way, min(left_s, CONNECT_S_MAX), stop)
         except OSError as error:
-            how = str(error) or "timed out"
-            raise ConnectionFailed(
-                f"cannot connect to {endpoint}: {how}", method=request.method, path=request.path
-            ) from error
-        return cls(endpoint, socket, monotonic)
+            if stop.is_set():
+                raise closed(request, was_sent=False) from None
+            raise not_connected(way, request, error) from error
+        return cls(way.endpoint, socket, monotonic)
 
-    def send(self, request: Request, parts: tuple[bytes, ...], deadline: float) -> OSError | None:
+    def send(self, request: Request, parts: tuple[bytes, ...], deadline: float, stop: Stop) -> OSError | None:
         """Send a request. An error is returned, not raised: the server may have answered before it read everything."""
         left_s = deadline - self._monotonic()
         if left_s <= 0:
             raise late(request, was_sent=False)
         try:
-            self._socket.write(parts, left_s)
+            self._socket.write(parts, left_s, stop)
         except OSError as error:
+            if stop.is_set():
+                raise closed(request, was_sent=not self._socket.knows_what_was_sent) from None
             if is_timeout(error):
                 raise late(request, was_sent=False) from None
             return error
         return None
 
-    def receive(self, request: Request, reader: ResponseReader, deadline: float, failed: OSError | None = None) -> None:
+    def receive(
+        self, request: Request, reader: ResponseReader, deadline: float, stop: Stop, failed: OSError | None = None
+    ) -> None:
         """Feed the reader with what comes next. `failed` is the error that ended the sending, if any."""
         left_s = deadline - self._monotonic()
         if left_s <= 0:
             raise late(request, was_sent=True)
         try:
-            data = self._socket.read(left_s)
+            data = self._socket.read(left_s, stop)
         except OSError as error:
+            if stop.is_set():
+                raise closed(request, was_sent=True) from None
             if is_timeout(error):
                 raise late(request, was_sent=True) from None
             raise self._broken(request, failed or error, is_whole=failed is None) from error
@@ -70,6 +80,8 @@ class Connection:
             return
         reader.feed_eof()
         if not reader.is_complete:
+            if stop.is_set():
+                raise closed(request, was_sent=True)
             how = failed or OSError("it was closed within the answer" if reader.has_begun else "it was closed")
             raise self._broken(request, how, is_whole=failed is None)
 
@@ -103,10 +115,41 @@ def late(request: Request, was_sent: bool) -> DeadlineExceeded:
     )
 
 
+def closed(request: Request, was_sent: bool) -> ClientClosed:
+    how = "the client was closed during the call" if was_sent else "the client is closed"
+    return ClientClosed(how, method=request.method, path=request.path, was_sent=was_sent)
+
+
+def not_connected(way: Way, request: Request, error: OSError) -> ClientError:
+    """What a failure to connect means: only some of them pass."""
+    where = f"cannot connect to {way.first}"
+    kind: type[ConnectionFailed] = CannotConnect
+    how = str(error) or "timed out"
+    if isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN:
+        how = f"the host {way.first.host!r} is unknown ({error.strerror})"
+    elif isinstance(error, ssl.SSLCertVerificationError):
+        how = f"certificate verify failed: {error.verify_message}; pass its authority as verify"
+    elif isinstance(error, ssl.SSLError) and error.reason in NOT_TLS:
+        how = "it does not speak TLS; use http://"
+    elif isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        how = f"TLS failed: {error.reason or error}"
+    else:
+        kind = ConnectionFailed
+    return kind(f"{where}: {how}", method=request.method, path=request.path)
+
+
 class Body:
     """The body of an answer, read as it arrives. Closing it early closes its connection."""
 
-    def __init__(self, pool: "Pool", connection: Connection, request: Request, reader: ResponseReader) -> None:
+    def __init__(
+        self,
+        pool: "Pool",
+        connection: Connection,
+        request: Request,
+        reader: ResponseReader,
+        stop: Stop,
+    ) -> None:
+        self._stop = stop
         self._pool = pool
         self._connection: Connection | None = connection
         self._request = request
@@ -125,7 +168,7 @@ class Body:
                 self._connection = None
                 return []
             try:
-                self._connection.receive(self._request, self._reader, deadline)
+                self._connection.receive(self._request, self._reader, deadline, self._stop)
             except BaseException:
                 self.close()
                 raise
@@ -143,37 +186,41 @@ class Body:
 
 
 class Pool:
-    """Connections to one endpoint. `common` holds the header lines of every request."""
+    """Connections to one server. `common` holds the header lines of every request."""
 
-    def __init__(self, endpoint: Endpoint, common: str, *, gzip: bool, monotonic: Callable[[], float]) -> None:
-        self._endpoint = endpoint
+    def __init__(self, way: Way, common: str, *, gzip: bool, monotonic: Callable[[], float]) -> None:
+        self._way = way
         self._common = common
         self._gzip = gzip
         self._monotonic = monotonic
         self._idle: IdleConnections[Connection] = IdleConnections(monotonic, owner)
 
-    def exchange(self, request: Request, deadline: float) -> Response:
+    def exchange(self, request: Request, deadline: float, stop: Stop) -> Response:
         """Send a request and read the whole answer."""
-        body = self.open(request, deadline)
+        body = self.open(request, deadline, stop)
         return Response(body.status, body.headers, body.read_all(deadline))
 
-    def open(self, request: Request, deadline: float) -> Body:
+    def open(self, request: Request, deadline: float, stop: Stop) -> Body:
         """Send a request and read the head of the answer."""
+        if stop.is_set():
+            raise closed(request, was_sent=False)
+        way = self._way
         connection = self._idle.take()
         if connection is None:
-            connection = Connection.open(self._endpoint, request, deadline, self._monotonic)
+            connection = Connection.open(way, request, deadline, self._monotonic, stop)
         reader = ResponseReader(request)
         try:
-            parts = encode_request(request, self._endpoint, self._common, gzip=self._gzip)
-            failed = connection.send(request, parts, deadline)
+            absolute = way.proxy is not None and way.context is None
+            parts = encode_request(request, way.endpoint, self._common, gzip=self._gzip, absolute=absolute)
+            failed = connection.send(request, parts, deadline, stop)
             while not reader.has_head:
-                connection.receive(request, reader, deadline, failed)
+                connection.receive(request, reader, deadline, stop, failed)
             if failed is not None:
                 reader.keeps_alive = False
         except BaseException:
             connection.close()
             raise
-        return Body(self, connection, request, reader)
+        return Body(self, connection, request, reader, stop)
 
     def give_back(self, connection: Connection, reader: ResponseReader) -> None:
         """Take a connection whose answer was read to the end."""

@@ -1,18 +1,29 @@
 # Generated from src/topics/client/aio/streams.py by `python -m tools.blocking_client`. Do not edit.
-"""What a Client reads from over time: lists, consumers, exports, watches."""
+"""What a Client reads from over time: lists, consumers, exports, watches.
 
+Each is an iterator and a context manager. `close` ends it from any thread, task or signal handler, also in the middle
+of a read: the loop over it then ends as if there were no more. So does `close` of the client.
+"""
+
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from msgspec import UNSET
 
 from topics.client.blocking.caller import Caller
+from topics.client.blocking.concurrency import INTERRUPTIONS
 from topics.client.blocking.connections import Body
-from topics.client.errors import ApiError, ClientError
+from topics.client.errors import ApiError, ClientClosed, ClientError, EpochMismatch, InvalidRequest, NotFound
+from topics.client.hooks import Reconnecting, logger
+from topics.client.kept_cursors import KeptCursor, NamedCursor, Position
+from topics.client.protocol import operations
 from topics.client.protocol.arrow_reader import ArrowReader
-from topics.client.protocol.cursors import Cursor, Item
+from topics.client.protocol.cursors import Cursor, R
 from topics.client.protocol.http_parser import Request
 from topics.client.protocol.operations import Operation
 from topics.client.protocol.watching import Ask, Emit, Open, Read, Rest, Step, Watch
-from topics.client.results import ExportInfo, Page, WatchEvent
+from topics.client.results import ExportInfo, Lost, Page, WatchEvent
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,50 +31,171 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def listed(caller: Caller, page_after: Callable[[str | None], Operation[Page[T]]]) -> Iterator[T]:
-    """The items of all pages, each page fetched when it is needed."""
-    cursor = None
-    while True:
-        page = caller.run(page_after(cursor))
-        yield from page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            return
+class Stream(Iterator[T]):
+    """An iterator that can be closed. One task at a time reads it.
+
+    The reader releases what it holds, if it finds on its way out that the stream was closed; `close` does so only if
+    there is no reader. So nothing is taken from under a reader's hands.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self._client_caller = caller
+        self._caller = caller.apart()
+        self._is_reading = False
+
+    def __next__(self) -> T:
+        self._is_reading = True
+        try:
+            if self._caller.is_closed:
+                self._done()
+                raise StopIteration
+            return self._next()
+        except ClientClosed:
+            raise StopIteration from None
+        except INTERRUPTIONS as error:
+            raise error.with_traceback(None)  # noqa: B904 - the frames below say nothing to its reader
+        finally:
+            self._is_reading = False
+            if self._caller.is_closed:
+                self._release()
+
+    @abstractmethod
+    def _next(self) -> T:
+        """The next item. ClientClosed if the stream is closed meanwhile."""
+
+    def _done(self) -> None:
+        """The body of the loop has run for the last item."""
+
+    def _release(self) -> None:
+        """Let go of connections. May be called twice."""
+
+    def close(self) -> None:
+        """End the loop over this stream, now. Any thread and any signal handler may call it."""
+        self._caller.stop()
+        if not self._is_reading:
+            self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            if kind is None:
+                self._done()
+        finally:
+            self.close()
 
 
-class Consumer(Iterator[Item]):
-    """Records and tombstones, in order. Store `cursor` and `epoch` when you are done with an item: pass both to
-    `consume` to go on behind it. An error does not end a consumer: the next `next` tries again."""
+class Listing(Stream[T]):
+    """The items of all pages of a list, each page fetched when it is needed."""
 
-    def __init__(self, caller: Caller, cursor: Cursor, wait_ms: int, follows: bool) -> None:
-        self._caller = caller
+    def __init__(self, caller: Caller, page_after: Callable[[str | None], Operation[Page[T]]]) -> None:
+        super().__init__(caller)
+        self._page_after = page_after
+        self._cursor: str | None = None
+        self._items: list[T] = []  # the last one comes first
+        self._is_over = False
+
+    def _next(self) -> T:
+        while not self._items:
+            if self._is_over:
+                raise StopIteration
+            page = self._caller.run(self._page_after(self._cursor))
+            self._items, self._cursor = page.items[::-1], page.next_cursor
+            self._is_over = self._cursor is None
+        return self._items.pop()
+
+
+class Consumer(Stream[R | Lost], Generic[R]):
+    """Records and tombstones, in order. An error does not end a consumer: the next `next` tries again.
+
+    Given a kept cursor, it goes on where that stands, and moves it when the body of the loop has run. Without one,
+    store `cursor` and `epoch` when you are done with an item: pass both to `consume` to go on behind it.
+    """
+
+    def __init__(
+        self, caller: Caller, cursor: Cursor[R], wait_ms: int, follows: bool, kept: KeptCursor | NamedCursor | None
+    ) -> None:
+        super().__init__(caller)
         self._cursor = cursor
         self._wait_ms = wait_ms
         self._follows = follows
+        self._kept = kept
+        self._is_loaded = kept is None
+        self._saved = Position(cursor.seq, cursor.epoch)
+        self._handed_out = 0  # since the position was saved
 
     @property
     def cursor(self) -> int:
+        """The seq behind the last item handed out."""
         return self._cursor.seq
 
     @property
     def epoch(self) -> int | None:
+        """The instance of the topic that `cursor` belongs to; None before the first read."""
         return self._cursor.epoch
 
-    def __next__(self) -> Item:
+    def _next(self) -> R | Lost:
+        if not self._is_loaded:
+            self._load()
         while (item := self._cursor.pop()) is None:
+            self._done()
             if self._cursor.is_caught_up and not self._follows:
                 raise StopIteration
             self._cursor.take(self._caller.run(self._cursor.next_diff(self._wait_ms)))
+        self._handed_out += 1
+        if isinstance(item, Lost):
+            self._caller.hooks.gap(item)
         return item
 
+    def __next__(self) -> R | Lost:
+        if self._kept is not None and self._handed_out >= self._kept.every:
+            self._done()
+        return super().__next__()
 
-class Export(Iterator["pa.RecordBatch"]):
+    def _load(self) -> None:
+        topic, kept = self._cursor.topic, self._kept
+        if isinstance(kept, NamedCursor):
+            try:
+                found = self._caller.run(operations.cursor(topic, kept.name))
+                position: Position | None = Position(found.seq, found.epoch)
+            except NotFound:
+                position = None
+        else:
+            assert kept is not None
+            position = kept.load(topic)
+        if position is not None:
+            self._cursor.go_to(*position)
+            self._saved = position
+        self._is_loaded = True
+
+    def _done(self) -> None:
+        """Keep the position: everything handed out is done."""
+        position = Position(self._cursor.seq, self._cursor.epoch)
+        if self._kept is None or not self._is_loaded or position == self._saved or position.epoch is None:
+            return
+        if isinstance(self._kept, NamedCursor):
+            self._save_named(self._kept.name, position)
+        else:
+            self._kept.save(self._cursor.topic, position)
+        self._saved, self._handed_out = position, 0
+
+    def _save_named(self, name: str, position: Position) -> None:
+        """By the client's own calls: a consumer that was closed still keeps what is done."""
+        topic = self._cursor.topic
+        try:
+            self._client_caller.run(operations.put_cursor(topic, name, position.seq, position.epoch, UNSET))
+        except (ClientClosed, EpochMismatch, InvalidRequest, NotFound) as error:  # a topic that is another one, tells
+            logger.warning("cursor %s of %s does not move to %d: %s", name, topic, position.seq, error)
+
+
+class Export(Stream["pa.RecordBatch"]):
     """The batches of an export. `info` says what they cover, and what is lost."""
 
     info: ExportInfo
 
     def __init__(self, caller: Caller, request: Request) -> None:
-        self._caller = caller
+        super().__init__(caller)
         self._request = request
         self._body: Body | None = None
         self._reader = ArrowReader(request.method, request.path)
@@ -82,9 +214,10 @@ class Export(Iterator["pa.RecordBatch"]):
 
     @property
     def schema(self) -> "pa.Schema":
+        """The columns of the batches."""
         return self._reader.schema
 
-    def __next__(self) -> "pa.RecordBatch":
+    def _next(self) -> "pa.RecordBatch":
         while (batch := self._reader.pop()) is None:
             if self._reader.is_over:
                 raise StopIteration
@@ -96,40 +229,45 @@ class Export(Iterator["pa.RecordBatch"]):
         self._reader.feed(self._body.read(self._caller.read_deadline()))
 
     def read_all(self) -> "pa.Table":
-        """The rest of the export, as one table."""
+        """The rest of the export, as one table. ClientClosed if it is closed meanwhile."""
         import pyarrow as pa
 
-        return pa.Table.from_batches(list(self), self.schema)
+        batches = list(self)
+        if self._caller.is_closed:
+            raise ClientClosed("the export was closed before its end")
+        return pa.Table.from_batches(batches, self.schema)
 
-    def close(self) -> None:
+    def _release(self) -> None:
         if self._body is not None:
             self._body.close()
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
-
-class Watcher(Iterator[WatchEvent]):
+class Watcher(Stream[WatchEvent]):
     """The events of a watch. It reconnects by itself and goes on where it was. An error that it cannot recover from
-    is raised; pass `positions` and `epochs` to a new watch to go on."""
+    is raised; pass `positions` and `epochs` to a new watch to go on. The server ends the session of a watch that was
+    closed after five minutes."""
 
     def __init__(self, caller: Caller, watch: Watch) -> None:
-        self._caller = caller
+        super().__init__(caller)
         self._watch = watch
         self._steps = watch.steps()
         self._step: Step | None = None  # the step under way
         self._body: Body | None = None
         self._failure: Exception | None = None
+        self._broke: ApiError | ClientError | None = None  # what ended the last stream
+        self._has_streamed = False
 
     @property
     def positions(self) -> dict[str, int | None]:
+        """Topic → the seq behind the last event handed out; None: nothing is known of it yet."""
         return dict(self._watch.positions)
 
     @property
     def epochs(self) -> dict[str, int]:
+        """Topic → the instance that its position belongs to."""
         return dict(self._watch.epochs)
 
-    def __next__(self) -> WatchEvent:
+    def _next(self) -> WatchEvent:
         if self._failure is not None:
             raise self._failure
         try:
@@ -137,18 +275,25 @@ class Watcher(Iterator[WatchEvent]):
                 self._step = step  # repeated if it is interrupted
                 try:
                     outcome = self._do(step)
+                except ClientClosed:
+                    raise
                 except (ApiError, ClientError) as error:
+                    self._broke = error
                     self._step = self._steps.throw(error)
                 else:
                     self._step = self._steps.send(outcome)
+        except ClientClosed:
+            raise
         except (ApiError, ClientError) as error:
             self._failure = error
-            self._leave()
+            self._release()
             raise
         except StopIteration:
-            self._leave()
+            self._release()
             raise StopIteration from None
         self._step = None
+        if isinstance(step.event, Lost):
+            self._caller.hooks.gap(step.event)
         return step.event
 
     def _do(self, step: Ask | Open | Read | Rest) -> Any:
@@ -156,8 +301,11 @@ class Watcher(Iterator[WatchEvent]):
             case Ask():
                 return self._caller.run(step.operation)
             case Open():
-                self._leave()
+                self._release()
+                if self._has_streamed:
+                    self._caller.hooks.reconnecting(Reconnecting(tuple(self._watch.positions), self._broke))
                 self._body = self._caller.open(step.request)
+                self._has_streamed, self._broke = True, None
             case Read():
                 assert self._body is not None
                 return self._body.read(self._caller.monotonic() + step.seconds)
@@ -165,19 +313,7 @@ class Watcher(Iterator[WatchEvent]):
                 self._caller.pause(step.seconds)
         return None
 
-    def close(self) -> None:
-        """End the watch. The server ends its session after five minutes."""
-        self._leave()
-        self._steps.close()
-        self._step = None
-
-    def _leave(self) -> None:
+    def _release(self) -> None:
         if self._body is not None:
             self._body.close()
             self._body = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

@@ -5,27 +5,32 @@ nothing.
 """
 
 from collections import deque
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from topics.client.protocol import operations
 from topics.client.protocol.operations import Operation
-from topics.client.results import Diff, Record
-from topics.model import Tombstone
+from topics.client.results import Diff, Lost, Record, TypedRecord
 
-Item = Record | Tombstone
+R = TypeVar("R", bound=Record)  # what a consumer makes of records
 
 
-class Cursor:
-    """A consumer's way through a topic: names the next diff, takes its result, hands out items."""
+class Cursor(Generic[R]):
+    """A consumer's way through a topic: names the next diff, takes its result, hands out items.
 
-    def __init__(self, topic: str, seq: int, epoch: int | None, from_ts: int | None, **options: Any) -> None:
+    `kind`: the type of the records' values; None to leave them as they are.
+    """
+
+    def __init__(
+        self, topic: str, seq: int, epoch: int | None, from_ts: int | None, kind: Any = None, **options: Any
+    ) -> None:
         self.topic = topic
         self.seq = seq
         self.epoch = epoch
         self.is_caught_up = False
         self._options = options
         self._from_ts = from_ts
-        self._items: deque[tuple[Item, int, int]] = deque()  # each with the seq and epoch behind it
+        self._kind = kind
+        self._items: deque[tuple[R | Lost, int, int]] = deque()  # each with the seq and epoch behind it
         self._next = (seq, epoch)  # where the next diff starts
 
     def next_diff(self, wait_ms: int) -> Operation[Diff]:
@@ -37,14 +42,30 @@ class Cursor:
         self.is_caught_up = diff.caught_up
         self._next = (diff.next_from_seq, diff.epoch)
         if diff.tombstone is not None:
-            self._items.append((diff.tombstone, diff.tombstone.earliest_seq - 1, diff.epoch))
-        self._items += [(record, record.seq, diff.epoch) for record in diff.records]
+            lost = Lost.of(self.topic, diff.tombstone)
+            self._items.append((lost, lost.earliest_seq - 1, diff.epoch))
+        self._items += [(self._made_of(record), record.seq, diff.epoch) for record in diff.records]
         if self._items:
             self._items[-1] = (self._items[-1][0], diff.next_from_seq, diff.epoch)
         else:
             self.seq, self.epoch = diff.next_from_seq, diff.epoch
 
-    def pop(self) -> Item | None:
+    def _made_of(self, record: Record) -> R:
+        made: Any = record if self._kind is None else TypedRecord.of(record, self._kind)
+        return made  # type: ignore[no-any-return]
+
+    def go_to(self, seq: int, epoch: int | None) -> None:
+        """Go on behind another seq. Items that were read and not handed out are forgotten."""
+        self.seq, self.epoch, self._from_ts = seq, epoch, None
+        self._next = (seq, epoch)
+        self._items.clear()
+
+    @property
+    def is_empty(self) -> bool:
+        """Is a diff needed for the next item?"""
+        return not self._items
+
+    def pop(self) -> R | Lost | None:
         """The next item, or None if a diff is needed first."""
         if not self._items:
             return None

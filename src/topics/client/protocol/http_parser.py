@@ -17,23 +17,36 @@ from topics.client.errors import UnexpectedAnswer
 from topics.errors import InvalidRequest
 
 PATH: Final = re.compile(r"[!-~]*", re.ASCII)
+HOST: Final = re.compile(r"[^\s/\\@\x00-\x1f]+")
+TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)  # the name of a header
+UNIX: Final = "unix:"
 HEAD_BYTES_MAX: Final = 256 * 1024
 JOINED_BYTES_MAX: Final = 64 * 1024  # up to here, head and body are sent as one part
+TLS_ALERT: Final = b"\x15\x03"
 GZIP: Final = 16 + zlib.MAX_WBITS
 GZIP_BYTES_MIN: Final = 1024  # of a body; below this size gzip saves nothing
 GZIP_LEVEL: Final = 1  # most of the gain at a fraction of the time
 
 
 class Endpoint(Struct, frozen=True):
-    """Where a server is. `prefix` is a path in front of /v0, for servers behind a proxy."""
+    """Where a server is. `prefix` is a path in front of /v0, for servers behind a proxy.
+
+    A server on a Unix socket is `unix:/path/of/the/socket`.
+    """
 
     host: str
     port: int
     is_tls: bool
     prefix: str = ""
+    socket_path: str = ""
 
     @classmethod
     def parse(cls, url: str) -> "Endpoint":
+        if url.startswith(UNIX):
+            path = url.removeprefix(UNIX).removeprefix("//")
+            if not path or "\0" in path:
+                raise InvalidRequest(f"{url!r} names no Unix socket, such as unix:/run/topics.sock")
+            return cls("localhost", 80, False, socket_path=path)
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise InvalidRequest("the URL of a server has no user, query or fragment; pass the key as token")
@@ -42,7 +55,8 @@ class Endpoint(Struct, frozen=True):
             (parts.hostname or "").encode("idna")
         except ValueError:
             port = 0
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not PATH.fullmatch(parts.path):
+        is_server = parts.scheme in ("http", "https") and port != 0 and HOST.fullmatch(parts.hostname or "")
+        if not is_server or not parts.hostname or not PATH.fullmatch(parts.path):
             raise InvalidRequest(f"{url!r} is not the URL of a server, such as http://127.0.0.1:4000")
         is_tls = parts.scheme == "https"
         return cls(parts.hostname, port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/"))
@@ -52,7 +66,13 @@ class Endpoint(Struct, frozen=True):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
+
     def __str__(self) -> str:
+        if self.socket_path:
+            return f"{UNIX}{self.socket_path}"
         return f"{'https' if self.is_tls else 'http'}://{self.authority}{self.prefix}"
 
 
@@ -71,10 +91,16 @@ class Response(Struct, frozen=True):
     body: bytes
 
 
-def encode_request(request: Request, endpoint: Endpoint, common: str, *, gzip: bool) -> tuple[bytes, ...]:
-    """A request, in the parts to send. `common` holds the header lines of every request."""
+def encode_request(
+    request: Request, endpoint: Endpoint, common: str, *, gzip: bool, absolute: bool = False
+) -> tuple[bytes, ...]:
+    """A request, in the parts to send. `common` holds the header lines of every request.
+
+    `absolute`: the target names the server, too, for a proxy that forwards it.
+    """
     body = request.body
-    lines = [f"{request.method} {endpoint.prefix}{request.path} HTTP/1.1\r\nhost: {endpoint.authority}\r\n{common}"]
+    target = f"{endpoint if absolute else endpoint.prefix}{request.path}"
+    lines = [f"{request.method} {target} HTTP/1.1\r\nhost: {endpoint.authority}\r\n{common}"]
     lines += [f"{name}: {value}\r\n" for name, value in request.headers]
     if gzip and len(body) >= GZIP_BYTES_MIN:
         body = _compress(body)
@@ -83,6 +109,18 @@ def encode_request(request: Request, endpoint: Endpoint, common: str, *, gzip: b
         lines.append(f"content-length: {len(body)}\r\n")
     head = ("".join(lines) + "\r\n").encode("latin-1")
     return (head + body,) if len(body) <= JOINED_BYTES_MAX else (head, body)
+
+
+def connect_request(endpoint: Endpoint) -> bytes:
+    """What asks a proxy for a tunnel to a server."""
+    return f"CONNECT {endpoint.authority} HTTP/1.1\r\nhost: {endpoint.authority}\r\n\r\n".encode()
+
+
+def refuse_tunnel(endpoint: Endpoint, answer: bytes) -> None:
+    """Raise unless the proxy has opened the tunnel."""
+    status = answer.partition(b"\r\n")[0].decode("latin-1")
+    if status.split(" ")[1:2] != ["200"]:
+        raise OSError(f"the proxy opens no tunnel to {endpoint.authority}: {status}")
 
 
 def _compress(body: bytes) -> bytes:
@@ -115,9 +153,13 @@ class ResponseReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            raise self._unexpected(self._fault or f"the answer is not HTTP: {error}") from None
+            hint = "it is TLS; use https://" if self._is_tls(data) else str(error)
+            raise self._unexpected(self._fault or f"the answer is not HTTP: {hint}") from None
         if not self.has_head and self._head_bytes > HEAD_BYTES_MAX:
             raise self._unexpected(f"the head of the answer is longer than {HEAD_BYTES_MAX} bytes")
+
+    def _is_tls(self, data: bytes | memoryview) -> bool:
+        return not self.has_head and bytes(data[:2]) == TLS_ALERT
 
     def feed_eof(self) -> None:
         """The connection has ended. `is_complete` stays False if the answer has not."""

@@ -32,7 +32,7 @@ class IdleConnections(Generic[C]):
         self._monotonic = monotonic
         self._current_owner = owner
         self._owner = owner()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close the client within a call
         self._connections: list[C] = []
         self._is_closed = False
 
@@ -40,7 +40,7 @@ class IdleConnections(Generic[C]):
         """A connection that can be used, if there is one."""
         owner = self._current_owner()
         if self._owner != owner:  # a fork may have copied the lock while it was held
-            self._lock, self._connections, self._owner = threading.Lock(), [], owner
+            self._lock, self._connections, self._owner = threading.RLock(), [], owner
         with self._lock:
             while self._connections:
                 connection = self._connections.pop()

@@ -17,6 +17,7 @@ from topics.client import results
 from topics.client.errors import UnexpectedAnswer
 from topics.client.protocol.http_parser import Request, Response
 from topics.client.results import NewRecord, Page
+from topics.client.values import encode, is_object
 from topics.errors import InvalidRequest
 from topics.faults import nearest, one_of, quoted
 from topics.model import Discard, Durability, TagMatch, TopicConfig, TopicType
@@ -142,6 +143,16 @@ def append(
     return Operation(request, results.Written, repeat_of(key), topic=topic, window_ms=window_ms)
 
 
+def append_texts(
+    topic: str, texts: Sequence[bytes], node: str | None, key: str, on_mismatch: OnMismatch | None = "refuse"
+) -> Operation[results.Written]:
+    """Append records that are JSON texts already."""
+    head = encode(given(node=node, idempotency_key=key, on_mismatch=on_mismatch))
+    body = b'{"records":[%b],%b' % (b",".join(texts), head[1:])
+    request = Request("POST", with_query(topic_path(topic), return_seqs=False), body, JSON)
+    return Operation(request, results.Written, "keyed", topic=topic)
+
+
 def append_bulk(
     topic: str,
     body: bytes,
@@ -242,18 +253,18 @@ def losses(topic: str, limit: int | None) -> Operation[results.LossList]:
 
 def put_cursor(
     topic: str, name: str, seq: int, epoch: int | None, if_seq: int | None | UnsetType
-) -> Operation[results.NamedCursor]:
+) -> Operation[results.CursorShown]:
     """Never repeated once sent if `if_seq` is given: the repeat would find the cursor moved by the call itself."""
     body = given(seq=seq, epoch=epoch) | ({} if if_seq is UNSET else {"if_seq": if_seq})
     repeat: Repeat = "always" if if_seq is UNSET else "never"
-    return Operation(Request("PUT", cursor_path(topic, name), encode(body), JSON), results.NamedCursor, repeat)
+    return Operation(Request("PUT", cursor_path(topic, name), encode(body), JSON), results.CursorShown, repeat)
 
 
-def cursor(topic: str, name: str) -> Operation[results.NamedCursor]:
-    return Operation(Request("GET", cursor_path(topic, name)), results.NamedCursor)
+def cursor(topic: str, name: str) -> Operation[results.CursorShown]:
+    return Operation(Request("GET", cursor_path(topic, name)), results.CursorShown)
 
 
-def list_cursors(topic: str, page_size: int, cursor: str | None) -> Operation[Page[results.NamedCursor]]:
+def list_cursors(topic: str, page_size: int, cursor: str | None) -> Operation[Page[results.CursorShown]]:
     path = with_query(f"{topic_path(topic)}/cursors", page_size=page_size, cursor=cursor)
     return Operation(Request("GET", path), results.CursorPage)
 
@@ -382,6 +393,24 @@ def metrics() -> Operation[dict[str, Any]]:
     return Operation(Request("GET", "/v0/metrics", headers=(("accept", "application/json"),)), dict[str, Any])
 
 
+def me() -> Operation[results.Me]:
+    return Operation(Request("GET", "/v0/me"), results.Me)
+
+
+def ticket() -> Operation[results.Ticket]:
+    return Operation(Request("POST", "/v0/ticket", b"{}", JSON), results.Ticket)
+
+
+def list_connections(page_size: int, cursor: str | None) -> Operation[Page[results.ConnectionListed]]:
+    return Operation(
+        Request("GET", with_query("/v0/connections", page_size=page_size, cursor=cursor)), results.ConnectionPage
+    )
+
+
+def close_connection(id: str) -> Operation[results.ConnectionClosed]:
+    return Operation(Request("DELETE", f"/v0/connections/{segment('connection', id)}"), results.ConnectionClosed)
+
+
 # --- pieces
 
 
@@ -420,13 +449,6 @@ def given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def encode(body: Any) -> bytes:
-    try:
-        return msgspec.json.encode(body)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidRequest(f"the request cannot be encoded as JSON: {error}") from error
-
-
 def config_body(config: Config | None, **fields: Any) -> dict[str, Any]:
     """A config as it is sent. One that the server would ignore in part is refused."""
     known = TopicConfig.__struct_fields__
@@ -447,13 +469,15 @@ def fields_of(config: TopicConfig) -> dict[str, Any]:
     return fields
 
 
-def record_of(record: NewRecord | Mapping[str, Any], n: int) -> NewRecord | Mapping[str, Any]:
+def record_of(record: Any, n: int) -> NewRecord | Mapping[str, Any]:
     if isinstance(record, NewRecord):
         return record
     if isinstance(record, Mapping) and "data" in record:
         if not record.keys() <= RECORD_FIELDS:
             refuse_unknown(record, sorted(RECORD_FIELDS), f"a field of records[{n}]")
         return record
+    if is_object(record):
+        return NewRecord(record)
     raise InvalidRequest(f'records[{n}] is not a record: pass a mapping with "data", or a NewRecord')
 
 

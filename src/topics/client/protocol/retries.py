@@ -3,9 +3,10 @@
     flow = Retries(...).answered(operation)     # a generator of Attempts and Pauses; the caller carries them out
 
 A refusal (429, or 503 with an error of this API) has changed nothing, so the operation is tried again when the
-refusal says. The same goes for a connection that could not be made. After a failure that leaves open whether the
-operation was carried out, it is repeated only if repeating is harmless: an append needs an idempotency key, and must
-arrive within the topic's window, which is looked up at that point. Nothing starts or waits past the deadline.
+refusal says. The same goes for a connection that could not be made, unless the reason does not pass. After a failure
+that leaves open whether the operation was carried out, it is repeated only if repeating is harmless: an append needs an
+idempotency key, and must arrive within the topic's window, which is looked up at that point. Nothing starts or waits
+past the deadline.
 
 This module has no socket and never sleeps; `monotonic` and `random` are injected.
 """
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 from topics.client.errors import (
     CODES,
     ApiError,
+    CannotConnect,
     ClientError,
     ConnectionFailed,
     Forbidden,
@@ -48,7 +50,13 @@ class Attempt(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
+    """Wait before the next try. The rest says why."""
+
     seconds: float
+    request: Request
+    tries: int  # made so far
+    elapsed_s: float  # since the first
+    failure: ApiError | ClientError
 
 
 Step = Attempt | Pause
@@ -99,12 +107,14 @@ class Retries(Struct, frozen=True):
             wait_s = self._wait_s(failure, tried)
             if self.monotonic() + wait_s >= deadline:
                 raise_last(failure, doubt)
-            yield Pause(wait_s)
             tried += 1
+            yield Pause(wait_s, operation.request, tried, self.monotonic() - started, failure)
 
     def _may_repeat(self, error: ApiError | ClientError, operation: Operation[Any]) -> bool:
         if isinstance(error, ApiError):
             return error.status in REFUSED or (error.status in GATEWAY and operation.repeat != "never")
+        if isinstance(error, CannotConnect):
+            return False
         if isinstance(error, ConnectionFailed):
             return not error.was_sent or operation.repeat != "never"
         return isinstance(error, UnexpectedAnswer) and error.status in GATEWAY and operation.repeat != "never"

@@ -20,7 +20,7 @@ from topics.client.errors import ClientError, NotFound, UnexpectedAnswer, WatchE
 from topics.client.protocol import operations
 from topics.client.protocol.http_parser import Request
 from topics.client.protocol.operations import Operation
-from topics.client.results import CaughtUp, Lost, Records, TopicGone, WatchEvent, WatchSession
+from topics.client.results import CaughtUp, Lost, Records, TopicGone, WatchedTopic, WatchEvent, WatchSession
 
 SILENCE_SPARE_MS: Final = 5_000  # beyond two heartbeats
 REPLACED: Final = 409
@@ -165,7 +165,7 @@ class Watch:
         for name, shown in session.topics.items():
             if self.epochs.setdefault(name, shown.epoch) != shown.epoch:
                 self.epochs[name], self.positions[name] = shown.epoch, shown.earliest_seq - 1
-                yield Emit(Lost(name, "recreated", 1, shown.head_seq, shown.earliest_seq, shown.head_seq))
+                yield Emit(recreated(name, shown))
                 is_current = False
             elif self.positions[name] is None:
                 self.positions[name] = shown.from_seq
@@ -244,6 +244,17 @@ class Watch:
 
     def _ended(self, how: str) -> WatchEnded:
         return WatchEnded(f"the watch has ended: {how}", method="GET", path=f"/v0/watch/{self._wid}")
+
+
+def recreated(topic: str, shown: WatchedTopic) -> Lost:
+    return Lost(
+        topic=topic,
+        reason="recreated",
+        gap_from=1,
+        gap_to=shown.head_seq,
+        earliest_seq=shown.earliest_seq,
+        head_seq=shown.head_seq,
+    )
 
 
 def seqs_of(id: str) -> dict[str, int]:

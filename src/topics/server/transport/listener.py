@@ -7,6 +7,8 @@ Invariants: every accepted connection is in `Connections.open` until it is gone;
 """
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -103,6 +105,27 @@ class Listener:
             )
         if sweeps:
             self._sweep_again()
+
+    async def start_unix(self, path: str) -> None:
+        """Accept on a Unix socket, too, that only this user may connect to. One left behind is replaced.
+
+        OSError: something else is at the path, or a server answers there.
+        """
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(path)
+            except (FileNotFoundError, ConnectionRefusedError):
+                pass
+            else:
+                raise OSError(errno.EADDRINUSE, "a server listens there")
+        before = os.umask(0o177)
+        try:
+            server = await loop.create_unix_server(lambda: Sniffer(self.connections), path, backlog=BACKLOG)
+        finally:
+            os.umask(before)
+        self._servers.append(server)
 
     def sweep(self) -> None:
         self.connections.sweep()

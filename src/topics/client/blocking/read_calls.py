@@ -1,0 +1,205 @@
+# Generated from src/topics/client/aio/read_calls.py by `python -m tools.blocking_client`. Do not edit.
+"""Calls of a Client that read: diffs, consumers, exports, watches, losses and named cursors."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, overload
+
+from msgspec import UNSET, UnsetType
+
+from topics.client import results
+from topics.client.blocking.caller import Caller
+from topics.client.blocking.concurrency import started
+from topics.client.blocking.streams import Consumer, Export, Listing, Watcher
+from topics.client.kept_cursors import KeptCursor, NamedCursor
+from topics.client.protocol import operations
+from topics.client.protocol.cursors import Cursor
+from topics.client.protocol.operations import Match
+from topics.client.protocol.watching import Watch
+from topics.client.results import Record, TypedRecord
+
+T = TypeVar("T")
+
+
+class ReadCalls:
+    """What a Client reads."""
+
+    _caller: Caller
+
+    def diff(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        limit: int | None = None,
+        node: str | Sequence[str] | None = None,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        wait_ms: int = 0,
+        max_batch_bytes: int | None = None,
+        epoch: int | None = None,
+        filter: Match | None = None,
+        from_ts: int | None = None,
+    ) -> results.Diff:
+        """Read what lies above a cursor. The next cursor is `next_from_seq` of the result."""
+        return self._caller.run(
+            operations.diff(
+                topic,
+                from_seq,
+                limit=limit,
+                node=node,
+                include_tags=include_tags,
+                include_meta=include_meta,
+                wait_ms=wait_ms,
+                max_batch_bytes=max_batch_bytes,
+                epoch=epoch,
+                filter=filter,
+                from_ts=from_ts,
+            )
+        )
+
+    @overload
+    def consume(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        epoch: int | None = None,
+        follow: bool = True,
+        limit: int | None = 1000,
+        node: str | Sequence[str] | None = None,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        wait_ms: int = 20_000,
+        max_batch_bytes: int | None = None,
+        filter: Match | None = None,
+        from_ts: int | None = None,
+        cursor: KeptCursor | NamedCursor | None = None,
+        type: None = None,
+    ) -> Consumer[Record]: ...
+
+    @overload
+    def consume(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        epoch: int | None = None,
+        follow: bool = True,
+        limit: int | None = 1000,
+        node: str | Sequence[str] | None = None,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        wait_ms: int = 20_000,
+        max_batch_bytes: int | None = None,
+        filter: Match | None = None,
+        from_ts: int | None = None,
+        cursor: KeptCursor | NamedCursor | None = None,
+        type: type[T],
+    ) -> Consumer[TypedRecord[T]]: ...
+
+    def consume(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        epoch: int | None = None,
+        follow: bool = True,
+        limit: int | None = 1000,
+        node: str | Sequence[str] | None = None,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        wait_ms: int = 20_000,
+        max_batch_bytes: int | None = None,
+        filter: Match | None = None,
+        from_ts: int | None = None,
+        cursor: KeptCursor | NamedCursor | None = None,
+        type: Any = None,
+    ) -> Consumer[Any]:
+        """Records and tombstones above a cursor, in order: for ever, or up to the head with `follow=False`.
+
+        `cursor` keeps the position from run to run: a FileCursor, SQLiteCursor or NamedCursor; `from_seq` counts only
+        where it has none yet. `type` is that of the records' values: a struct, a dataclass, a Pydantic model.
+        """
+        place: Cursor[Any] = Cursor(
+            topic,
+            from_seq,
+            epoch,
+            from_ts,
+            type,
+            limit=limit,
+            node=node,
+            include_tags=include_tags,
+            include_meta=include_meta,
+            max_batch_bytes=max_batch_bytes,
+            filter=filter,
+        )
+        return Consumer(self._caller, place, wait_ms if follow else 0, follow, cursor)
+
+    def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> Export:
+        """The live records above `after` as of now, as Arrow batches. Use it in a `with`."""
+        return started(Export(self._caller, operations.export(topic, after, last, epoch)))
+
+    def record(self, topic: str, seq: int) -> results.RecordShown:
+        """One record. NotFound says in `detail` whether it was deleted, lost or never written."""
+        return self._caller.run(operations.record(topic, seq))
+
+    def losses(self, topic: str, *, limit: int | None = None) -> list[results.Loss]:
+        """What the topic has lost, the newest first: 100 ranges unless `limit` says otherwise."""
+        return (self._caller.run(operations.losses(topic, limit))).losses
+
+    # --- named cursors
+
+    def put_cursor(
+        self, topic: str, name: str, seq: int, *, epoch: int | None = None, if_seq: int | None | UnsetType = UNSET
+    ) -> results.CursorShown:
+        """Let a cursor stand at `seq`. CursorMoved: it does not stand at `if_seq` (None: there is one)."""
+        return self._caller.run(operations.put_cursor(topic, name, seq, epoch, if_seq))
+
+    def cursor(self, topic: str, name: str) -> results.CursorShown:
+        """Where a named cursor stands, how far behind, and what it has lost. NotFound: there is none."""
+        return self._caller.run(operations.cursor(topic, name))
+
+    def cursors(self, topic: str, *, page_size: int = 1000) -> Listing[results.CursorShown]:
+        """The named cursors of a topic, by name; pages are fetched as needed."""
+        return Listing(self._caller, lambda cursor: operations.list_cursors(topic, page_size, cursor))
+
+    def delete_cursor(self, topic: str, name: str) -> results.CursorDeleted:
+        """Delete a named cursor; nothing happens if there is none."""
+        return self._caller.run(operations.delete_cursor(topic, name))
+
+    # --- watch
+
+    def watch(
+        self,
+        topics: Mapping[str, int | None] | Sequence[str],
+        *,
+        epochs: Mapping[str, int] | None = None,
+        node: str | Sequence[str] | None = None,
+        filter: Match | None = None,
+        limit: int | None = None,
+        max_batch_bytes: int | None = None,
+        heartbeat_ms: int = 15_000,
+        include_meta: bool = True,
+        include_tags: bool = False,
+        include_data: bool = True,
+        consistency: Literal["eventual", "strong"] = "eventual",
+        lenient: bool = False,
+    ) -> Watcher:
+        """What happens in topics, pushed by the server.
+
+        Map each topic to the seq to start behind, or to None for what comes from now on. A list of names reads each
+        from the beginning. `epochs` are the instances that the seqs belong to.
+        """
+        options = operations.watch_options(
+            node, filter, limit, max_batch_bytes, include_meta, include_tags, include_data, consistency
+        )
+        watch = Watch(
+            topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 0),
+            epochs,
+            options,
+            lenient=lenient,
+            heartbeat_ms=heartbeat_ms,
+            retries=self._caller.retries.retries,
+            wait_s=self._caller.retries.backoff_s,
+        )
+        return Watcher(self._caller, watch)
