@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from topics.cli import spark as on_spark
+from topics.cli.files.file_import import Mapped as MappedFile
+from topics.cli.files.file_import import import_file, is_for_one_process
+from topics.cli.shell.invoking import ContextName, Json, Key, run_alone
 from topics.cli.spark import AtLeastOnce, Conf, Master, Name, Remote, SetWindow, State, Url
 
 if TYPE_CHECKING:
@@ -16,7 +19,9 @@ Format = Literal["ndjson", "json", "csv", "parquet"]
 
 
 def import_(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A file, a directory, a pattern, or a URI.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="A file, - for stdin, a directory, a pattern, or a URI.")
+    ],
     topic: Annotated[str, typer.Argument(help="The topic; created if absent.")],
     format: Annotated[Format | None, typer.Option(help="Format of the files; by default their names tell.")] = None,
     data: Annotated[
@@ -34,7 +39,11 @@ def import_(
     state: State = None,
     set_window: SetWindow = False,
     at_least_once: AtLeastOnce = False,
+    spark: Annotated[bool, typer.Option("--spark", help="Use Spark, whatever SRC is.")] = False,
     url: Url = None,
+    key: Key = None,
+    context: ContextName = None,
+    json: Json = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
@@ -45,12 +54,30 @@ def import_(
     If it is interrupted, run it again with the same arguments: it goes on where it was. Files that came since are
     imported, those that are in the topic already are not.
 
+    A plain file of up to 1 GiB needs no Spark, and keeps the order of its rows; its ledger is in ~/.topics/imports.
+    Directories, patterns, URIs, compressed and larger files do, and so do --option and --set-window.
+
+    Example: topics import orders.ndjson orders --tag sku
+
+    Example: topics export orders - | topics import - copy --data data --tag tag --node node --meta meta
+
     Example: topics import 'orders/*.ndjson' orders --tag sku
     """
-    on_spark.require()
+    needs_spark = spark or option or set_window or at_least_once or master or remote or conf
+    if not needs_spark and is_for_one_process(source, format):
+        mapping = MappedFile(data, tag, node, meta, text)
+        run_alone(
+            "import",
+            lambda call: import_file(call, source, topic, format, mapping, state=state, name=name),
+            url,
+            key,
+            context,
+            is_json=json,
+        )
+        return
+    on_spark.require("; a plain file of a known format and up to 1 GiB needs none")
     from topics.spark.jobs.importing import Source
     from topics.spark.jobs.importing import import_ as run_import
-    from topics.spark.options import Connection
     from topics.spark.runs.running import run
     from topics.spark.tables.formats import Mapped
 
@@ -58,12 +85,12 @@ def import_(
     options = on_spark.pairs(option, "--option")
     what = Source(path=source, format=format, mapped=mapped, options=options, is_ordered=ordered)
 
-    def job(spark: "SparkSession", progress: "Progress") -> None:
+    def job(session: "SparkSession", progress: "Progress") -> None:
         done = run_import(
-            spark,
+            session,
             what,
             topic,
-            server=Connection.load(url),
+            server=on_spark.connection(url, key, context),
             state=state,
             name=name,
             sets_window=set_window,

@@ -156,6 +156,30 @@ def _adapted(function: Callable[..., None], title: str, *, offline: bool) -> Cal
     return run
 
 
+def run_alone(
+    title: str,
+    run: Callable[[Call], None],
+    url: str | None,
+    key: str | None,
+    context: str | None,
+    *,
+    is_json: bool,
+) -> None:
+    """Run what a command does without Spark; such a command declares the options of all by itself."""
+    picked, origin = with_environment(url, key, context)
+    _guarded(lambda server: run(Call(title, server, is_json=is_json)), title, picked, origin, is_json)
+
+
+def with_environment(url: str | None, key: str | None, context: str | None) -> tuple[dict[str, str | None], str]:
+    """Options of which --url does not look at its variable, and where the address is from."""
+    from topics.settings import ClientSettings
+
+    settings = ClientSettings.load()
+    is_set = url is None and context is None and settings.url != contexts.DEFAULT_URL
+    picked = {"url": settings.url if is_set else url, "key": key or settings.token or None, "context": context}
+    return picked, "TOPICS_URL" if is_set else "--url"
+
+
 def _is_from_environment(context: typer.Context) -> bool:
     source = context.get_parameter_source("url")
     return source is not None and source.name == "ENVIRONMENT"
