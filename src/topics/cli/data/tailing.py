@@ -8,6 +8,7 @@ a thread of its own; one lock keeps lines whole.
 import fnmatch
 import sys
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -84,9 +85,10 @@ def watch(
         raise typer.BadParameter(f"{start!r} is no position; use latest, earliest or a seq", param_hint="--from")
     follower = _Follower(call, tag_match(filter), dict.fromkeys(names, after))
     left = count
-    while left != 0 and (event := follower.next_event()) is not None:
-        call.emit(_event_fields(event))
-        left = None if left is None else left - 1
+    with closing(follower):
+        while left != 0 and (event := follower.next_event()) is not None:
+            call.emit(_event_fields(event))
+            left = None if left is None else left - 1
 
 
 def _event_fields(event: Any) -> dict[str, Any]:
@@ -153,6 +155,10 @@ class _Follower:
                     display.say(f"topics {self._call.name}: connected again")
                     self._wait_s = 0.0
                 return event
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
 
     def _has_begun(self) -> bool:
         return self._watch is not None and bool(self._watch.epochs)
@@ -246,9 +252,10 @@ class _Tail:
             self._ended.set()
 
     def _follow(self, follower: _Follower) -> None:
-        while (event := follower.next_event()) is not None:
-            with self._lock:
-                self._print(event)
+        with closing(follower):
+            while (event := follower.next_event()) is not None:
+                with self._lock:
+                    self._print(event)
 
     def _print(self, event: Any) -> None:
         match type(event).__name__:

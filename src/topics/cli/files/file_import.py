@@ -235,9 +235,14 @@ def _rows(file: IO[bytes], source: str, format: Format, mapped: Mapped) -> Itera
                 yield _of_json(bytes(item), mapped, f"{source}, row {number}")
         case "csv":
             text_file = io.TextIOWrapper(file, "utf-8-sig", newline="")
-            table = csv.DictReader(text_file, delimiter="\t" if source.lower().endswith(".tsv") else ",")
-            for number, row in enumerate(table, 1):
-                yield _of_row({name: value or None for name, value in row.items() if name}, mapped, source, number)
+            try:
+                table = csv.DictReader(text_file, delimiter="\t" if source.lower().endswith(".tsv") else ",")
+                for number, row in enumerate(table, 1):
+                    yield _of_row({name: value or None for name, value in row.items() if name}, mapped, source, number)
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise InvalidRequest(f"{source} is not CSV in UTF-8: {error}") from None
+            finally:
+                text_file.detach()
         case "parquet":
             import pyarrow.parquet as pq
 

@@ -47,7 +47,10 @@ class Server(Struct, frozen=True):
 
 
 def path() -> Path:
-    return Path(typer.get_app_dir("topics")) / "contexts.json"
+    folder = Path(typer.get_app_dir("topics"))
+    if not folder.is_absolute():  # XDG_CONFIG_HOME is empty
+        folder = Path.home() / ".config" / "topics"
+    return folder / "contexts.json"
 
 
 def load() -> Contexts:

@@ -11,17 +11,18 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
 from topics.cli.shell import contexts, display, exits
-from topics.clock import SystemClock
 from topics.errors import TopicsError
 
 if TYPE_CHECKING:
     from topics.client import Client
+    from topics.clock import SystemClock
 
 RETRIES: Final = 3
 TIMEOUT_MS: Final = 30_000
@@ -48,13 +49,23 @@ class Call:
     def __init__(self, name: str, server: contexts.Server | None, *, is_json: bool) -> None:
         self.name = name
         self.is_json = is_json
-        self.clock = SystemClock()
         self._server = server
+        self._clients: list[Client] = []
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
 
     @property
     def server(self) -> contexts.Server:
         assert self._server is not None, "this command has no server"
         return self._server
+
+    @cached_property
+    def clock(self) -> "SystemClock":
+        from topics.clock import SystemClock
+
+        return SystemClock()
 
     @cached_property
     def client(self) -> "Client":
@@ -63,7 +74,9 @@ class Call:
     def new_client(self, retries: int = RETRIES, timeout_ms: int = TIMEOUT_MS) -> "Client":
         from topics.client import Client
 
-        return Client(self.server.url, self.server.key, retries=retries, timeout_ms=timeout_ms)
+        client = Client(self.server.url, self.server.key, retries=retries, timeout_ms=timeout_ms)
+        self._clients.append(client)
+        return client
 
     # --- output
 
@@ -148,7 +161,7 @@ def _adapted(function: Callable[..., None], title: str, *, offline: bool) -> Cal
         typer_context, is_json = given.pop("typer_context"), given.pop("json")
         picked = {name: given.pop(name) for name in shared}
         origin = "TOPICS_URL" if _is_from_environment(typer_context) else "--url"
-        _guarded(lambda server: function(Call(title, server, is_json=is_json), **given), title, picked, origin, is_json)
+        _guarded(lambda call: function(call, **given), title, picked, origin, is_json)
 
     parameters = [context, *own, *added]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -167,7 +180,7 @@ def run_alone(
 ) -> None:
     """Run what a command does without Spark; such a command declares the options of all by itself."""
     picked, origin = with_environment(url, key, context)
-    _guarded(lambda server: run(Call(title, server, is_json=is_json)), title, picked, origin, is_json)
+    _guarded(run, title, picked, origin, is_json)
 
 
 def with_environment(url: str | None, key: str | None, context: str | None) -> tuple[dict[str, str | None], str]:
@@ -185,16 +198,15 @@ def _is_from_environment(context: typer.Context) -> bool:
     return source is not None and source.name == "ENVIRONMENT"
 
 
-def _guarded(
-    run: Callable[[contexts.Server | None], None], title: str, picked: dict[str, Any], origin: str, is_json: bool
-) -> None:
+def _guarded(run: Callable[[Call], None], title: str, picked: dict[str, Any], origin: str, is_json: bool) -> None:
     """Run it; whatever goes wrong is a message and an exit code."""
     server = None
     try:
         if picked:
             server = contexts.resolve(picked["url"], picked["key"], picked["context"], url_origin=origin)
-        run(server)
-        sys.stdout.flush()
+        with closing(Call(title, server, is_json=is_json)) as call:
+            run(call)
+            sys.stdout.flush()
     except KeyboardInterrupt:
         raise typer.Exit(exits.INTERRUPTED) from None
     except BrokenPipeError:

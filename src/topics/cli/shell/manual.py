@@ -132,11 +132,3 @@ def _plain(text: str) -> str:
     """Paragraphs on one line each."""
     paragraphs = text.replace("\b", "").strip().split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-
-
-if __name__ == "__main__":
-    from typer.main import get_command
-
-    from topics.cli import app
-
-    print(page(get_command(app)), end="")  # type: ignore[has-type]
