@@ -198,7 +198,10 @@ class _Tail:
         for topic in named(self._call, self._patterns):
             if from_ts is not None:
                 diff = client.diff(topic, from_ts=from_ts, limit=1, filter=self._match, include_meta=False)
-                found[topic] = diff.records[0].seq - 1 if diff.records else diff.next_from_seq
+                if diff.tombstone is not None:  # to be announced by the read that follows
+                    found[topic] = diff.tombstone.gap_from - 1
+                else:
+                    found[topic] = diff.records[0].seq - 1 if diff.records else diff.next_from_seq
             else:
                 head = client.state(topic, touch=False).head_seq
                 found[topic] = before_last(client, topic, head, count, self._match)
