@@ -35,7 +35,7 @@ def test_a_topic_comes_back_from_its_file_as_it_was(shell: Shell, client: Client
 def test_a_range_is_exported_and_what_is_lost_of_it_is_said(shell: Shell, client: Client, tmp_path: Path) -> None:
     client.put_topic("ranged", cap_records=5)
     client.append("ranged", [{"data": n} for n in range(1, 11)])
-    answer = shell.ok("export", "ranged", "a.parquet", "--last-seq", "8", "--json")
+    answer = shell.ok("export", "ranged", "a.parquet", "--first-seq", "1", "--last-seq", "8", "--json")
     assert answer.lines == [{"topic": "ranged", "destination": "a.parquet", "rows": 3, "lost": 5, "gaps": 1}]
     assert "!!! ranged: 5 lost, seqs 1 to 5: cap" in answer.err
     table = pq.read_table(tmp_path / "a.parquet")
@@ -43,7 +43,8 @@ def test_a_range_is_exported_and_what_is_lost_of_it_is_said(shell: Shell, client
     assert table["seq"].to_pylist() == [6, 7, 8]
     assert [line["seq"] for line in shell.ok("export", "ranged", "-", "--first-seq", "9").lines] == [9, 10]
     assert shell.ok("export", "ranged", "-", "--since", "2100-01-01", "--format", "csv").out.count("\n") == 1
-    assert shell.run("export", "ranged", "b.csv", "--strict").code == 1
+    assert shell.run("export", "ranged", "b.csv", "--first-seq", "2", "--strict").code == 1
+    assert shell.ok("export", "ranged", "-", "--strict").err == ""  # from the first live record on
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet"]
 
 
@@ -64,6 +65,13 @@ def test_an_import_is_done_once_and_goes_on_where_it_was(shell: Shell, client: C
     assert shell.ok("import", "rows.ndjson", "once", "--json").lines[0]["rows"] == 0
     assert client.state("once").count == 2500
     assert shell.ok("import", "rows.ndjson", "once", "--name", "again", "--json").lines[0]["rows"] == 2500
+    file.write_text("1\n")
+    answer = shell.run("import", "rows.ndjson", "once")
+    assert answer.code == 1 and "has changed" in answer.err
+    shell.ok("import", "rows.ndjson", "anew")
+    client.delete_topic("anew")
+    answer = shell.run("import", "rows.ndjson", "anew")
+    assert answer.code == 1 and "was deleted" in answer.err
 
 
 @pytest.mark.parametrize("is_sent", [True, False])
@@ -86,7 +94,10 @@ def test_a_batch_that_may_have_arrived_is_not_doubled(
         client.delete_topic(topic)
         client.put_topic(topic, idempotency_window_ms=window_ms)
         client.append(topic, [{"data": n} for n in range(1000)])
-    ledger.write_bytes(msgspec.json.encode(file_import.Ledger(1000, pending)))
+    stat = file.stat()
+    epoch = client.state(topic).epoch
+    noted = file_import.Ledger(1000, pending, epoch, stat.st_size, stat.st_mtime_ns)
+    ledger.write_bytes(msgspec.json.encode(noted))
     shell.ok("import", "rows.ndjson", topic)
     numbers = [item.value for item in client.consume(topic, follow=False) if item.value != "of somebody else"]
     assert numbers == list(range(1500))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from topics.cli.shell.invoking import Call
+    from topics.client import ExportInfo, Tombstone
 
 Format = Literal["ndjson", "csv", "parquet"]
 SUFFIXES: Final[dict[str, Format]] = {
@@ -63,7 +64,7 @@ def export_file(call: "Call", wanted: Wanted, destination: str) -> None:
         _opened(destination, wanted.format) as out,
         call.client.export(wanted.topic, after, last=wanted.last) as export,
     ):
-        lost = [gap for gap in export.info.lost if wanted.last is None or gap.gap_from <= wanted.last]
+        lost = _lost(export.info, wanted)
         if lost and wanted.is_strict:
             said = "; ".join(f"seqs {gap.gap_from} to {gap.gap_to} ({gap.reason})" for gap in lost)
             raise InvalidRequest(f"records of {wanted.topic} were lost: {said}")
@@ -81,6 +82,12 @@ def export_file(call: "Call", wanted: Wanted, destination: str) -> None:
         return
     found = {"topic": wanted.topic, "destination": destination, "rows": rows, "lost": missing, "gaps": len(lost)}
     call.show(found, f"{rows:,} records in {destination}" + (f"; {missing:,} were lost" if missing else ""))
+
+
+def _lost(info: "ExportInfo", wanted: Wanted) -> "list[Tombstone]":
+    """What is lost of the range that was asked for; without a first seq, that begins at the first live record."""
+    first = info.earliest_seq if wanted.first is None else wanted.first
+    return [gap for gap in info.lost if gap.gap_to >= first and (wanted.last is None or gap.gap_from <= wanted.last)]
 
 
 @contextmanager

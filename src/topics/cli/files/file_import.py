@@ -65,6 +65,9 @@ class Ledger(Struct):
 
     rows_done: int = 0
     pending: Pending | None = None
+    epoch: int = 0  # of the topic, once rows are in it
+    size: int = 0  # of the file, and
+    mtime_ns: int = 0
 
 
 def is_for_one_process(source: str, format: Format | None) -> bool:
@@ -88,7 +91,7 @@ def import_file(
     else:
         path = Path(source).resolve()
         identity = _identity(call, path, topic, format, mapped, name)
-        ledger = _LedgerFile(Path(state) if state else Path.home() / ".topics" / "imports", identity)
+        ledger = _LedgerFile(Path(state) if state else Path.home() / ".topics" / "imports", identity, path.stat())
         with path.open("rb") as file:
             done = _Import(call, topic, ledger, identity).run(_rows(file, source, format, mapped))
     before = 0 if ledger is None else ledger.found.rows_done - done
@@ -98,32 +101,27 @@ def import_file(
 
 
 def _identity(call: "Call", path: Path, topic: str, format: str, mapped: Mapped, name: str) -> str:
-    stat = path.stat()
-    parts = [
-        call.client.url,
-        str(path),
-        stat.st_size,
-        stat.st_mtime_ns,
-        topic,
-        format,
-        msgspec.to_builtins(mapped),
-        name,
-    ]
+    parts = [call.client.url, str(path), topic, format, msgspec.to_builtins(mapped), name]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]
 
 
 class _LedgerFile:
     """A ledger on the disk, replaced as a whole."""
 
-    def __init__(self, directory: Path, identity: str) -> None:
+    def __init__(self, directory: Path, identity: str, stat: os.stat_result) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / f"{identity}.json"
         try:
             self.found = msgspec.json.decode(self._path.read_bytes(), type=Ledger)
         except FileNotFoundError:
-            self.found = Ledger()
+            self.found = Ledger(size=stat.st_size, mtime_ns=stat.st_mtime_ns)
         except msgspec.MsgspecError as error:
             raise InvalidRequest(f"{self._path} is not a ledger: {error}; remove it to import the file anew") from None
+        if (self.found.size, self.found.mtime_ns) != (stat.st_size, stat.st_mtime_ns):
+            raise InvalidRequest(
+                "the file has changed since its import began, and nobody knows which of its rows are in the topic; "
+                "import what is missing as another file, or all of it under another --name"
+            )
 
     def put(self, found: Ledger) -> None:
         self.found = found
@@ -147,6 +145,7 @@ class _Import:
 
     def run(self, rows: Iterable[dict[str, Any]]) -> int:
         """Send what is not there yet; the number of rows that were sent."""
+        self._refuse_another_instance()
         skipped = 0 if self._ledger is None else self._ledger.found.rows_done
         at = sent = 0
         for batch in _batches(rows):
@@ -158,6 +157,18 @@ class _Import:
                 print(f"\r{at:,} rows", end="", file=sys.stderr, flush=True)
         return sent
 
+    def _refuse_another_instance(self) -> None:
+        if self._ledger is None or not self._ledger.found.epoch:
+            return
+        try:
+            epoch = self._client.state(self._topic, touch=False).epoch
+        except NotFound:
+            epoch = 0
+        if epoch != self._ledger.found.epoch:
+            raise InvalidRequest(
+                f"{self._topic} was deleted since this file was imported; another --name imports it anew"
+            )
+
     def _send(self, batch: list[dict[str, Any]], start: int, end: int) -> int:
         if self._ledger is None:
             self._client.append(self._topic, batch)
@@ -165,11 +176,19 @@ class _Import:
         pending = self._ledger.found.pending
         if pending is None or not self._is_there(pending, batch):
             if pending is None:
-                self._ledger.put(Ledger(start, self._pending(len(batch))))
+                self._note(start, self._pending(len(batch)))
             key = f"import-{self._identity}-{start}"
             self._client.append(self._topic, batch, idempotency_key=key)
-        self._ledger.put(Ledger(end))
+        self._note(end, None)
         return len(batch)
+
+    def _note(self, rows_done: int, pending: Pending | None) -> None:
+        assert self._ledger is not None
+        found = self._ledger.found
+        epoch = found.epoch
+        if pending is None and not epoch:
+            epoch = self._client.state(self._topic, touch=False).epoch
+        self._ledger.put(Ledger(rows_done, pending, epoch, found.size, found.mtime_ns))
 
     def _pending(self, rows: int) -> Pending:
         now = self._call.clock.now_ms()
