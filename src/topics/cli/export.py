@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Format = Literal["parquet", "ndjson", "csv"]
 
+FormatOption = Annotated[Format | None, typer.Option(help="Format of the files; that of a single file is in its name.")]
+
 
 def export(
     topic: Annotated[str, typer.Argument(metavar="TOPIC|PATTERN", help="A topic, or an expression of whole names.")],
@@ -27,9 +29,7 @@ def export(
             metavar="DST", help="A file (.ndjson, .csv, .parquet), - for stdout, a new directory, or a URI."
         ),
     ],
-    format: Annotated[
-        Format | None, typer.Option(help="Format of the files; that of a single file is in its name.")
-    ] = None,
+    format: FormatOption = None,
     first_seq: Annotated[int | None, typer.Option(min=1, help="Inclusive; the first live record by default.")] = None,
     last_seq: Annotated[int | None, typer.Option(min=0, help="Inclusive; the head by default.")] = None,
     since: Annotated[str | None, typer.Option(help="From this time on: epoch-ms, or 2026-01-31T12:00:00Z.")] = None,
@@ -49,9 +49,8 @@ def export(
 ) -> None:
     """Export a topic, or all that match, as Parquet, NDJSON or CSV.
 
-    A topic goes into one file without Spark. A directory, several topics, --path and --archive need Spark. What was
-    lost in the range is counted and announced; beside the files of a directory it is listed in _gaps.ndjson. Run again
-    into its directory, it takes what there is then.
+    A topic goes into one file without Spark; a directory, several topics, --path and --archive need it. What was lost
+    in the range is announced, and for a directory listed in its _gaps.ndjson.
 
     Example: topics export orders orders.ndjson --since 2026-01-01T00:00:00Z
 
@@ -61,9 +60,7 @@ def export(
     """
     alone = None if spark or path or archive or master or remote or conf else format_of(destination, format)
     if alone is not None and is_topic_name(topic):
-        if format not in (None, alone):
-            raise typer.BadParameter(f"{destination} is to be {alone}, by its name", param_hint="--format")
-        wanted_file = WantedFile(topic, alone, first_seq, last_seq, since, until, strict)
+        wanted_file = WantedFile(topic, _same(format, alone), first_seq, last_seq, since, until, strict)
         run_alone("export", lambda call: export_file(call, wanted_file, destination), url, key, context, is_json=json)
         return
     on_spark.require("; for one topic, name a file: topics export orders orders.ndjson")
@@ -94,3 +91,9 @@ def export(
         progress.finish(f"{done.rows:,} records in {done.files:,} files{lost}", {"destination": destination, **fields})
 
     raise SystemExit(run("export", job, master=master, remote=remote, conf=conf or ()))
+
+
+def _same(given: Format | None, named: Format) -> Format:
+    if given not in (None, named):
+        raise typer.BadParameter(f"by its name the file is {named}, not {given}", param_hint="--format")
+    return named

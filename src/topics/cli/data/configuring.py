@@ -10,6 +10,19 @@ from topics.cli.shell.invoking import Call, Yes
 from topics.cli.shell.quantities import duration_ms, shown_bytes, size_bytes
 from topics.model import Discard, Durability, TopicType
 
+DeadLetter = Annotated[
+    str | None, typer.Option(metavar="TOPIC|none", help="Queues: where jobs go that were delivered too often.")
+]
+LeasesDurable = Annotated[
+    bool | None, typer.Option("--leases-durable/--no-leases-durable", help="Queues: leases outlive a restart.")
+]
+MaxDeliveries = Annotated[
+    int | None, typer.Option(min=0, help="Queues: then a job goes to the dead letters; 0 = never.")
+]
+ClaimJitter = Annotated[
+    int | None, typer.Option(parser=duration_ms, metavar="TIME", help="Queues: claims are gathered for so long.")
+]
+
 
 def put(
     call: Call,
@@ -41,18 +54,10 @@ def put(
     lease: Annotated[
         int | None, typer.Option(parser=duration_ms, metavar="TIME", help="Queues: how long a job is held.")
     ] = None,
-    claim_jitter: Annotated[
-        int | None, typer.Option(parser=duration_ms, metavar="TIME", help="Queues: claims are gathered for so long.")
-    ] = None,
-    max_deliveries: Annotated[
-        int | None, typer.Option(min=0, help="Queues: then a job goes to the dead letters; 0 = never.")
-    ] = None,
-    dead_letter: Annotated[
-        str | None, typer.Option(metavar="TOPIC|none", help="Queues: where jobs go that were delivered too often.")
-    ] = None,
-    leases_durable: Annotated[
-        bool | None, typer.Option("--leases-durable/--no-leases-durable", help="Queues: leases outlive a restart.")
-    ] = None,
+    claim_jitter: ClaimJitter = None,
+    max_deliveries: MaxDeliveries = None,
+    dead_letter: DeadLetter = None,
+    leases_durable: LeasesDurable = None,
     reset: Annotated[bool, typer.Option("--reset", help="Fields that are not given return to their defaults.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     yes: Yes = False,
