@@ -5,7 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from topics.cli import spark as on_spark
+from topics.cli.files.file_export import Wanted as WantedFile
+from topics.cli.files.file_export import export_file, format_of
+from topics.cli.shell.invoking import ContextName, Json, Key, run_alone
 from topics.cli.spark import Conf, Master, Remote, Url
+from topics.model import is_topic_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,11 +18,18 @@ if TYPE_CHECKING:
 
 Format = Literal["parquet", "ndjson", "csv"]
 
+FormatOption = Annotated[Format | None, typer.Option(help="Format of the files; that of a single file is in its name.")]
+
 
 def export(
     topic: Annotated[str, typer.Argument(metavar="TOPIC|PATTERN", help="A topic, or an expression of whole names.")],
-    destination: Annotated[str, typer.Argument(metavar="DST", help="A new directory, or a URI.")],
-    format: Annotated[Format, typer.Option(help="Format of the files.")] = "parquet",
+    destination: Annotated[
+        str,
+        typer.Argument(
+            metavar="DST", help="A file (.ndjson, .csv, .parquet), - for stdout, a new directory, or a URI."
+        ),
+    ],
+    format: FormatOption = None,
     first_seq: Annotated[int | None, typer.Option(min=1, help="Inclusive; the first live record by default.")] = None,
     last_seq: Annotated[int | None, typer.Option(min=0, help="Inclusive; the head by default.")] = None,
     since: Annotated[str | None, typer.Option(help="From this time on: epoch-ms, or 2026-01-31T12:00:00Z.")] = None,
@@ -27,18 +38,32 @@ def export(
     path: Annotated[str | None, typer.Option(help="A data directory to read from, alone or beside --url.")] = None,
     single: Annotated[bool, typer.Option("--single", help="One file.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Fail if any record of the range was lost.")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="Use Spark, whatever DST is.")] = False,
     url: Url = None,
+    key: Key = None,
+    context: ContextName = None,
+    json: Json = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
     """Export a topic, or all that match, as Parquet, NDJSON or CSV.
 
-    What was lost in the range is counted, and listed in DST/_gaps.ndjson. Run again, it takes what there is then.
+    A topic goes into one file without Spark; a directory, several topics, --path and --archive need it. What was lost
+    in the range is announced, and for a directory listed in its _gaps.ndjson.
 
-    Example: topics export orders out --format ndjson --since 2026-01-01T00:00:00Z
+    Example: topics export orders orders.ndjson --since 2026-01-01T00:00:00Z
+
+    Example: topics export orders - --last-seq 100
+
+    Example: topics export 'orders|clicks' out --format ndjson
     """
-    on_spark.require()
+    alone = None if spark or path or archive or master or remote or conf else format_of(destination, format)
+    if alone is not None and is_topic_name(topic):
+        wanted_file = WantedFile(topic, _same(format, alone), first_seq, last_seq, since, until, strict)
+        run_alone("export", lambda call: export_file(call, wanted_file, destination), url, key, context, is_json=json)
+        return
+    on_spark.require("; for one topic, name a file: topics export orders orders.ndjson")
     from topics.spark.jobs.exporting import Wanted
     from topics.spark.jobs.exporting import export as run_export
     from topics.spark.options import Connection
@@ -55,11 +80,20 @@ def export(
         is_strict=strict,
     )
 
-    def job(spark: "SparkSession", progress: "Progress") -> None:
-        server = Connection.load_beside(path, url)
-        done = run_export(spark, wanted, destination, server=server, format=format, is_single=single, progress=progress)
+    def job(session: "SparkSession", progress: "Progress") -> None:
+        is_offline = context is None and Connection.load_beside(path, url) is None
+        server = None if is_offline else on_spark.connection(url, key, context)
+        done = run_export(
+            session, wanted, destination, server=server, format=format or "parquet", is_single=single, progress=progress
+        )
         lost = f"; {done.lost:,} were lost, in {len(done.gaps)} gaps: see _gaps.ndjson" if done.gaps else ""
         fields = {"rows": done.rows, "files": done.files, "lost": done.lost, "gaps": len(done.gaps)}
         progress.finish(f"{done.rows:,} records in {done.files:,} files{lost}", {"destination": destination, **fields})
 
     raise SystemExit(run("export", job, master=master, remote=remote, conf=conf or ()))
+
+
+def _same(given: Format | None, named: Format) -> Format:
+    if given not in (None, named):
+        raise typer.BadParameter(f"by its name the file is {named}, not {given}", param_hint="--format")
+    return named

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from topics.cli import spark as on_spark
+from topics.cli.files.file_import import Mapped as MappedFile
+from topics.cli.files.file_import import import_file, is_for_one_process
+from topics.cli.shell.invoking import Call, ContextName, Json, Key, run_alone
 from topics.cli.spark import AtLeastOnce, Conf, Master, Name, Remote, SetWindow, State, Url
 
 if TYPE_CHECKING:
@@ -14,27 +17,34 @@ if TYPE_CHECKING:
 
 Format = Literal["ndjson", "json", "csv", "parquet"]
 
+Data = Annotated[str | None, typer.Option(help="The field or column that is the data; the whole row by default.")]
+Option = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of Spark's CSV or Parquet reader: sep=;")
+]
+
 
 def import_(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A file, a directory, a pattern, or a URI.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="A file, - for stdin, a directory, a pattern, or a URI.")
+    ],
     topic: Annotated[str, typer.Argument(help="The topic; created if absent.")],
     format: Annotated[Format | None, typer.Option(help="Format of the files; by default their names tell.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="The field or column that is the data; the whole row by default.")
-    ] = None,
+    data: Data = None,
     tag: Annotated[str | None, typer.Option(help="The field or column that is the tag.")] = None,
     node: Annotated[str | None, typer.Option(help="The field or column that is the node.")] = None,
     meta: Annotated[str | None, typer.Option(help="The field or column that is the meta.")] = None,
     text: Annotated[bool, typer.Option("--text", help="The column of --data is plain text, not JSON.")] = False,
-    option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of Spark's CSV or Parquet reader: sep=;")
-    ] = None,
+    option: Option = None,
     ordered: Annotated[bool, typer.Option("--ordered", help="Keep the order of the rows, with a single task.")] = False,
     name: Name = "",
     state: State = None,
     set_window: SetWindow = False,
     at_least_once: AtLeastOnce = False,
+    spark: Annotated[bool, typer.Option("--spark", help="Use Spark, whatever SRC is.")] = False,
     url: Url = None,
+    key: Key = None,
+    context: ContextName = None,
+    json: Json = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
@@ -45,12 +55,21 @@ def import_(
     If it is interrupted, run it again with the same arguments: it goes on where it was. Files that came since are
     imported, those that are in the topic already are not.
 
+    A plain file of up to 1 GiB needs no Spark, and keeps its order; directories, patterns, URIs, larger files do.
+
+    Example: topics import orders.ndjson orders --tag sku
+
+    Example: topics export orders - | topics import - copy --data data --tag tag --node node --meta meta
+
     Example: topics import 'orders/*.ndjson' orders --tag sku
     """
-    on_spark.require()
+    if not (spark or option or set_window or at_least_once or master or remote or conf):
+        what_file, server = MappedFile(data, tag, node, meta, text), (url, key, context)
+        if _import_alone(source, topic, format, what_file, state, name, server, is_json=json):
+            return
+    on_spark.require("; a plain file of a known format and up to 1 GiB needs none")
     from topics.spark.jobs.importing import Source
     from topics.spark.jobs.importing import import_ as run_import
-    from topics.spark.options import Connection
     from topics.spark.runs.running import run
     from topics.spark.tables.formats import Mapped
 
@@ -58,12 +77,12 @@ def import_(
     options = on_spark.pairs(option, "--option")
     what = Source(path=source, format=format, mapped=mapped, options=options, is_ordered=ordered)
 
-    def job(spark: "SparkSession", progress: "Progress") -> None:
+    def job(session: "SparkSession", progress: "Progress") -> None:
         done = run_import(
-            spark,
+            session,
             what,
             topic,
-            server=Connection.load(url),
+            server=on_spark.connection(url, key, context),
             state=state,
             name=name,
             sets_window=set_window,
@@ -74,3 +93,25 @@ def import_(
         progress.finish(text, {"topic": topic, "rows": done.rows_now, "rows_total": done.rows, "files": done.files})
 
     raise SystemExit(run("import", job, master=master, remote=remote, conf=conf or ()))
+
+
+def _import_alone(
+    source: str,
+    topic: str,
+    format: Format | None,
+    mapped: MappedFile,
+    state: str | None,
+    name: str,
+    server: tuple[str | None, str | None, str | None],
+    *,
+    is_json: bool,
+) -> bool:
+    """Do it without Spark; False if that cannot be."""
+    if not is_for_one_process(source, format):
+        return False
+
+    def run(call: Call) -> None:
+        import_file(call, source, topic, format, mapped, state=state, name=name)
+
+    run_alone("import", run, *server, is_json=is_json)
+    return True

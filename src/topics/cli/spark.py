@@ -2,9 +2,12 @@
 
 import importlib.util
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from topics.spark.options import Connection
 
 Url = Annotated[str | None, typer.Option(help="The server; TOPICS_URL by default. The token is TOPICS_TOKEN.")]
 Master = Annotated[str | None, typer.Option(help="The Spark master: spark://…, yarn, k8s://…; local[*,4] by default.")]
@@ -18,11 +21,22 @@ SetWindow = Annotated[
 AtLeastOnce = Annotated[bool, typer.Option("--at-least-once", help="Continue even if rows may be written twice.")]
 
 
-def require() -> None:
+def require(hint: str = "") -> None:
     """End with a message if Spark is not installed."""
     if importlib.util.find_spec("pyspark") is None:
-        print("topics: this needs Spark: pip install 'topics-engine[spark]'", file=sys.stderr)
+        print("topics: this needs Spark: pip install 'topics-engine[spark]'" + hint, file=sys.stderr)
         raise SystemExit(2)
+
+
+def connection(url: str | None, key: str | None, context: str | None) -> "Connection":
+    """The server that the options, the environment or the context in use name."""
+    from topics.cli.shell import contexts
+    from topics.cli.shell.invoking import with_environment
+    from topics.spark.options import Connection
+
+    picked, origin = with_environment(url, key, context)
+    server = contexts.resolve(picked["url"], picked["key"], picked["context"], url_origin=origin)
+    return Connection(url=server.url, token=server.key)
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
