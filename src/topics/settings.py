@@ -93,6 +93,7 @@ class Settings:
     max_total_bytes: int = _setting(
         0, "TOPICS_MAX_TOTAL_BYTES", "sizes of the live records of all topics; 0 = off", minimum=0
     )
+    console: bool = _setting(True, "TOPICS_CONSOLE", "serve the console, at /console and to browsers at /")
     log_level: str = _setting("info", "TOPICS_LOG_LEVEL", "debug, info, warning or error")
     access_log: bool = _setting(False, "TOPICS_ACCESS_LOG", "log every request")
     test_min_heartbeat_ms: int = _setting(

@@ -214,4 +214,6 @@ def _announce(server: Server) -> None:
     logger.info("topics %s: %d topics in %s", __version__, engine.topic_count, engine.settings.data_dir)
     logger.info("API      %s/v0", url)
     logger.info("docs     %s/docs", url)
+    if engine.settings.console:
+        logger.info("console  %s/console", url)
     logger.info("metrics  %s/v0/metrics", url)
