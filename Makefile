@@ -25,7 +25,7 @@ PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-full fuzz check lint-openapi format browser bench bench-spark bench-run bench-peers demo \
+.PHONY: help setup run quick test test-full fuzz check lint-openapi format browser bench bench-spark bench-run bench-peers demo vendor screenshots \
     lock clean
 
 help: ## list the targets
@@ -81,6 +81,12 @@ bench-run: $(READY) $(SPARK)
 bench-peers: ## install the peers of the benchmarks from Debian
 	@missing=$$(for peer in $(PEERS); do dpkg-query -W -f '$${Status}' $$peer 2>/dev/null | grep -q 'ok installed' \
 	    || echo $$peer; done); test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq $$missing; }
+
+vendor: ## renew the libraries of the console from npm, in the versions that tools/vendor.py names
+	$(PYTHON) -m tools.vendor
+
+screenshots: $(READY) browser ## make the pictures of the console in docs/images
+	$(BIN)/python -m tools.screenshots
 
 demo: $(READY) ## run the demo
 	$(BIN)/python -m examples.demo

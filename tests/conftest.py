@@ -21,6 +21,7 @@ MARKERS = {
     "spark": "spark",
     "live": "process",
     "live/test_browser.py": "browser",
+    "live/test_console.py": "browser",
     "test_docs.py": "process",
 }
 LEFT_OUT_OF_QUICK = {"spark", "browser", "process", "slow", "full"}

@@ -4,7 +4,9 @@ import { BASE, call, can, get, hasKey } from "./api.js";
 import { attempt, go, toTopic, usePoll } from "./state.js";
 import { Command, Icon } from "./parts.js";
 
-export const demo = signal(""); // "", running, stopping
+const LEFT = "topics.demo";
+export const demo = signal(localStorage.getItem(LEFT) || ""); // "", left over, running, stopping
+let trading = Promise.resolve();
 const SHOP = {
   "demo:orders": { durability: "fsync" },
   "demo:clicks": { cap_records: 400 },
@@ -42,6 +44,7 @@ async function openShop() {
 
 export async function startDemo() {
   demo.value = "running";
+  localStorage.setItem(LEFT, "left");
   const opened = await attempt(async () => (await openShop(), true), "The demo shop is open");
   if (!opened) {
     demo.value = "";
@@ -49,7 +52,8 @@ export async function startDemo() {
   }
   const tick = async () => {
     if (demo.value !== "running") return;
-    await trade().catch(() => {});
+    trading = trade().catch(() => {});
+    await trading;
     setTimeout(tick, 1000);
   };
   tick();
@@ -57,16 +61,18 @@ export async function startDemo() {
 
 export async function stopDemo() {
   demo.value = "stopping";
-  await attempt(async () => {
+  await trading; // a write would make its topic anew
+  const isGone = await attempt(async () => {
     for (const name of Object.keys(SHOP)) await call("DELETE", `topics/${encodeURIComponent(name)}`);
     return true;
   }, "The demo shop is gone");
-  demo.value = "";
+  if (isGone) localStorage.removeItem(LEFT);
+  demo.value = isGone ? "" : "left";
 }
 
 export function DemoBar() {
-  if (!demo.value) return null;
-  return html`<p class="strip"><${Icon} name="live" /> The demo shop is trading in this tab.
+  if (!demo.value || !can("delete")) return null;
+  return html`<p class="strip"><${Icon} name="live" /> ${demo.value === "left" ? "The topics of the demo shop are still here." : "The demo shop is trading in this tab."}
     <button class="button small" type="button" disabled=${demo.value === "stopping"} onClick=${stopDemo}>Remove it again</button></p>`;
 }
 
@@ -74,7 +80,7 @@ export function FirstRun({ onArrival }) {
   const { data } = usePoll((options) => get("topics?page_size=1", options), 500);
   const arrived = data?.topics[0]?.topic;
   useEffect(() => {
-    if (arrived && demo.value) onArrival();
+    if (arrived && demo.value === "running") onArrival();
   }, [arrived, demo.value]);
   const key = hasKey() ? ' -H "Authorization: Bearer $TOPICS_TOKEN"' : "";
   const curl = `curl${key} --json '{"records":[{"data":{"hello":"world"}}]}' ${BASE}topics/hello`;
@@ -91,6 +97,6 @@ export function FirstRun({ onArrival }) {
     </div>
     ${!arrived && can("admin", "write", "delete", "read") && html`<div class="card pad demo"><div><h2>Or look around in a demo shop</h2>
       <p class="faint">Five topics with orders, clicks that outgrow their cap, a queue of mails. One click removes all of it.</p></div>
-      <button class="button" type="button" disabled=${demo.value !== ""} onClick=${startDemo}>${demo.value ? "Opening" : "Open the demo shop"}</button></div>`}
+      <button class="button" type="button" disabled=${demo.value === "running"} onClick=${startDemo}>${demo.value === "running" ? "Opening" : "Open the demo shop"}</button></div>`}
   </div>`;
 }

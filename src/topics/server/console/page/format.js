@@ -34,6 +34,8 @@ export function duration(seconds) {
   return `${number(whole)} ${name}${rest ? ` ${rest} ${units[at + 1][0]}` : ""}`;
 }
 
+export const soon = (seconds) => (seconds < 1 ? "now" : `in ${duration(Math.round(seconds))}`);
+
 export function ago(ms, now) {
   const seconds = (now - ms) / 1000;
   if (Math.abs(seconds) < 1.5) return "now";

@@ -1,11 +1,11 @@
 // The server at a glance: its health in one sentence, what happened lately, what was lost, what grows.
-import { html, useMemo, useState } from "./html.js";
+import { html, useEffect, useMemo, useState } from "./html.js";
 import { get, path, query } from "./api.js";
 import { link, toTopic, usePoll } from "./state.js";
-import { bytes, duration, number, plural, range, rate, reason, short } from "./format.js";
+import { bytes, number, plural, range, rate, reason, short, soon } from "./format.js";
 import { Badge, Card, Empty, Table, When } from "./parts.js";
 import { Chart } from "./chart.js";
-import { DemoBar, FirstRun, demo } from "./first.js";
+import { DemoBar, FirstRun } from "./first.js";
 
 const LOOKED_AT = 10; // topics whose losses and cursors are asked for
 const SPANS = [[600_000, "10 min"], [3_600_000, "1 h"], [86_400_000, "24 h"]];
@@ -32,6 +32,18 @@ async function losing(options) {
   return { feed: feed.sort((a, b) => b.ts - a.ts).slice(0, 20), soon: soon.sort((a, b) => a.seconds_until_loss - b.seconds_until_loss) };
 }
 
+let hasHistory = true; // an older server has none, and a key with prefixes may not see it
+async function history(span, options) {
+  if (!hasHistory) return null;
+  try {
+    return await get(`stats?history=${span}`, options);
+  } catch (error) {
+    hasHistory = error.status !== 404 && error.status !== 403;
+    if (hasHistory) throw error;
+    return null;
+  }
+}
+
 async function blocked(options) {
   const { routers } = await get("routers?page_size=50", options);
   const shown = await Promise.all(routers.slice(0, 20).map(({ router }) => get(`routers/${path(router)}`, options).catch(() => null)));
@@ -51,10 +63,10 @@ function Health({ totals, stats, losses, isReady }) {
   if (isReady === false) verdict = html`<strong class="danger-text">Nothing can be written now.</strong>`;
   else if (hit.length) verdict = html`<strong class="danger-text">Readers are losing records.</strong>`;
   else if (recent.length) verdict = html`<strong>Records were lost in the last hour, none that a named cursor still needed.</strong>`;
-  return html`<p class="health" role="status">${verdict} ${" "}
+  return html`<p class=${`health ${isReady === false || hit.length ? "bad" : ""}`} role="status">${verdict} ${" "}
     ${last.length > 0 && html`${number(Math.round(per("written")))} records/s in, ${number(Math.round(per("delivered") + per("read")))} out${slow > 0 ? `, p99 ${slow < 10 ? slow.toFixed(1) : Math.round(slow)} ms` : ""}${disk ? `, ${bytes(disk)} free` : ""}. `}
     ${totals && html`${plural(totals.topics, "topic")} ${totals.topics === 1 ? "holds" : "hold"} ${plural(totals.records_live, "record")}, ${bytes(totals.bytes_live)}. `}
-    ${next && html`<span class="danger-text"><a href=${toTopic(next.topic)}>${next.topic}</a> takes unread records from <b>${next.name}</b> in ${duration(next.seconds_until_loss)}.</span>`}</p>`;
+    ${next && html`<span class="danger-text"><a href=${toTopic(next.topic)}>${next.topic}</a> takes unread records from <b>${next.name}</b> ${soon(next.seconds_until_loss)}.</span>`}</p>`;
 }
 
 function Charts({ stats, span, setSpan }) {
@@ -97,17 +109,20 @@ const Queues = ({ rows }) => html`<${Card} title="Queues" aside=${html`<a href=$
 
 export function Overview() {
   const [span, setSpan] = useState(SPANS[0][0]);
-  const [isPast, setPast] = useState(false); // the first run is over
+  const [isFirst, setFirst] = useState(false); // nothing was here; until the user goes on
   const totals = usePoll((options) => get("metrics", { ...options, accept: "application/json" }), 2000);
-  const stats = usePoll((options) => get(`stats?history=${span}`, options).catch((error) => (error.status === 404 || error.status === 403 ? null : Promise.reject(error))), 2000, [span]);
+  const stats = usePoll((options) => history(span, options), 2000, [span]);
   const losses = usePoll(losing, 4000);
   const busy = usePoll((options) => listed("-written_rate", 6, options), 3000);
   const queues = usePoll((options) => get("topics?detail=true&type=queue&sort=-ready&page_size=6", options).then(({ topics }) => topics.filter((row) => row.queue)), 3000);
   const stuck = usePoll(blocked, 5000);
   const names = usePoll((options) => get("topics?page_size=1", options), 2000);
-  if (names.data && names.data.topics.length === 0 && !isPast) return html`<${FirstRun} onArrival=${() => setPast(true)} />`;
-  if (names.data && !isPast && demo.value === "") setTimeout(() => setPast(true));
-  return html`<div class="head"><h1>Overview</h1></div><div class="stack">
+  useEffect(() => {
+    if (names.data?.topics.length === 0) setFirst(true);
+  }, [names.data]);
+  if (isFirst) return html`<${FirstRun} onArrival=${() => setFirst(false)} />`;
+  if (!names.data) return html`<div class="head"><h1>Overview</h1></div>`;
+    return html`<div class="head"><h1>Overview</h1></div><div class="stack">
     <${DemoBar} />
     <${Health} totals=${totals.data} stats=${stats.data} losses=${losses.data} isReady=${totals.data?.wal ? !totals.data.wal.read_only : undefined} />
     ${stats.data?.samples?.length > 1 && html`<${Charts} stats=${stats.data} span=${span} setSpan=${setSpan} />`}

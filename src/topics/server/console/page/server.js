@@ -2,7 +2,7 @@
 import { html, useState } from "./html.js";
 import { ask, get } from "./api.js";
 import { usePoll } from "./state.js";
-import { bytes, duration, number } from "./format.js";
+import { bytes, duration, number, plural } from "./format.js";
 import { Badge, Card, Copy, Figure, Table, Trouble } from "./parts.js";
 
 const CLASSES = ["fsync", "disk", "memory", "ephemeral"];
@@ -21,12 +21,12 @@ export function buckets(text) {
   return found.map(([le, count], at) => [le, count - (at ? found[at - 1][1] : 0)]);
 }
 
-const micros = (le) => (le === "+Inf" ? "more" : Number(le) < 1000 ? `${le} µs` : `${Number(le) / 1000} ms`);
+const micros = (le) => (le === "+Inf" ? "longer" : Number(le) < 1000 ? `up to ${le} µs` : `up to ${Number(le) / 1000} ms`);
 
 function Fsyncs({ text }) {
   const all = buckets(text);
   const most = Math.max(1, ...all.map(([, count]) => count));
-  return html`<ol class="histogram" aria-label="Time of fsyncs">${all.map(([le, count]) => html`<li key=${le}><span class="bound">${le === "+Inf" ? "above" : "up to"} ${micros(le)}</span><span class="meter"><i style=${{ width: `${(count / most) * 100}%` }}></i></span><span class="number">${number(count)}</span></li>`)}</ol>`;
+  return html`<ol class="histogram" aria-label="Time of fsyncs">${all.map(([le, count]) => html`<li key=${le}><span class="bound">${micros(le)}</span><span class="meter"><i style=${{ width: `${(count / most) * 100}%` }}></i></span><span class="number">${number(count)}</span></li>`)}</ol>`;
 }
 
 export function Server() {
@@ -41,8 +41,8 @@ export function Server() {
   <div class="stack"><${Trouble} error=${error} />
     ${ready && html`<p class="trouble" role="alert">Not ready: ${ready}</p>`}
     ${wal.read_only && html`<p class="trouble" role="alert">The log is read-only: writes are refused until the disk takes them again.</p>`}
-    <dl class="card figures"><${Figure} label="Topics" value=${number(totals.topics)} note=${`${number(totals.queue_topics)} queues`} /><${Figure} label="Records" value=${number(totals.records_live)} note=${bytes(totals.bytes_live)} />
-      <${Figure} label="Routers" value=${number(totals.routers)} /><${Figure} label="Streams and sockets" value=${number(totals.sse_connections)} note=${`${number(totals.watch_sessions)} sessions`} /><${Figure} label="Leases" value=${number(totals.queue_leases_in_flight)} /></dl>
+    <dl class="card figures"><${Figure} label="Topics" value=${number(totals.topics)} note=${plural(totals.queue_topics, "queue")} /><${Figure} label="Records" value=${number(totals.records_live)} note=${bytes(totals.bytes_live)} />
+      <${Figure} label="Routers" value=${number(totals.routers)} /><${Figure} label="Streams and sockets" value=${number(totals.sse_connections)} note=${plural(totals.watch_sessions, "session")} /><${Figure} label="Leases" value=${number(totals.queue_leases_in_flight)} /></dl>
     <div class="pair">
       <${Card} title="The log"><dl class="figures"><${Figure} label="Written" value=${bytes(wal.bytes_written)} note=${`${number(wal.frames)} frames`} /><${Figure} label="Batches" value=${number(wal.batches)} />
         <${Figure} label="Waiting" value=${number(wal.queue_depth)} note=${`${number(wal.queue_depth_peak)} at most`} /><${Figure} label="Had to wait" value=${number(wal.submit_full_total)} note="writes, the queue was full" /></dl><//>

@@ -1,6 +1,6 @@
 // The retention timeline: every seq of a topic is live, deleted or lost; and who still has to read what.
 import { html, useMemo, useState } from "./html.js";
-import { duration, number, plural, range, reason } from "./format.js";
+import { number, plural, range, reason, soon } from "./format.js";
 import { now } from "./state.js";
 import { Badge, Table, When } from "./parts.js";
 
@@ -24,6 +24,17 @@ export function bands({ head_seq: head, earliest_seq: earliest, count }, losses)
     found.push({ kind: "live", from, to: head, holes: head - from + 1 - count });
   }
   return found.filter(({ from, to }) => to >= from);
+}
+
+// For the eye, neighbours of one kind are one band.
+function joined(all) {
+  const found = [];
+  for (const band of all) {
+    const last = found.at(-1);
+    if (last?.kind === band.kind) Object.assign(last, { to: band.to, reason: last.reason === band.reason ? band.reason : "mixed" });
+    else found.push({ ...band });
+  }
+  return found;
 }
 
 const WORDS = { live: "Live", deleted: "Deleted", lost: "Lost" };
@@ -55,7 +66,7 @@ export function Timeline({ state, losses, cursors }) {
   const all = useMemo(() => bands(state, losses), [state.head_seq, state.earliest_seq, state.count, losses]);
   const [from, to] = windowOf(view, state, cursors);
   const place = (seq) => Math.min(100, Math.max(0, ((seq - from) / (to - from + 1)) * 100));
-  const shown = all.filter((band) => band.to >= from && band.from <= to);
+  const shown = joined(all).filter((band) => band.to >= from && band.from <= to);
   const floor = losses.reduce((most, { gap_to }) => Math.max(most, gap_to), 0) + 1;
   const flags = flagsOf(cursors.filter(({ seq }) => seq >= from - 1), place);
   const rows = Math.max(0, ...flags.map(({ row }) => row + 1));
@@ -88,7 +99,7 @@ export function Timeline({ state, losses, cursors }) {
         </div>
         <div class="marks">
           <span>${number(from)}</span>
-          ${state.earliest_seq > from && state.count > 0 && html`<span class="mark" style=${{ left: `${Math.min(88, Math.max(6, place(state.earliest_seq)))}%` }}>earliest ${number(state.earliest_seq)}</span>`}
+          ${state.earliest_seq > from && state.count > 0 && html`<span class="mark" style=${{ left: `${Math.min(78, Math.max(8, place(state.earliest_seq)))}%` }}>earliest ${number(state.earliest_seq)}</span>`}
           <span>head ${number(state.head_seq)}</span></div>
         <dl class="legend">
           <div><dt><i class="key live"></i>Live</dt><dd>${number(words.live)}</dd></div>
@@ -105,5 +116,5 @@ function forecast(state, cursors) {
   if (until === null || until === undefined) return html`<span class="safe">Nothing is about to be lost.</span>`;
   const at = now.value;
   const unread = cursors.filter((cursor) => cursor.seconds_until_loss !== null).sort((a, b) => a.seconds_until_loss - b.seconds_until_loss)[0];
-  return html`<span class="danger-text" title=${new Date(at + until * 1000).toISOString()}>The oldest record goes in ${duration(until)}.${unread ? html` <b>${unread.name}</b> loses unread records in ${duration(unread.seconds_until_loss)}.` : ""}</span>`;
+  return html`<span class="danger-text" title=${new Date(at + until * 1000).toISOString()}>The oldest record goes ${soon(until)}.${unread ? html` <b>${unread.name}</b> loses unread records ${soon(unread.seconds_until_loss)}.` : ""}</span>`;
 }

@@ -2,7 +2,7 @@
 import { html, useState } from "./html.js";
 import { call, can, get, path } from "./api.js";
 import { go, keep, link, place, usePoll } from "./state.js";
-import { bytes, duration, number, range, rate, reason } from "./format.js";
+import { bytes, duration, number, range, rate, reason, soon } from "./format.js";
 import { Badge, Card, Destroy, Empty, Figure, Table, Tabs, Trouble, When, act } from "./parts.js";
 import { Timeline } from "./timeline.js";
 import { Records } from "./records.js";
@@ -86,7 +86,7 @@ export function Topic({ name }) {
         <${Figure} label="Live" value=${number(state.count)} note=${bytes(state.bytes)} />
         <${Figure} label="Lost" value=${number((state.lost_total ?? 0) + (state.expired_total ?? 0))} kind=${state.lost_total + state.expired_total > 0 ? "lost" : ""} note=${state.expired_total ? `${number(state.expired_total)} by age` : ""} />
         <${Figure} label="Deleted" value=${number(state.deleted_total)} note=${isQueue ? "acks included" : "asked for"} />
-        <${Figure} label="Next loss" value=${state.seconds_until_loss === null || state.seconds_until_loss === undefined ? "none" : duration(state.seconds_until_loss)} note=${state.seconds_until_loss === null ? "not foreseen" : "at this rate"} />
+        <${Figure} label="Next loss" value=${state.seconds_until_loss === null || state.seconds_until_loss === undefined ? "none" : soon(state.seconds_until_loss)} note=${state.seconds_until_loss === null ? "not foreseen" : "at this rate"} />
       </dl>
       <${Timeline} state=${state} losses=${losses} cursors=${cursors} />
       ${can("write") && html`<${Publish} name=${name} isQueue=${isQueue} onWritten=${reload} />`}`}
