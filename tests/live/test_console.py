@@ -204,7 +204,7 @@ def test_records_arrive_live_and_across_a_restart(browser: Browser, server: Serv
     server.start()
     api.write("ring", *(f"back {n}" for n in range(12)))
     page.until(f"{text}.includes('back 11')")
-    assert "lost, evicted by a cap" in seen(page, ".gap-row")
+    assert "4 – 10: 7 records lost, gone before they were read" in seen(page, ".gap-row")
     page.until("!document.querySelector('.down')")
     seqs = page.run("[...document.querySelectorAll('.seq')].map((one) => Number(one.textContent))")
     assert seqs == [15, 14, 13, 12, 11, 3, 2, 1]

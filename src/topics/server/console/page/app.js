@@ -40,7 +40,7 @@ function Key() {
 function Side({ current, onPalette, onCode }) {
   const { name, scopes, prefixes } = me.value;
   return html`<nav class="side" aria-label="Pages">
-    <a class="brand" href=${link(["overview"])}><img src="console/icon.svg" alt="" /><span>topics</span></a>
+    <a class="brand" href=${link(["overview"])} aria-label="topics"><img src="console/icon.svg" alt="" /><span>topics</span></a>
     ${PAGES.filter(([, , isShown]) => isShown()).map(([id, title]) => html`
       <a class="item" href=${link([id])} aria-current=${id === current ? "page" : undefined}>
         <${Icon} name=${id} /> ${title}</a>`)}

@@ -36,20 +36,19 @@ async function trade() {
 async function openShop() {
   for (const [name, config] of Object.entries(SHOP)) await put(name, config);
   await call("PUT", "routers/demo:orders-%3Eaudit", { source: "demo:orders", dest: "demo:audit" });
-  for (let turn = 0; turn < 30; turn += 1) await trade();
+  for (let turn = 0; turn < 30 && demo.value === "running"; turn += 1) await trade();
+  if (demo.value !== "running") return;
   const { head_seq } = await get("topics/demo%3Aclicks?touch=false");
-  await call("PUT", "topics/demo%3Aclicks/cursors/dashboard", { seq: head_seq - 120 });
+  await call("PUT", "topics/demo%3Aclicks/cursors/dashboard", { seq: Math.max(0, head_seq - 120) });
   await call("PUT", "topics/demo%3Aclicks/cursors/billing", { seq: Math.max(0, head_seq - 520) });
 }
 
 export async function startDemo() {
   demo.value = "running";
   localStorage.setItem(LEFT, "left");
-  const opened = await attempt(async () => (await openShop(), true), "The demo shop is open");
-  if (!opened) {
-    demo.value = "";
-    return;
-  }
+  const opening = attempt(async () => (await openShop(), true), "The demo shop is open");
+  trading = opening;
+  if (!(await opening) && demo.value === "running") demo.value = "left";
   const tick = async () => {
     if (demo.value !== "running") return;
     trading = trade().catch(() => {});

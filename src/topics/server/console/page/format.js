@@ -51,6 +51,8 @@ const REASONS = {
   ttl: "expired by its age limit",
   mixed: "caps and age",
   source_trim: "lost at the source of a router",
+  from_seq_too_old: "gone before they were read",
+  recreated: "of an earlier topic of this name",
 };
 export const reason = (word) => REASONS[word] || word;
 

@@ -92,7 +92,7 @@ export const Trouble = ({ error }) =>
 export const Table = ({ name, columns, rows, keyOf, empty = "Nothing here.", data = rows }) => html`
   <div class="table" tabindex="0" role="region" aria-label=${name}>
     <table>
-      <thead><tr>${columns.map(([title, , isNumber]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title}</th>`)}</tr></thead>
+      <thead><tr>${columns.map(([title, , isNumber]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title || html`<span class="hidden">Acts</span>`}</th>`)}</tr></thead>
       <tbody>
         ${rows.map((row) => html`<tr key=${keyOf(row)}>
           ${columns.map(([, cell, isNumber]) => html`<td class=${isNumber ? "number" : ""}>${cell(row)}</td>`)}

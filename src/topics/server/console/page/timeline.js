@@ -101,12 +101,12 @@ export function Timeline({ state, losses, cursors }) {
           <span>${number(from)}</span>
           ${state.earliest_seq > from && state.count > 0 && html`<span class="mark" style=${{ left: `${Math.min(78, Math.max(8, place(state.earliest_seq)))}%` }}>earliest ${number(state.earliest_seq)}</span>`}
           <span>head ${number(state.head_seq)}</span></div>
-        <dl class="legend">
+        <div class="legend"><dl>
           <div><dt><i class="key live"></i>Live</dt><dd>${number(words.live)}</dd></div>
           <div><dt><i class="key deleted"></i>Deleted, asked for</dt><dd>${number(words.deleted)}</dd></div>
           <div><dt><i class="key lost"></i>Lost</dt><dd>${number(words.lost)}${words.lost > 0 ? html` <span class="faint">up to ${number(floor - 1)}</span>` : ""}</dd></div>
-          <div class="next">${forecast(state, cursors)}</div>
-        </dl></div>`}
+          </dl><div class="next">${forecast(state, cursors)}</div>
+        </div></div>`}
   </section>`;
 }
 
