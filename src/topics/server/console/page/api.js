@@ -42,6 +42,8 @@ export const query = (fields) => {
   return given.length ? `?${new URLSearchParams(given)}` : "";
 };
 
+const isAct = (method, target, text) => method !== "GET" && !target.endsWith("/diff") && !text?.endsWith('"dry_run":true}');
+
 // A call that gives the text of its answer. `body`: an object, or JSON as text.
 export async function ask(method, target, body, { signal: abort, accept } = {}) {
   const text = body === undefined || typeof body === "string" ? body : JSON.stringify(body);
@@ -58,7 +60,7 @@ export async function ask(method, target, body, { signal: abort, accept } = {}) 
   if (answer.status === 503) isDown.value = true;
   else isDown.value = false;
   if (answer.ok) {
-    if (method !== "GET" && !target.endsWith("ticket")) lastAct.value = { method, target, body: text };
+    if (isAct(method, target, text)) lastAct.value = { method, target, body: text };
     return said;
   }
   let refusal = {};

@@ -53,10 +53,11 @@ function flagsOf(cursors, place) {
   return [...cursors].sort((a, b) => a.seq - b.seq).slice(0, FLAGS_MAX).map((cursor) => {
     const left = place(cursor.seq + 0.5);
     const wide = 2.5 + cursor.name.length * 0.72;
-    const free = ends.findIndex((end) => end < left);
+    const isLate = left > 82; // it hangs to the left
+    const free = ends.findIndex((end) => end < (isLate ? left - wide : left));
     const row = free < 0 ? FLAG_ROWS - 1 : free;
-    ends[row] = left + wide;
-    return { ...cursor, left, row, isLate: left > 82 };
+    ends[row] = isLate ? left : left + wide;
+    return { ...cursor, left, row, isLate };
   });
 }
 
