@@ -73,7 +73,9 @@ export async function ask(method, target, body, { signal: abort, accept } = {}) 
   throw new Refused(answer.status, refusal);
 }
 
-export const call = async (method, target, body, options) => parse(await ask(method, target, body, options));
+// `isExact`: the answer holds records, whose numbers keep their spelling.
+export const call = async (method, target, body, { isExact = false, ...options } = {}) =>
+  (isExact ? parse : JSON.parse)(await ask(method, target, body, options));
 export const get = (target, options) => call("GET", target, undefined, options);
 
 // A stream of events that outlives the server: it goes on behind the last id. Gives a function that ends it.

@@ -16,7 +16,7 @@ export function Chart({ times, series, format, label }) {
       width: Math.max(120, box.current.clientWidth), height: 150, padding: [10, 8, 0, 0],
       cursor: { y: false, points: { size: 6 } }, legend: { show: false },
       scales: { x: { time: true }, y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.15 : 1] } },
-      axes: [{ ...axis(), size: 24, space: 70, values: "{HH}:{mm}" }, { ...axis(), size: 56, space: 34, values: (_, values) => values.map(format) }],
+      axes: [{ ...axis(), size: 24, space: 70, values: (_, times, __, ___, step) => times.map((at) => new Date(at * 1000).toTimeString().slice(0, step < 60 ? 8 : 5)) }, { ...axis(), size: 56, space: 34, values: (_, values) => values.map(format) }],
       series: [{}, ...series.map((one) => ({ label: one.label, stroke: color(one.color), fill: `${color(one.color)}1f`, width: 1.6, points: { show: false }, spanGaps: true }))],
     };
     plot.current = new uPlot(options, [times, ...series.map((one) => one.values)], box.current);

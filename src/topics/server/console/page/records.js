@@ -58,7 +58,7 @@ function usePage(name, jump) {
     }
     const abort = new AbortController();
     const body = { ...jump, limit: 100, include_tags: true };
-    call("POST", `topics/${path(name)}/diff`, body, { signal: abort.signal })
+    call("POST", `topics/${path(name)}/diff`, body, { signal: abort.signal, isExact: true })
       .then((answer) => setPage({ rows: rowsOf(answer.records, answer.tombstone), next: answer.caught_up ? null : answer.next_from_seq, error: "" }))
       .catch((error) => error.name !== "AbortError" && setPage({ rows: [], next: null, error: error.message }));
     return () => abort.abort();
