@@ -1,7 +1,7 @@
 // Charts with a past. uPlot draws; the numbers below say the same in words.
 import uPlot from "uplot";
 import { html, useEffect, useRef } from "./html.js";
-import { theme } from "./state.js";
+import { isDark, theme } from "./state.js";
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -26,7 +26,7 @@ export function Chart({ times, series, format, label }) {
       observer.disconnect();
       plot.current.destroy();
     };
-  }, [names, theme.value]);
+  }, [names, theme.value, isDark.value]);
   useEffect(() => {
     plot.current?.setData([times, ...series.map((one) => one.values)]);
   }, [times, ...series.map((one) => one.values)]);

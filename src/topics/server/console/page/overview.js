@@ -17,7 +17,7 @@ const listed = (sort, size, options) => get(`topics${query({ detail: true, sort,
 // What was lost lately, and which cursors were hit or soon will be.
 async function losing(options) {
   const rows = await listed("-lost_total", 100, options);
-  const known = rows.filter((row) => (row.lost_total === undefined ? row.earliest_seq > 1 : row.lost_total + (row.expired_total ?? 0) > 0 || row.cursors?.count > 0));
+  const known = rows.filter((row) => (row.lost_total === undefined ? row.earliest_seq > 1 : row.head_seq - row.count - row.deleted_total > 0 || row.cursors?.count > 0));
   const looked = await Promise.all(known.slice(0, LOOKED_AT).map(async ({ topic }) => {
     try {
       const [{ losses }, { cursors }] = await Promise.all([get(`topics/${path(topic)}/losses?limit=8`, options), get(`topics/${path(topic)}/cursors?page_size=50`, options)]);

@@ -78,6 +78,12 @@ export function nextTheme() {
   dress();
 }
 
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+export const isDark = signal(prefersDark.matches);
+prefersDark.addEventListener("change", () => {
+  isDark.value = prefersDark.matches;
+});
+
 // --- data that is asked for again and again, while the page is looked at
 
 export function usePoll(fetcher, ms, deps = []) {
