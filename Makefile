@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run quick test test-full sim fuzz torture soak check lint-openapi format browser s3 promtool bench \
-    bench-spark bench-run bench-peers demo lock clean
+    bench-spark bench-run bench-peers demo vendor screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,6 +109,12 @@ torture: $(READY) ## kill a server and its helpers over and over for MINUTES=15,
 
 soak: $(READY) ## a mixed load for MINUTES=15: is the server the same afterwards? CHART=docs/images/soak.svg draws it
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(SEED) $(if $(CHART),--chart $(CHART))
+
+vendor: ## renew the libraries of the console from npm, in the versions that tools/vendor.py names
+	$(PYTHON) -m tools.vendor
+
+screenshots: $(READY) browser ## make the pictures of the console in docs/images
+	$(BIN)/python -m tools.screenshots
 
 demo: $(READY) ## run the demo
 	$(BIN)/python -m examples.demo

@@ -23,6 +23,7 @@ MARKERS = {
     "live/test_browser.py": "browser",
     "soak": "process",
     "torture": "process",
+    "live/test_console.py": "browser",
     "test_docs.py": "process",
 }
 LEFT_OUT_OF_QUICK = {"spark", "browser", "process", "slow", "full"}

@@ -100,6 +100,7 @@ class Settings:
         "topics with metrics of their own: of more, the most active; 0 = none",
         minimum=0,
     )
+    console: bool = _setting(True, "TOPICS_CONSOLE", "serve the console, at /console and to browsers at /")
     log_level: str = _setting("info", "TOPICS_LOG_LEVEL", "debug, info, warning or error")
     access_log: bool = _setting(False, "TOPICS_ACCESS_LOG", "log every request")
     test_min_heartbeat_ms: int = _setting(

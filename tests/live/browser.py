@@ -10,6 +10,7 @@ What a page's code throws, at any time, fails the next `run`.
 
 import json
 import subprocess
+from base64 import b64decode
 from contextlib import ExitStack
 from functools import partial
 from http.client import HTTPConnection
@@ -106,8 +107,12 @@ class Page:
         self._connection = connection
         self._count = 0
         self._thrown: list[str] = []
+        self.complaints: list[
+            str
+        ] = []  # errors in the page's console: what it logs, what a policy or the network denies
         self._is_loaded = False
         self._ask("Runtime.enable")
+        self._ask("Log.enable")
         self._ask("Page.enable")
 
     def load(self, url: str) -> None:
@@ -131,6 +136,34 @@ class Page:
         """`run` for a call with arguments."""
         return self.run(f"{function}({', '.join(map(json.dumps, arguments))})")
 
+    def until(self, condition: str) -> Any:
+        """Wait until an expression is true; its value."""
+        return self.run(
+            f"""(async () => {{
+                for (;;) {{
+                    const value = (() => {{ return {condition}; }})();
+                    if (value) return value;
+                    await new Promise((done) => setTimeout(done, 20));
+                }}
+            }})()"""
+        )
+
+    def show(self, width: int, height: int, *, theme: str = "light", is_calm: bool = True) -> None:
+        """How large the window is, and what its user prefers."""
+        self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        calm = "reduce" if is_calm else "no-preference"
+        features = [{"name": "prefers-color-scheme", "value": theme}, {"name": "prefers-reduced-motion", "value": calm}]
+        self._ask("Emulation.setEmulatedMedia", features=features)
+
+    def picture(self) -> bytes:
+        """What the window shows, as PNG."""
+        return b64decode(self._ask("Page.captureScreenshot", format="png")["data"])
+
+    def measure(self) -> dict[str, float]:
+        """The browser's counters of this page: seconds of scripting, nodes and so on."""
+        self._ask("Performance.enable")
+        return {one["name"]: one["value"] for one in self._ask("Performance.getMetrics")["metrics"]}
+
     def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._count += 1
         self._connection.send(json.dumps({"id": self._count, "method": method, "params": parameters}))
@@ -146,6 +179,13 @@ class Page:
         message: dict[str, Any] = json.loads(self._connection.recv(PATIENCE_S))
         if message.get("method") == "Runtime.exceptionThrown":
             self._thrown.append(_told(message["params"]["exceptionDetails"]))
+        if message.get("method") == "Log.entryAdded" and message["params"]["entry"]["level"] == "error":
+            entry = message["params"]["entry"]
+            self.complaints.append(f"{entry['text']} {entry.get('url', '')}")
+        if message.get("method") == "Runtime.consoleAPICalled" and message["params"]["type"] in ("error", "warning"):
+            self.complaints.append(
+                str([one.get("value") or one.get("description") for one in message["params"]["args"]])
+            )
         self._is_loaded |= message.get("method") == "Page.loadEventFired"
         return message
 

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from topics.server.auth import ADMIN, DELETE, READ, WRITE
+from topics.server.console.static import show_console, show_file
 from topics.server.handlers import diff, export, health, identity, metrics, queues, records, routers, topics, ws
 from topics.server.handlers.live import connected, events, stats, watch
 from topics.server.openapi.document import show_openapi
@@ -23,6 +24,7 @@ ROUTER: Final = "/v0/routers/:router"
 WRITE_TYPES: Final = (JSON_TYPE, NDJSON_TYPE, ARROW_TYPE)
 STREAM: Final[dict[str, Any]] = {"is_stream": True, "takes_token": True, "takes_ticket": True}
 PROBE: Final[dict[str, Any]] = {"is_probe": True, "is_always_on": True}
+CONSOLE: Final[dict[str, Any]] = {"is_page": True, "is_always_on": True}
 
 ROUTES: Final = [
     Route("PUT", TOPIC, topics.put_topic, ADMINS, "Create or configure a topic", **json_body(may_be_empty=True)),
@@ -74,4 +76,6 @@ ROUTES: Final = [
     ),
     Route("GET", "/v0/openapi.json", show_openapi, NO_SCOPES, "This document"),
     Route("GET", "/docs", show_page, NO_SCOPES, "This document as a page", is_probe=True),
+    Route("GET", "/console", show_console, NO_SCOPES, "The console, for browsers also at /", **CONSOLE),
+    Route("GET", "/console/:file", show_file, NO_SCOPES, "A file of the console", **CONSOLE),
 ]

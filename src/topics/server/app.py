@@ -29,6 +29,7 @@ from topics.server.access.entrance import Entrance
 from topics.server.access.tickets import Tickets
 from topics.server.auth import ANYONE, Key, Keyring
 from topics.server.call import PACKED, Call, wants_gzip
+from topics.server.console.static import is_for_browser
 from topics.server.cors import Cors
 from topics.server.live.delivery import Delivery
 from topics.server.live.pressure import Pressure
@@ -82,7 +83,7 @@ class App:
         self._has_keys = bool(keyring)
         self._keys_version = 0
         self.pressure = pressure
-        self.routes = Routes(routes)
+        self.routes = Routes(row for row in routes if engine.settings.console or not row.is_page)
         self.slots = Slots(engine.settings)
         self.traffic = Traffic(self.routes.rows)
         pressure.listen(engine.defer)
@@ -174,6 +175,9 @@ class App:
                 return self.cors.preflight(request, self.routes)
             call = self._admitted(request)
         except Refusal as error:
+            if request.path == b"/" and self.settings.console and is_for_browser(request):
+                request.path = b"/console"
+                return self.headers_received(request)
             return self._refusal(request, error)
         request.context = call
         if self._is_kept(call, request):
@@ -293,7 +297,7 @@ class App:
             return call
         if self.state is not SERVING and not route.is_always_on:
             raise self.unavailable()
-        if key is not ANYONE:
+        if key is not ANYONE and not route.is_page:
             self.slots.check_request(key)
             key.check_scopes(route.scopes)
             if name and not key.may_name(name):

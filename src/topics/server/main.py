@@ -222,4 +222,6 @@ def _announce(server: Server) -> None:
     if engine.settings.unix_socket:
         logger.info("socket   unix:%s", engine.settings.unix_socket)
     logger.info("docs     %s/docs", url)
+    if engine.settings.console:
+        logger.info("console  %s/console", url)
     logger.info("metrics  %s/v0/metrics", url)

@@ -33,6 +33,7 @@ class Route:
     takes_bulk: bool = False  # a body as large as the server takes; others are small (LM9)
     is_stream: bool = False  # has no HEAD
     is_probe: bool = False  # for anybody, whatever page sent it; needs no key unless TOPICS_PROBE_AUTH is on
+    is_page: bool = False  # holds nothing but the console's own files: needs no key, and links from anywhere lead to it
     is_always_on: bool = False  # answers during replay and shutdown as well
     takes_token: bool = False  # the key may come as ?token=
     takes_ticket: bool = False  # a ticket may stand for the key, as ?ticket=
@@ -80,6 +81,13 @@ class Routes:
         """Whether a path may be requested without a key."""
         try:
             return any(row.is_probe for row in self._resource(path).methods.values())
+        except Refusal:
+            return False
+
+    def is_page(self, method: str, path: bytes) -> bool:
+        """Whether a path is one of the console's files."""
+        try:
+            return self.find(method, path)[0].is_page
         except Refusal:
             return False
 

@@ -41,8 +41,13 @@ class Entrance:
         try:
             self._visitors.check(request)
         except Refusal:
-            if not self._routes.is_probe(request.path):
+            if not self._routes.is_probe(request.path) and not self._is_navigation(request):
                 raise
+
+    def _is_navigation(self, request: Request) -> bool:
+        """Whether a user follows a link, from wherever, to the console."""
+        mode = request.headers.get(b"sec-fetch-mode", b"").strip().lower()
+        return mode == b"navigate" and request.method == "GET" and self._routes.is_page("GET", request.path)
 
     def key_of(self, request: Request) -> Key:
         """The caller's key. 401 comes before 404; only the paths of probes may need no key (AU11)."""
@@ -59,7 +64,9 @@ class Entrance:
             key, reason = self._by_ticket(request) if header is None and request.query else (None, NO_KEY)
         if key is not None:
             return key
-        if self._routes.checks_itself(request.method, request.path):
+        if self._routes.checks_itself(request.method, request.path) or self._routes.is_page(
+            request.method, request.path
+        ):
             return ANYONE
         if self._probes_need_key or not self._routes.is_probe(request.path):
             raise Unauthorized(reason)

@@ -115,14 +115,16 @@ CURSOR: Final = f"{TOPIC}/cursors/:cursor"
 EVENTS: Final = "text/event-stream"
 SOCKET: Final = "websocket"
 PAGE: Final = "text/html"
+FILE: Final = "*/*"
 STREAMS: Final = {
     ARROW_TYPE: "An Arrow IPC stream",
     EVENTS: "Server-sent events",
     PAGE: "A page",
     BACKUP_TYPE: "Parts of a backup",
+    FILE: "A file",
 }
 # Names in paths, here and there.
-PLACES: Final = {f":{name}": f"{{{name}}}" for name in ("topic", "wid", "router", "cursor", "seq", "id")}
+PLACES: Final = {f":{name}": f"{{{name}}}" for name in ("topic", "wid", "router", "cursor", "seq", "id", "file")}
 NOT_FOUND: Final = (errors.TopicNotFound,)
 QUEUE: Final = (errors.TopicNotFound, errors.NotAQueue)
 LEASES: Final = (*QUEUE, errors.BatchTooLarge)
@@ -321,6 +323,8 @@ OPERATIONS: Final = {
     ),
     ("GET", "/v0/openapi.json"): Operation({200: None}),
     ("GET", "/docs"): Operation({200: PAGE}),
+    ("GET", "/console"): Operation({200: PAGE}),
+    ("GET", "/console/:file"): Operation({200: FILE}),
 }
 
 MEANINGS: Final[dict[str, Schema]] = {
@@ -381,7 +385,7 @@ def _operation(route: Route, operation: Operation, schemas: Schemas) -> Schema:
         if operation.checks_name:
             named["pattern"] = f"^{ROUTER_NAME.pattern}$"
         said["parameters"].append({"name": "router", "in": "path", "required": True, "schema": named})
-    for name in ("wid", "id"):
+    for name in ("wid", "id", "file"):
         if f":{name}" in route.path.split("/"):
             text = {"type": "string", "minLength": 1}
             said["parameters"].append({"name": name, "in": "path", "required": True, "schema": text})
@@ -405,7 +409,7 @@ def _operation(route: Route, operation: Operation, schemas: Schemas) -> Schema:
 
 def _name(route: Route) -> str:
     """What generators of clients call it: as its handler, or by its path if it is an alias."""
-    if not route.path.startswith("/v0/"):
+    if not route.path.startswith("/v0/") and ":" not in route.path:
         return route.path.rpartition("/")[2]
     return "not_built" if route.handle is None else route.handle.__name__
 

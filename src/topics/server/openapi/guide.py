@@ -63,6 +63,7 @@ PATH_EXAMPLES: Final = {
     "router": "orders->audit",
     "wid": "wid_QYIv1eRgINQhJ-JwT9JHTg",
     "id": "conn_5cq8Z1pVbA0xYtRk",
+    "file": "app.js",
 }
 
 
@@ -108,7 +109,7 @@ def _security(schemes: tuple[str, ...], app: "App") -> list[Schema]:
 
 
 def _secure(operation: Schema, route: Route, app: "App") -> None:
-    if route.is_probe and not app.settings.probe_auth:
+    if route.is_page or (route.is_probe and not app.settings.probe_auth):
         operation["security"] = []
     elif route.takes_token or route.takes_ticket:
         names = ("key", *(["token"] if route.takes_token else []), *(["ticket"] if route.takes_ticket else []))

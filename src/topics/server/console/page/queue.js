@@ -1,0 +1,116 @@
+// A queue: what is ready, in flight, delayed and dead; who holds which job; dead letters.
+import { html, useRef, useState } from "./html.js";
+import { call, can, get, path, query } from "./api.js";
+import { attempt, now, toTopic, usePoll } from "./state.js";
+import { duration, number, plural, rate } from "./format.js";
+import { Badge, Card, Dialog, Empty, Figure, Icon, Table, Trouble, act } from "./parts.js";
+
+const EXTEND_MS = 60_000;
+
+function useDrain(state) {
+  const past = useRef([]);
+  const last = past.current.at(-1);
+  if (!last || last.head !== state.head_seq || last.gone !== state.deleted_total) past.current.push({ at: Date.now(), head: state.head_seq, gone: state.deleted_total });
+  past.current = past.current.filter((one) => one.at > Date.now() - 30_000).slice(-60);
+  const first = past.current[0];
+  const seconds = first ? (Date.now() - first.at) / 1000 : 0;
+  if (seconds < 3) return { in: null, out: null };
+  return { in: (state.head_seq - first.head) / seconds, out: (state.deleted_total - first.gone) / seconds };
+}
+
+function forecast({ ready, in_flight: inFlight }, flow) {
+  const waiting = ready + inFlight;
+  if (!waiting) return "Empty.";
+  if (flow.out === null) return "Measuring how fast it drains.";
+  const net = flow.out - flow.in;
+  if (net <= 0.01) return flow.out ? "It grows: jobs come faster than they are done." : "Nobody completes jobs now.";
+  return `Empty in ${duration(waiting / net)} at this rate.`;
+}
+
+export function Queue({ name, state, reload }) {
+  const target = `topics/${path(name)}`;
+  const { data, error } = usePoll((options) => get(`${target}/leases?page_size=200`, options), 1000, [name]);
+  const flow = useDrain(state);
+  const { queue, paused } = state;
+  const toggle = async () => {
+    await act("POST", `${target}/${paused ? "resume" : "pause"}`, {}, paused ? "The queue hands out jobs again" : "The queue hands out no jobs");
+    reload();
+  };
+  const back = (lease) => act("POST", `${target}/nack`, { node: lease.node, seqs: [lease.$seq] }, `Job ${lease.$seq} is ready again`);
+  const extend = (lease) => act("POST", `${target}/extend`, { node: lease.node, seqs: [lease.$seq], lease_ms: EXTEND_MS }, `Job ${lease.$seq} has a minute more`);
+  return html`
+    <section class="card"><header><h2>${paused ? html`<${Badge} kind="warn">paused<//> No jobs are handed out` : forecast(queue, flow)}</h2><div class="aside">
+      ${can("admin") && html`<button class="button small" type="button" onClick=${toggle}><${Icon} name=${paused ? "play" : "pause"} /> ${paused ? "Resume" : "Pause"}</button>`}</div></header>
+      <dl class="figures"><${Figure} label="Ready" value=${number(queue.ready)} note=${flow.in === null ? "" : `${rate(flow.in)} in`} />
+        <${Figure} label="In flight" value=${number(queue.in_flight)} note=${flow.out === null ? "" : `${rate(flow.out)} done`} />
+        <${Figure} label="Delayed" value=${number(queue.delayed)} />
+        <${Figure} label="Dead-lettered" value=${number(queue.dead_lettered)} kind=${queue.dead_lettered ? "lost" : ""} note=${state.config.dead_letter ? `into ${state.config.dead_letter}` : "no dead_letter is set"} /></dl></section>
+    <${Trouble} error=${error} />
+    <${Card} title="Leases" aside=${data?.next_cursor ? "The first 200." : "Who holds which job, and how long."}>
+      ${data && (data.leases.length === 0
+        ? html`<${Empty} title="No job is in flight">A worker asks for jobs with <code>POST /v0/topics/${name}/claim</code>.<//>`
+        : html`<${Table} name=${`leases-${name}`} rows=${data.leases} keyOf=${(one) => one.$seq} columns=${[
+            ["Job", (one) => html`<a href=${toTopic(name, { tab: "records", seq: one.$seq })}>${number(one.$seq)}</a>`, true],
+            ["Worker", (one) => html`<span class="wrap">${one.node}</span>`],
+            ["Time left", (one) => html`<${Left} deadline=${one.deadline} whole=${state.config.lease_ms} />`],
+            ["Delivery", (one) => `${number(one.deliveries)}${state.config.max_deliveries ? ` of ${number(state.config.max_deliveries)}` : ""}`, true],
+            ["", (one) => can("write") && html`<span class="row"><button class="button small" type="button" onClick=${() => extend(one)}>One minute more</button><button class="button small" type="button" onClick=${() => back(one)}>Take back</button></span>`],
+          ]} />`)}
+    <//>
+    ${state.config.dead_letter && state.config.dead_letter !== "*" && html`<${Dead} name=${name} letter=${state.config.dead_letter} reload=${reload} />`}`;
+}
+
+function Left({ deadline, whole }) {
+  const ms = deadline - now.value;
+  const part = Math.max(0, Math.min(100, (ms / whole) * 100));
+  return html`<span class="left"><span class="meter" aria-hidden="true"><i style=${{ width: `${part}%` }}></i></span>${ms > 0 ? duration(Math.ceil(ms / 1000)) : "ended"}</span>`;
+}
+
+async function letters(letter, name, options) {
+  const target = `topics/${path(letter)}`;
+  const { topics } = await get(`topics${query({ prefix: letter, page_size: 1 })}`, options);
+  if (topics[0]?.topic !== letter) return { count: 0, groups: [] }; // the first letter makes it
+  const state = await get(`${target}?touch=false`, options);
+  const { records } = await call("POST", `${target}/diff`, { from_seq: Math.max(0, state.head_seq - 500), limit: 500, include_tags: true }, options);
+  const groups = new Map();
+  for (const record of records.filter((one) => one.meta?.$dead_letter_from === name)) {
+    const tag = record.$tag ?? "";
+    const group = groups.get(tag) || { tag, count: 0, newest: 0, deliveries: 0, seq: 0 };
+    group.count += 1;
+    group.newest = Math.max(group.newest, record.$ts);
+    group.seq = record.$seq;
+    group.deliveries = Math.max(group.deliveries, Number(record.meta.$dead_letter_deliveries) || 0);
+    groups.set(tag, group);
+  }
+  return { count: state.count, groups: [...groups.values()].sort((a, b) => b.count - a.count) };
+}
+
+function Dead({ name, letter, reload }) {
+  const { data, reload: again } = usePoll((options) => letters(letter, name, options), 5000, [letter, name]);
+  const [trial, setTrial] = useState(null);
+  const target = `topics/${path(name)}/redrive`;
+  const ask = async (tag) => {
+    const body = tag ? { match: tag } : {};
+    const answer = await attempt(() => call("POST", target, { ...body, dry_run: true }));
+    if (answer) setTrial({ body, answer });
+  };
+  const redrive = async () => {
+    const answer = await attempt(() => call("POST", target, trial.body));
+    if (answer) await attempt(async () => answer, `${plural(answer.redriven, "job")} ready again`);
+    setTrial(null);
+    reload();
+    again();
+  };
+  const may = can("write", "delete");
+  return html`<${Card} title="Dead letters" aside=${html`<a href=${toTopic(letter, { tab: "records" })}>${letter}</a>${may && html`<button class="button small" type="button" disabled=${!data?.count} onClick=${() => ask("")}>Redrive all</button>`}`}>
+    ${data?.groups.length
+      ? html`<${Table} name=${`dead-${name}`} rows=${data.groups} keyOf=${(one) => one.tag} columns=${[
+          ["Tag", (one) => one.tag || html`<span class="faint">none</span>`], ["Letters", (one) => number(one.count), true], ["Deliveries", (one) => number(one.deliveries), true],
+          ["Newest", (one) => html`<a href=${toTopic(letter, { tab: "records", seq: one.seq })}>${number(one.seq)}</a>`, true],
+          ["", (one) => may && one.tag && html`<button class="button small" type="button" onClick=${() => ask(one.tag)}>Redrive these</button>`]]} />`
+      : html`<${Empty} title="No dead letters">Jobs that fail too often end up in ${letter}.<//>`}
+    ${trial && html`<${Dialog} title="Redrive" onClose=${() => setTrial(null)}><div class="stack"><h2>Redrive</h2>
+      <p>${plural(trial.answer.redriven, "dead letter")} would become ${trial.answer.redriven === 1 ? "a job" : "jobs"} again; ${number(trial.answer.remaining)} would stay.</p>
+      <div class="actions"><button class="button" type="button" onClick=${() => setTrial(null)}>Cancel</button><button class="button main" type="button" disabled=${!trial.answer.redriven} onClick=${redrive}>Redrive</button></div></div><//>`}
+  <//>`;
+}

@@ -1,0 +1,110 @@
+// Routers: who copies into whom, as a graph and as a table; how far behind, and why one stands still.
+import { html, useState } from "./html.js";
+import { call, can, get, path, query } from "./api.js";
+import { attempt, toTopic, usePoll } from "./state.js";
+import { number, short } from "./format.js";
+import { Badge, Card, Dialog, Empty, Table, Trouble } from "./parts.js";
+
+const DRAWN_MAX = 200;
+const SHOWN_MAX = 200;
+const AT_ONCE = 8;
+const [WIDE, HIGH, STEP_X, STEP_Y] = [190, 34, 290, 58];
+
+async function all(options) {
+  const found = [];
+  let cursor = "";
+  do {
+    const page = await get(`routers${query({ page_size: 1000, cursor })}`, options);
+    found.push(...page.routers);
+    cursor = page.next_cursor || "";
+  } while (cursor && found.length < 5000);
+  const details = new Map();
+  const names = found.slice(0, SHOWN_MAX).map(({ router }) => router);
+  for (let at = 0; at < names.length; at += AT_ONCE) {
+    const part = await Promise.all(names.slice(at, at + AT_ONCE).map((name) => get(`routers/${path(name)}`, options).catch(() => null)));
+    part.filter(Boolean).forEach((one) => details.set(one.router, one));
+  }
+  return found.map((one) => ({ ...one, ...details.get(one.router) }));
+}
+
+// Topics in columns: each right of all that it gets from; in a cycle, where it was first met.
+function layout(routers) {
+  const names = [...new Set(routers.flatMap(({ source, dest }) => [source, dest]))];
+  const depth = new Map(names.map((name) => [name, 0]));
+  for (let turn = 0; turn < Math.min(names.length, 12); turn += 1) {
+    for (const { source, dest } of routers) {
+      if (depth.get(dest) <= depth.get(source) && depth.get(source) < 11) depth.set(dest, depth.get(source) + 1);
+    }
+  }
+  const columns = [];
+  names.sort().forEach((name) => (columns[depth.get(name)] ||= []).push(name));
+  const full = columns.filter(Boolean);
+  const rows = Math.max(...full.map((column) => column.length));
+  const places = new Map();
+  full.forEach((column, x) => column.forEach((name, y) => places.set(name, { x: 12 + x * STEP_X, y: 12 + (y + (rows - column.length) / 2) * STEP_Y })));
+  return { places, width: full.length * STEP_X - STEP_X + WIDE + 24, height: rows * STEP_Y + 4 };
+}
+
+const cut = (name) => (name.length > 24 ? `${name.slice(0, 23)}…` : name);
+
+function Graph({ routers }) {
+  const { places, width, height } = layout(routers);
+  return html`<div class="graph" tabindex="0" role="region" aria-label="Graph of routers; the table below says the same"><svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`}>
+    ${routers.map((one) => {
+      const [a, b] = [places.get(one.source), places.get(one.dest)];
+      const [x1, y1, x2, y2] = [a.x + WIDE, a.y + HIGH / 2, b.x, b.y + HIGH / 2];
+      const bend = Math.max(40, Math.abs(x2 - x1) / 2);
+      const isBlocked = one.state === "blocked";
+      return html`<g key=${one.router} class=${`edge ${isBlocked ? "blocked" : ""}`}><title>${one.router}${isBlocked ? `: ${one.blocked_by}` : ""}</title>
+        <path d=${`M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`} />
+        <text x=${(x1 + x2) / 2} y=${(y1 + y2) / 2 - 6}>${isBlocked ? "blocked" : one.lag === undefined ? "" : one.lag ? `${short(one.lag)} behind` : "caught up"}</text></g>`;
+    })}
+    ${[...places].map(([name, { x, y }]) => html`<a key=${name} href=${toTopic(name)}><title>${name}</title><rect x=${x} y=${y} width=${WIDE} height=${HIGH} rx="8" /><text x=${x + 12} y=${y + 22}>${cut(name)}</text></a>`)}
+  </svg></div>`;
+}
+
+function NewRouter({ onClose, onDone }) {
+  const [fields, setFields] = useState({ source: "", dest: "", filter: "" });
+  const set = (name) => (event) => setFields({ ...fields, [name]: event.target.value });
+  const submit = async (event) => {
+    event.preventDefault();
+    const source = fields.source.trim();
+    const dest = fields.dest.trim();
+    const tag = fields.filter.trim();
+    const body = { source, dest, ...(tag ? { filter: tag.endsWith("*") ? ["tag", "Glob", tag] : ["tag", "Eq", tag] } : {}) };
+    if (await attempt(() => call("PUT", `routers/${path(`${source}->${dest}`)}`, body), `${source} is copied into ${dest}`)) onDone();
+  };
+  return html`<${Dialog} title="New router" onClose=${onClose}><form onSubmit=${submit}><h2>New router</h2>
+    <label>From topic<input value=${fields.source} onInput=${set("source")} autofocus autocomplete="off" /></label><label>Into topic<input value=${fields.dest} onInput=${set("dest")} autocomplete="off" /></label>
+    <label>Only this tag, or a* for a prefix; empty = all<input value=${fields.filter} onInput=${set("filter")} autocomplete="off" /></label>
+    <div class="actions"><button class="button" type="button" onClick=${onClose}>Cancel</button><button class="button main" disabled=${!fields.source.trim() || !fields.dest.trim()}>Create</button></div></form><//>`;
+}
+
+export function Routers() {
+  const { data, error, reload } = usePoll(all, 2000);
+  const [isNew, setNew] = useState(false);
+  const [gone, setGone] = useState(null);
+  const drop = async () => {
+    await attempt(() => call("DELETE", `routers/${path(gone)}`), `The router ${gone} is gone`);
+    setGone(null);
+    reload();
+  };
+  return html`<div class="head"><div><h1>Routers</h1><p>Each copies the records of one topic into another.</p></div>
+    ${can("admin") && html`<button class="button main" type="button" onClick=${() => setNew(true)}>New router</button>`}</div>
+  <div class="stack"><${Trouble} error=${error} />
+    ${data?.length === 0 && html`<div class="card"><${Empty} title="There are no routers">A router copies every record of one topic into another, in order, and says when it cannot.<//></div>`}
+    ${data?.length > 0 && html`
+      ${data.filter((one) => one.state === "blocked").map((one) => html`<p class="lost-note" key=${one.router}><span><strong>${one.router} is blocked:</strong> ${one.blocked_by}. Make room in <a href=${toTopic(one.dest, { tab: "config" })}>${one.dest}</a>, or delete the router; nothing is lost while it waits, unless the source loses it.</span></p>`)}
+      ${data.length <= DRAWN_MAX && html`<${Card} title="Who copies into whom"><${Graph} routers=${data} /><//>`}
+      <${Card} title="All routers"><${Table} name="routers" rows=${data} keyOf=${(one) => one.router} columns=${[
+        ["Router", (one) => html`<strong class="wrap">${one.router}</strong>`],
+        ["From", (one) => html`<a href=${toTopic(one.source)}>${one.source}</a>`], ["Into", (one) => html`<a href=${toTopic(one.dest)}>${one.dest}</a>`],
+        ["Filter", (one) => (one.filter ? html`<code>${one.filter.join(" ")}</code>` : html`<span class="faint">all</span>`)],
+        ["Guarantee", (one) => one.guarantee.replaceAll("_", " ")], ["Forwarded", (one) => number(one.forwarded_total), true], ["Behind", (one) => number(one.lag), true],
+        ["State", (one) => (one.state ? html`<${Badge} kind=${one.state === "blocked" ? "lost" : "good"}>${one.state}<//>` : "–")],
+        ["", (one) => can("delete") && html`<button class="button small" type="button" onClick=${() => setGone(one.router)}>Delete</button>`]]} /><//>`}
+  </div>
+  ${isNew && html`<${NewRouter} onClose=${() => setNew(false)} onDone=${() => { setNew(false); reload(); }} />`}
+  ${gone && html`<${Dialog} title="Delete router" onClose=${() => setGone(null)}><div class="stack"><h2>Delete ${gone}</h2><p>What it has copied stays. Nothing more is copied.</p>
+    <div class="actions"><button class="button" type="button" onClick=${() => setGone(null)}>Cancel</button><button class="button danger" type="button" onClick=${drop}>Delete router</button></div></div><//>`}`;
+}
