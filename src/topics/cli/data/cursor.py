@@ -11,7 +11,7 @@ from topics.cli.shell.manual import Sections
 from topics.cli.shell.quantities import shown_duration, shown_moment
 
 if TYPE_CHECKING:
-    from topics.client import NamedCursor
+    from topics.client import CursorShown
 
 cursor = typer.Typer(name="cursor", cls=Sections, no_args_is_help=True, rich_markup_mode=None)
 
@@ -37,7 +37,7 @@ def ls(call: Call, topic: Topic) -> None:
     print("\n".join(display.table(header, rows, right=("seq", "lag", "lost"))))
 
 
-def _soon(one: "NamedCursor") -> str:
+def _soon(one: "CursorShown") -> str:
     return "-" if one.seconds_until_loss is None else f"in {shown_duration(one.seconds_until_loss * 1000)}"
 
 

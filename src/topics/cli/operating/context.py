@@ -33,7 +33,7 @@ def add(
 
     Example: topics context add prod --url https://topics.example --use
     """
-    from topics.client.client_config import ClientConfig
+    from topics.client import Client
 
     key = ""
     if key_file is not None:
@@ -43,7 +43,7 @@ def add(
     if not name or not name.isprintable() or name.startswith("-"):
         call.fail(f"{name!r} is no name for a context", exits.USAGE)
     try:
-        ClientConfig.of(url, key, 0, 0, False, 0)
+        Client(url, key).close()
     except TopicsError as error:
         call.fail(error.message, exits.USAGE)
     found = contexts.load()
