@@ -58,12 +58,13 @@ SCHEMES: Final[Schema] = {
         "description": "Of POST /v0/ticket: good for one stream within 30 s.",
     },
 }
-PATH_EXAMPLES: Final = {
+PATH_EXAMPLES: Final[dict[str, str | int]] = {
     "topic": "orders",
     "router": "orders->audit",
     "wid": "wid_QYIv1eRgINQhJ-JwT9JHTg",
     "id": "conn_5cq8Z1pVbA0xYtRk",
     "file": "app.js",
+    "seq": 3,
 }
 
 

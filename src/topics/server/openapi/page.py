@@ -143,7 +143,7 @@ class _Curl:
     def of(self, path: str, method: str, operation: Schema) -> str:
         for parameter in operation["parameters"]:
             if parameter["in"] == "path":
-                path = path.replace(f"{{{parameter['name']}}}", quote(parameter["example"], safe=":"))
+                path = path.replace(f"{{{parameter['name']}}}", quote(str(parameter["example"]), safe=":"))
         asked = [p["name"] for p in operation["parameters"] if "; required" in p.get("description", "")]
         needed = [f"{name}={NEEDED.get(name, name)}" for name in asked]
         url = self._server + path + ("?" + "&".join(needed) if needed else "")
