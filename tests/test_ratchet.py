@@ -25,21 +25,24 @@ Sizes = dict[str, dict[str, int]]  # limit → what is measured, by its dotted n
 
 EXCEPTIONS: Sizes = {
     CLASS: {
-        "client.aio.client.AsyncClient": 43,
-        "client.blocking.client.Client": 43,
+        "client.aio.client.AsyncClient": 32,
+        "client.blocking.client.Client": 32,
+        "core.queue.jobs.Queue": 26,
         "core.topic.live.LiveRecords": 27,
-        "engine.engine.Engine": 26,
-        "engine.instance.Instance": 27,
+        "engine.instance.Instance": 29,
+        "server.app.App": 27,
         "storage.wal.Wal": 30,
         "testing.disk.MemoryDisk": 32,
         "testing.oracle.Oracle": 30,
         "testing.wire.WireTransport": 28,
     },
     FILE: {
-        "server.openapi.document": 552,
-        "server.wire.replies": 527,
+        "client.protocol.operations": 505,
+        "client.results": 590,
+        "server.openapi.document": 590,
+        "server.wire.replies": 521,
         "server.wire.requests": 504,
-        "testing.disk": 688,
+        "testing.disk": 689,
         "testing.oracle": 709,
     },
     NAME: {
@@ -51,13 +54,16 @@ EXCEPTIONS: Sizes = {
         "disk": 2,
         "errors": 2,
         "export": 3,
+        "producer": 2,
+        "queue_calls": 2,
+        "read_calls": 2,
         "records": 2,
         "sockets": 2,
         "streams": 2,
         "worker": 2,
     },
     HEART: {
-        "all": 14213,
+        "all": 14581,
     },
 }
 
