@@ -249,6 +249,12 @@ class AsyncClient:
         """The live records above `after` as of now, as Arrow batches. Use it in an `async with`."""
         return started(AsyncExport(self._caller, operations.export(topic, after, last, epoch)))
 
+    async def live(
+        self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None
+    ) -> results.LiveRuns:
+        """Which seqs an export would have now, as runs, without the records. It counts as no read."""
+        return await self._caller.run(operations.live(topic, after, last, epoch))
+
     async def delete_records(
         self,
         topic: str,

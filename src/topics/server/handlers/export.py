@@ -1,20 +1,19 @@
-"""Export: a topic's live records as one Arrow stream (additive). What was lost is in the stream's schema metadata."""
+"""Export: a topic's live records as one Arrow stream (additive), or their seqs alone, as runs (LV1).
+
+What was lost is in the stream's schema metadata.
+"""
 
 import asyncio
 
 from topics.server.call import Call
 from topics.server.transport.encoding import ARROW_TYPE
 from topics.server.transport.exchange import Stream
+from topics.server.wire.replies import LiveRuns
 from topics.server.wire.requests import seq
 
 
 async def export(call: Call) -> None:
-    parameters = call.parameters
-    after, last, epoch = (parameters.natural(name) for name in ("after", "last", "epoch"))
-    for name, number in (("after", after), ("last", last), ("epoch", epoch)):
-        if number is not None:
-            seq(name, number)
-    _, parts = await call.app.engine.export(call.name, after or 0, last, epoch)
+    _, parts = await call.app.engine.export(call.name, *_range(call))
     stream = call.start_stream(ARROW_TYPE.encode(), survives_eof=True)
     if call.request.method != "HEAD":
         async for part in parts:
@@ -22,6 +21,31 @@ async def export(call: Call) -> None:
                 break
     stream.end()
     call.finish(200)
+
+
+async def live(call: Call) -> None:
+    shown, runs, through = await call.app.engine.live_runs(call.name, *_range(call))
+    answer = LiveRuns(
+        shown.topic,
+        shown.epoch,
+        shown.head_seq,
+        shown.earliest_seq,
+        shown.after,
+        through,
+        [list(run) for run in runs],
+        shown.lost,
+        call.performance(),
+    )
+    call.answer(200, answer)
+
+
+def _range(call: Call) -> tuple[int, int | None, int | None]:
+    """What is asked for: above which seq, up to which one, of which instance."""
+    after, last, epoch = (call.parameters.natural(name) for name in ("after", "last", "epoch"))
+    for name, number in (("after", after), ("last", last), ("epoch", epoch)):
+        if number is not None:
+            seq(name, number)
+    return after or 0, last, epoch
 
 
 async def _send(call: Call, stream: Stream, part: bytes) -> bool:

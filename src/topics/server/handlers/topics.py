@@ -89,7 +89,8 @@ async def list_topics(call: Call) -> None:
     touch, after = parameters.flag("touch", False), parameters.cursor()
     states, has_more = await call.app.engine.topics_after(after, parameters.page_size(), is_wanted, touch=touch)
     cursor = encode_cursor(states[-1].topic) if has_more else UNSET
-    listed = [topic_listed(state) for state in states]
+    with_epochs = parameters.flag("epochs", False)
+    listed = [topic_listed(state, with_epochs) for state in states]
     call.answer(200, TopicList(topics=listed, next_cursor=cursor, performance=call.performance()))
 
 
