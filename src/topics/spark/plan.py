@@ -155,13 +155,19 @@ def _part(stretch: Stretch, after: int, last: int, told: Sequence[Lost]) -> Part
 
 
 def limited(
-    starts: Mapping[str, Cursor], looks: Mapping[str, Look], records_max: int | None, bytes_max: int | None
+    starts: Mapping[str, Cursor],
+    looks: Mapping[str, Look],
+    records_max: int | None,
+    bytes_max: int | None,
+    *,
+    has_lake: bool = False,
 ) -> dict[str, Cursor]:
     """How far a batch goes in each topic: to the head, or its share of the limits, by how far it is behind.
 
-    At least one seq of each topic that is behind, so that all move on. Sizes are estimated from the averages.
+    At least one seq of each topic that is behind, so that all move on. Sizes are estimated from the averages. What lies
+    below the first live record counts only if a lake may have it.
     """
-    behind = {name: _behind(starts.get(name), look) for name, look in looks.items()}
+    behind = {name: waiting(starts.get(name), look, has_lake=has_lake) for name, look in looks.items()}
     part = 1.0
     if records_max is not None:
         part = min(part, records_max / max(1, sum(behind.values())))
@@ -173,10 +179,10 @@ def limited(
     }
 
 
-def _behind(start: Cursor | None, look: Look) -> int:
-    if start is None or start.epoch != look.epoch:
-        return look.head
-    return max(0, look.head - start.seq)
+def waiting(start: Cursor | None, look: Look, *, has_lake: bool = False) -> int:
+    """How many seqs of a topic a reader has not read yet."""
+    read = 0 if start is None or start.epoch != look.epoch else start.seq
+    return max(0, look.head - (read if has_lake else max(read, look.earliest - 1)))
 
 
 def without(lost: Iterable[Lost], others: Sequence[Range]) -> list[Lost]:

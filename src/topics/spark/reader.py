@@ -2,11 +2,12 @@
 
 Everything here runs on executors and gets all it needs with the part. What was planned may have changed meanwhile:
 records may be lost since, segments merged, a topic created again, the server restarted. Each of that is either read
-around or told as a gap; nothing is passed over in silence.
+around or told as a gap; nothing is passed over in silence. Where there is a server, it says which sealed records are
+still live, so that segments and exports give the same rows.
 """
 
 import gc
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -37,6 +38,38 @@ class Insert:
 
     first: int
     batches: "Callable[[], Iterable[pa.RecordBatch]]"
+
+
+class Living:
+    """The seqs of a part that are live, as runs."""
+
+    def __init__(self) -> None:
+        self._runs: list[Range] = []  # ascending
+
+    def add(self, runs: Iterable[Range]) -> None:
+        """Add runs above all that are there."""
+        for first, last in runs:
+            if self._runs and self._runs[-1][1] + 1 >= first:
+                self._runs[-1] = (self._runs[-1][0], last)
+            else:
+                self._runs.append((first, last))
+
+    def of(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        """The rows of a batch that are live. Copied only if some are not."""
+        import numpy as np
+        import pyarrow as pa
+
+        if not batch.num_rows:
+            return batch
+        low, high = batch["seq"][0].as_py(), batch["seq"][-1].as_py()
+        index = bisect_right(self._runs, low, key=lambda run: run[0]) - 1
+        if index >= 0 and self._runs[index][1] >= high:
+            return batch
+        runs = np.array(self._runs or [(0, 0)], np.uint64)
+        seqs = batch["seq"].to_numpy(zero_copy_only=False)
+        places = np.searchsorted(runs[:, 0], seqs, "right")
+        keep = (places > 0) & (seqs <= runs[places - 1, 1])
+        return batch.filter(pa.array(keep))
 
 
 @cache
@@ -90,7 +123,14 @@ class PartReader:
         part = self._part
         sealed = min(part.sealed, part.last)
         if sealed > part.after:
-            yield from self._sealed(sealed)
+            if self._options.server is None:
+                yield from self._sealed(sealed)
+            else:
+                living = self._ask_living(sealed)
+                if living is None:
+                    return
+                batches = (living.of(batch) for batch in self._sealed(sealed))
+                yield from (batch for batch in batches if batch.num_rows)
         if part.last > max(sealed, part.after) and self._options.server is not None:
             yield from self._served(max(sealed, part.after))
 
@@ -134,6 +174,29 @@ class PartReader:
                 self._note([Lost(cursor + 1, last, "recreated")])
 
     # --- from the server
+
+    def _ask_living(self, last: int) -> "Living | None":
+        """Which seqs up to `last` the server has now: segments are as old as the last checkpoint. None: it has
+        another instance by now."""
+        part, server = self._part, self._options.server
+        assert server is not None
+        cursor, living = part.after, Living()
+        with server.open() as client:
+            while cursor < last:
+                try:
+                    answer = client.live(part.topic, cursor, last=last, epoch=part.epoch)
+                except TopicNotFound:
+                    answer = None
+                if answer is None or answer.epoch != part.epoch:
+                    self._note([Lost(part.after + 1, part.last, "recreated")])
+                    return None
+                trimmed = (cursor + 1, min(answer.earliest_seq - 1, part.trimmed, last))
+                self._note(clipped(answer.lost, cursor, last), trimmed)
+                living.add(answer.live)
+                if answer.last <= cursor:
+                    break
+                cursor = answer.last
+        return living
 
     def _served(self, after: int) -> "Iterator[pa.RecordBatch]":
         """What an export has; one that breaks off is taken up behind its last batch."""

@@ -3,7 +3,7 @@
 Offsets of a stream are `{topic: {"epoch": e, "seq": s, "since": {"epoch", "seq"}}}`: everything up to seq s of
 instance e was read, by a batch that began at `since`. They go into checkpoints, so their form does not change. A
 batch is planned by its end alone: when the first one is run again, Spark asks anew where the stream begins, and
-that is another place by then.
+that is another place by then. A topic that the options no longer select keeps its offset, and is not read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -141,7 +141,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         starts = _cursors(start)
         looks = self._look()
-        gone = [name for name in starts if name not in looks]
+        gone = [name for name in starts if name not in looks and self._options.matches(name)]
         if gone and self._options.on_gap == "fail":
             raise RecordsLost(f"topic {gone[0]} was deleted; what it had above seq {starts[gone[0]].seq} is gone")
         if self._targets is not None:
@@ -150,7 +150,12 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if records_max is not None:  # both were given, and Spark asks by one
             bytes_max = self._options.trigger_bytes_max
-        ends = {**starts, **limited(starts, looks, records_max, bytes_max)}
+        has_lake = self._options.archive is not None
+        ends = {**starts, **limited(starts, looks, records_max, bytes_max, has_lake=has_lake)}
+        if self._options.on_gap == "record":
+            for name, look in looks.items():
+                if starts.get(name) != ends[name] and ends[name].seq < look.head:
+                    ends[name] = Cursor(look.epoch, self._origins.through_gap(look, ends[name].seq))
         return start if ends == starts else _offsets(ends, starts)
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
@@ -172,7 +177,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, at in end.items():
             since, to = _cursor(at["since"]), _cursor(at)
             if since != to:
-                stretches.append(self._stretch(looks.get(name), name, since, to))
+                look = looks.get(name) if self._options.matches(name) else self._origins.look(name)
+                stretches.append(self._stretch(look, name, since, to))
         return _planned(self._options, stretches, is_stream=True)
 
     def _stretch(self, look: Look | None, name: str, start: Cursor, end: Cursor) -> Stretch:
