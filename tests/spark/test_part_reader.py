@@ -366,7 +366,7 @@ def test_segments_and_server_together_give_what_the_server_gives_at_any_moment(b
             lambda: None,
             bench.checkpoint,
             lambda tag=str(round_ % 5): bench.client.delete_records("t", match=tag),
-            lambda seq=head - 40: bench.client.delete_records("t", before_seq=max(1, seq)) if round_ % 4 == 3 else None,
+            lambda seq=head - 40 if round_ % 4 == 3 else 1: bench.client.delete_records("t", before_seq=max(1, seq)),
         ):
             planned = bench.plan(2, path=path)
             before = bench.plan(2)

@@ -57,7 +57,7 @@ class Origins:
     # --- which topics, and how far they have come
 
     def looks(self, known: Mapping[str, Look] | None = None) -> dict[str, Look]:
-        """The topics to read, by name. With a pattern, those that are as in `known`, epoch included, are not asked for."""
+        """The topics to read, by name. With a pattern, those that are as `known` has them are not asked for."""
         if self._client is None:
             return {info.name: self._look_at_sealed(info) for info in self._infos()}
         found: dict[str, Look | None] = {name: self.look(name) for name in self._options.names}
@@ -121,8 +121,9 @@ class Origins:
 
     def start(self, look: Look, default: Edge) -> Cursor:
         """Where a new read of a topic starts."""
-        if self._options.starting_ts is not None:
-            return Cursor(look.epoch, self._cursor_before(look, self._options.starting_ts))
+        starting_ts = self._options.starting_ts_of(look.topic)
+        if starting_ts is not None:
+            return Cursor(look.epoch, self._cursor_before(look, starting_ts))
         position = self._options.start_of(look.topic, default)
         if position == "earliest":
             covered = [] if self._lake is None else self._lake.covered(look.topic, look.epoch)
@@ -136,9 +137,10 @@ class Origins:
 
     def end(self, look: Look) -> int:
         """The last seq of a batch read."""
-        if self._options.ending_ts is not None:
+        ending_ts = self._options.ending_ts_of(look.topic)
+        if ending_ts is not None:
             self._check_complete(look)
-            return self._cursor_before(look, self._options.ending_ts)
+            return self._cursor_before(look, ending_ts)
         position: Position = self._options.end_of(look.topic)
         if position == "sealed":
             if self._directory is None:

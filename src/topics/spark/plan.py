@@ -107,16 +107,23 @@ def describe(topic: str, gap: Lost) -> str:
     return f"topic {topic}, seqs {gap.first} to {gap.last} ({gap.reason})"
 
 
-def parts_of(stretches: Sequence[Stretch], parts_min: int, *, is_stream: bool, announces: bool) -> list[Part]:
-    """The parts of a read: `parts_min` at least, if there are as many seqs."""
+def parts_of(
+    stretches: Sequence[Stretch],
+    parts_min: int,
+    *,
+    is_stream: bool,
+    announces: bool,
+    part_max: int | None = None,
+) -> list[Part]:
+    """The parts of a read: `parts_min` at least, if there are as many seqs, and of `part_max` records at most."""
     total = sum(stretch.last - stretch.after for stretch in stretches)
     parts: list[Part] = []
     for stretch in stretches:
         seqs = stretch.last - stretch.after
         share = -(-parts_min * seqs // total) if total else 1
-        count = max(share, -(-seqs // PART_RECORDS), 1)
+        count = max(share, -(-seqs // min(PART_RECORDS, part_max or PART_RECORDS)), 1)
         gaps = stretch.gaps if announces else []
-        for after, last in _cut(stretch, count, is_stream):
+        for after, last in _cut(stretch, count, is_even=is_stream or part_max is not None):
             is_first = after == stretch.after
             told = [gap for gap in gaps if after < gap.first <= last or (is_first and gap is stretch.recreated)]
             if last > after or told:
@@ -124,9 +131,9 @@ def parts_of(stretches: Sequence[Stretch], parts_min: int, *, is_stream: bool, a
     return parts
 
 
-def _cut(stretch: Stretch, count: int, is_stream: bool) -> list[tuple[int, int]]:
+def _cut(stretch: Stretch, count: int, is_even: bool) -> list[tuple[int, int]]:
     after, last, survey = stretch.after, stretch.last, stretch.survey
-    if is_stream or survey.covered:
+    if is_even or survey.covered:
         return list(split(after, last, count))
     base = max(after, min(stretch.look.earliest - 1, last))  # what was deleted below is no work
     ends = [piece.last for piece in survey.pieces if base < piece.last < last]
