@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from topics import reader
 from topics.client import ClientError, ExportInfo
-from topics.errors import TopicNotFound
+from topics.errors import InvalidRequest, NotFound, TopicNotFound
 from topics.ranges import Range, intersect, subtract, union
 from topics.reader import Lost
 from topics.spark.options import ReadOptions
@@ -45,6 +45,7 @@ class Living:
 
     def __init__(self) -> None:
         self._runs: list[Range] = []  # ascending
+        self._table: Any = None  # the same as an array, once it is needed
 
     def add(self, runs: Iterable[Range]) -> None:
         """Add runs above all that are there."""
@@ -53,6 +54,7 @@ class Living:
                 self._runs[-1] = (self._runs[-1][0], last)
             else:
                 self._runs.append((first, last))
+        self._table = None
 
     def of(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
         """The rows of a batch that are live. Copied only if some are not."""
@@ -65,8 +67,9 @@ class Living:
         index = bisect_right(self._runs, low, key=lambda run: run[0]) - 1
         if index >= 0 and self._runs[index][1] >= high:
             return batch
-        runs = np.array(self._runs or [(0, 0)], np.uint64)
-        seqs = batch["seq"].to_numpy(zero_copy_only=False)
+        if self._table is None:
+            self._table = np.array(self._runs or [(0, 0)], np.uint64)
+        runs, seqs = self._table, batch["seq"].to_numpy(zero_copy_only=False)
         places = np.searchsorted(runs[:, 0], seqs, "right")
         keep = (places > 0) & (seqs <= runs[places - 1, 1])
         return batch.filter(pa.array(keep))
@@ -187,6 +190,11 @@ class PartReader:
                     answer = client.live(part.topic, cursor, last=last, epoch=part.epoch)
                 except TopicNotFound:
                     answer = None
+                except NotFound:
+                    raise InvalidRequest(
+                        f"the server at {server.url} is older than this reader and cannot say which sealed records are "
+                        "live: update it, or leave out option path"
+                    ) from None
                 if answer is None or answer.epoch != part.epoch:
                     self._note([Lost(part.after + 1, part.last, "recreated")])
                     return None

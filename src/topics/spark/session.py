@@ -125,10 +125,11 @@ def python_fault(named: str) -> str | None:
     found = shutil.which(named)
     if found is None:
         return "which is not there"
-    if os.path.abspath(found) == os.path.abspath(sys.executable):
+    own = os.path.abspath(sys.executable)
+    if os.path.dirname(os.path.abspath(found)) == os.path.dirname(own) and os.path.samefile(found, own):
         return None
     code = "import sys, pyarrow, pyspark, topics.spark; print('%d.%d' % sys.version_info[:2])"
-    asked = subprocess.run([found, "-c", code], capture_output=True, text=True, check=False)
+    asked = subprocess.run([found, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if asked.returncode:
         said = asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"]
         return f"which cannot import what it needs ({said[-1]})"
