@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -19,7 +21,7 @@ from topics.settings import Settings
 from topics.spark.options import read_options
 from topics.spark.origins import Origins
 from topics.spark.plan import Part, RecordsLost, parts_of
-from topics.spark.reader import PartReader, settle
+from topics.spark.reader import Living, PartReader, settle
 from topics.spark.schema import Projection, Shape
 from topics.spark.source import TopicsStreamReader
 from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed
@@ -374,6 +376,16 @@ def test_segments_and_server_together_give_what_the_server_gives_at_any_moment(b
             for parts in (planned, bench.plan(2, path=path)):
                 expected = before if parts is planned else bench.plan(2)
                 assert bench.read(parts, path=path) == bench.read(expected), (round_, head)
+
+
+@given(st.sets(st.integers(1, 80), min_size=1), st.sets(st.integers(1, 80)), st.integers(0, 3))
+def test_of_a_batch_only_what_lies_in_a_run_is_kept(seqs: set[int], live: set[int], skipped: int) -> None:
+    living = Living()
+    for seq in sorted(live):
+        living.add([(seq, seq)])
+    column = pa.array([*range(skipped), *sorted(seqs)], pa.uint64())
+    batch = pa.RecordBatch.from_arrays([column], ["seq"]).slice(skipped)
+    assert living.of(batch)["seq"].to_pylist() == sorted(seqs & live)
 
 
 def test_many_runs_are_asked_for_in_several_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from topics import reader
 from topics.client import ClientError, ExportInfo
@@ -45,7 +45,6 @@ class Living:
 
     def __init__(self) -> None:
         self._runs: list[Range] = []  # ascending
-        self._table: Any = None  # the same as an array, once it is needed
 
     def add(self, runs: Iterable[Range]) -> None:
         """Add runs above all that are there."""
@@ -54,25 +53,29 @@ class Living:
                 self._runs[-1] = (self._runs[-1][0], last)
             else:
                 self._runs.append((first, last))
-        self._table = None
 
     def of(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
         """The rows of a batch that are live. Copied only if some are not."""
-        import numpy as np
         import pyarrow as pa
+        import pyarrow.compute as pc
 
-        if not batch.num_rows:
+        column, count = batch["seq"], batch.num_rows
+        if not count:
             return batch
-        low, high = batch["seq"][0].as_py(), batch["seq"][-1].as_py()
-        index = bisect_right(self._runs, low, key=lambda run: run[0]) - 1
-        if index >= 0 and self._runs[index][1] >= high:
+        seqs = memoryview(column.buffers()[1]).cast("Q")[column.offset : column.offset + count]
+        index = max(0, bisect_right(self._runs, seqs[0], key=lambda run: run[0]) - 1)
+        marks, row, kept = bytearray(count), 0, 0
+        while row < count and index < len(self._runs):
+            first, last = self._runs[index]
+            start = bisect_left(seqs, first, row)
+            row = bisect_right(seqs, last, start)
+            marks[start:row] = b"\x01" * (row - start)
+            kept += row - start
+            index += 1
+        if kept == count:
             return batch
-        if self._table is None:
-            self._table = np.array(self._runs or [(0, 0)], np.uint64)
-        runs, seqs = self._table, batch["seq"].to_numpy(zero_copy_only=False)
-        places = np.searchsorted(runs[:, 0], seqs, "right")
-        keep = (places > 0) & (seqs <= runs[places - 1, 1])
-        return batch.filter(pa.array(keep))
+        flags = pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(marks)])
+        return batch.filter(pc.equal(flags, pa.scalar(1, pa.uint8())))
 
 
 @cache
