@@ -3,18 +3,21 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.spark.rig import Collected, Rig, gaps, said_by, seqs
-from tests.spark.test_part_reader import PROJECTION
 from topics.spark.options import read_options
+from topics.spark.schema import Projection
 from topics.spark.source import TopicsStreamReader
 from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile
 from topics.testing.clock import ManualClock
 from topics.testing.patience import PATIENCE_S, wait_until
 from topics.testing.server import ServerProcess
+
+SEQS = Projection(pa.schema([("seq", pa.int64())]))
 
 
 def test_a_stream_starts_at_the_head_and_follows(rig: Rig, tmp_path: Path) -> None:
@@ -319,7 +322,7 @@ def test_a_batch_that_is_run_again_has_its_topics_even_if_they_are_no_longer_sub
 def test_a_batch_waits_for_enough_records_or_for_its_time(rig: Rig) -> None:
     topic = rig.topic(count=2)
     options = {"url": rig.url, "topic": topic, "minRecordsPerTrigger": "5", "maxTriggerDelay": "60s"}
-    reader = TopicsStreamReader(read_options({**options, "startingSeq": "0"}, is_stream=True, environ={}), PROJECTION)
+    reader = TopicsStreamReader(read_options({**options, "startingSeq": "0"}, is_stream=True, environ={}), SEQS)
     clock = reader._clock = ManualClock()
     start = reader.initialOffset()
     first = reader.latestOffset(start, ReadAllAvailable())
