@@ -28,9 +28,9 @@ def register(spark: "SparkSession") -> None:
 
 def lag(query: "StreamingQuery") -> dict[str, int]:
     """How many seqs of each topic a streaming query has not read yet, as of its last progress."""
-    from topics.spark.runs import watching
+    from topics.spark.runs import listening
 
-    return watching.lag(query)
+    return listening.lag(query)
 
 
 def listen(
@@ -42,7 +42,7 @@ def listen(
     """
     from topics.errors import InvalidRequest
     from topics.spark.options import Connection
-    from topics.spark.runs.watching import QueryListener
+    from topics.spark.runs.listening import QueryListener
 
     if topic is None and metrics_file is None:
         raise InvalidRequest("nothing says where to tell of queries: give topic, metrics_file, or both")

@@ -13,8 +13,8 @@ from tests.spark.rig import Collected, Rig
 from topics.errors import InvalidRequest
 from topics.spark.options import Connection
 from topics.spark.runs.arrivals import Arrivals
+from topics.spark.runs.listening import METRICS, metrics_of, told_of
 from topics.spark.runs.progress import lag_of, lags_of
-from topics.spark.runs.watching import METRICS, metrics_of, told_of
 from topics.testing.patience import wait_until
 
 
