@@ -50,3 +50,14 @@ def test_losses_totals_and_records(client: Any, topic: str) -> None:
         with pytest.raises(NotFound) as caught:
             client.record(topic, seq)
         assert caught.value.detail["reason"] == reason
+
+
+def test_live_seqs_come_as_runs(client: Any, topic: str) -> None:
+    """LV1"""
+    client.put_topic(topic, cap_records=5)
+    client.append(topic, [{"data": n, "tag": "ab"[n % 2]} for n in range(1, 8)])
+    client.delete_records(topic, match="a", before_seq=7)
+    found = client.live(topic)
+    assert found.live == [(3, 3), (5, 5), (7, 7)]
+    assert [(lost.gap_from, lost.gap_to, lost.reason) for lost in found.lost] == [(1, 2, "cap")]
+    assert client.live(topic, 3, last=5, epoch=found.epoch).live == [(5, 5)]

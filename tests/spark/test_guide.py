@@ -7,6 +7,7 @@ from tests.spark.rig import Rig
 from topics.spark.options import READING, WRITING, read_options
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
+KAFKA = PAGE.with_name("kafka-connector.md")
 BLOCKS = re.compile(r"^```python skip\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -15,12 +16,19 @@ def test_the_examples_of_the_guide_run(rig: Rig, tmp_path: Path) -> None:
     rig.client.put_topic("capped", cap_records=2)
     rig.append("capped", range(5))
     names = {"spark": rig.spark, "url": rig.url, "checkpoint": str(tmp_path)}
-    for code in BLOCKS.findall(PAGE.read_text()):
+    for code in BLOCKS.findall(PAGE.read_text() + KAFKA.read_text()):
         if "session.build" not in code:  # there is one session in this process
             exec(code, names)
     assert rig.spark.table("seen").count() == 2
     (record,) = rig.client.diff("revenue", include_tags=True).records
     assert record.value["orders"] == 2 and record.tag == "minute"
+    assert rig.values("totals") == [{"sku": "a", "total": 1.5}, {"sku": "b", "total": 2.0}]
+
+
+def test_the_page_for_kafka_users_names_only_options_that_there_are() -> None:
+    cells = [line.split("|")[2] for line in KAFKA.read_text().splitlines() if line.count("|") == 3]
+    named = {name for cell in cells for name in re.findall(r"`([a-z]+(?:[A-Z][a-z]+)+)\b", cell)}
+    assert named - {*READING, *WRITING} == {"foreachBatch"}
 
 
 def test_the_table_of_options_is_complete() -> None:

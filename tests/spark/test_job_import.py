@@ -1,9 +1,11 @@
 """`topics import`: every row of the files once, whatever happens in between."""
 
 import gzip
+import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from topics.errors import InvalidRequest
 from topics.spark.jobs import importing
 from topics.spark.jobs.importing import Imported, Source, import_
 from topics.spark.options import Connection
+from topics.spark.runs.progress import Progress
 from topics.spark.tables.formats import Mapped
 from topics.testing.clock import ManualClock
 
@@ -29,7 +32,7 @@ def run(rig: Rig, tmp_path: Path) -> Import:
     """Import into the topic of the test."""
 
     def run(path: Path | str, topic: str | None = None, *, clock: Any = None, name: str = "", **given: Any) -> Imported:
-        flags = {key: given.pop(key) for key in ("at_least_once", "sets_window") if key in given}
+        flags = {key: given.pop(key) for key in ("at_least_once", "sets_window", "progress") if key in given}
         mapped = Mapped(**{key: given.pop(key) for key in tuple(given) if key in Mapped.__struct_fields__})
         source = Source(path=str(path), mapped=mapped, **given)
         server = Connection(url=rig.url)
@@ -231,3 +234,30 @@ def test_killed_and_run_again_it_has_every_row_once(rig: Rig, run: Import, tmp_p
     assert 0 < rig.client.state(topic).head_seq < count, "it was killed in the middle"
     assert run(directory).rows == count
     assert sorted(value["n"] for value in rig.values(topic)) == list(range(count))
+
+
+class Watched(Progress):
+    """A progress that is polled once, at the end of each write, and keeps what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__("import", stream=io.StringIO(), is_terminal=False)
+        self.seen: list[tuple[int, float | None]] = []
+
+    @contextmanager
+    def polling(self, poll: Callable[[], None]) -> Iterator[None]:
+        yield
+        poll()
+        self.seen.append((self.rows, self.share))
+
+
+def test_rows_are_shown_as_they_arrive_not_when_a_unit_ends(
+    rig: Rig, run: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "UNIT_FILES", 1)
+    for n in range(2):
+        (tmp_path / f"{n}.ndjson").write_text("7\n" * 30)
+    progress = Watched()
+    run(str(tmp_path / "*.ndjson"), progress=progress)
+    assert [rows for rows, _ in progress.seen] == [30, 60]
+    assert progress.seen[1][1] == 1.0, "files alike: as many rows as the first one had are all of it"
+    assert (progress.rows, progress.share) == (60, 1.0)

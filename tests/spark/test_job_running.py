@@ -122,6 +122,16 @@ def test_the_time_left_follows_from_the_share_that_is_done() -> None:
     assert progress.eta_s == 90
 
 
+def test_the_time_before_the_first_share_is_no_work() -> None:
+    clock = ManualClock()
+    progress = Progress("import", stream=io.StringIO(), clock=clock, is_terminal=False)
+    clock.advance(20_000)  # Spark starts
+    progress.update(share=0.0)
+    clock.advance(10_000)
+    progress.update(share=0.5)
+    assert progress.eta_s == 10
+
+
 def test_on_a_terminal_progress_is_a_line_for_people() -> None:
     clock, lines = ManualClock(), io.StringIO()
     with Progress("archive", stream=lines, clock=clock, is_terminal=True) as progress:

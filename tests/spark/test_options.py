@@ -148,3 +148,46 @@ def test_the_token_is_in_no_repr_and_no_message() -> None:
     with pytest.raises(InvalidRequest) as caught:
         read(**BASE, token="very-secret", onGap="no")
     assert "very-secret" not in str(caught.value)
+
+
+# --- what users of the Kafka connector look for
+
+
+def test_times_may_be_given_per_topic() -> None:
+    text = '{"a": "1970-01-01T00:00:01Z", "b": 2000}'
+    options = read(url="http://x", topics="a, b, c", startingTimestamp=text, endingTimestamp="9000")
+    assert [options.starting_ts_of(name) for name in "abc"] == [1000, 2000, None]
+    assert [options.ending_ts_of(name) for name in "abc"] == [9000] * 3
+    for text in ('{"z": 1}', '{"a": null}', '{"a": [1]}', '{"a": 1', '{"a": "noon"}', '{"a": -5}'):
+        with pytest.raises(InvalidRequest, match="option startingTimestamp is"):
+            read(url="http://x", topics="a,b", startingTimestamp=text)
+    with pytest.raises(InvalidRequest, match="it lies before startingTimestamp"):
+        read(url="http://x", topics="a,b", startingTimestamp='{"b": 9}', endingTimestamp='{"a": 1, "b": 8}')
+
+
+@pytest.mark.parametrize(("text", "ms"), [("500ms", 500), ("30 s", 30_000), ("15m", 900_000), ("2H", 7_200_000)])
+def test_a_trigger_may_be_delayed_for_a_time(text: str, ms: int) -> None:
+    assert read(True, **BASE, minRecordsPerTrigger="10").trigger_delay_ms == 900_000
+    assert read(True, **BASE, minRecordsPerTrigger="10", maxTriggerDelay=text).trigger_delay_ms == ms
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"minRecordsPerTrigger": "0"}, "option minRecordsPerTrigger is '0'"),
+        ({"maxTriggerDelay": "1m"}, "only beside minRecordsPerTrigger"),
+        ({"minRecordsPerTrigger": "5", "maxTriggerDelay": "5"}, "option maxTriggerDelay is '5'"),
+        ({"minRecordsPerTrigger": "5", "maxTriggerDelay": "-1s"}, "option maxTriggerDelay is '-1s'"),
+        ({"minRecordsPerTrigger": "5", "maxRecordsPerTrigger": "4"}, "maxRecordsPerTrigger is 4"),
+        ({"maxRecordsPerPartition": "0"}, "option maxRecordsPerPartition is '0'"),
+        ({"binary": "hex"}, "it must be one of text, base64"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(options: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        read(True, **BASE, **options)
+
+
+def test_a_batch_has_no_triggers() -> None:
+    with pytest.raises(InvalidRequest, match="it is for streaming reads only"):
+        read(**BASE, minRecordsPerTrigger="5")

@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -19,7 +21,7 @@ from topics.settings import Settings
 from topics.spark.options import read_options
 from topics.spark.origins import Origins
 from topics.spark.plan import Part, RecordsLost, parts_of
-from topics.spark.reader import PartReader, settle
+from topics.spark.reader import Living, PartReader, settle
 from topics.spark.schema import Projection, Shape
 from topics.spark.source import TopicsStreamReader
 from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed
@@ -350,3 +352,74 @@ def test_a_topic_that_is_not_there_is_named(bench: Bench) -> None:
         pytest.raises(InvalidRequest, match="no topic 'nowhere' in http"),
     ):
         origins.all_looks()
+
+
+# --- segments beside a server
+
+
+def test_segments_and_server_together_give_what_the_server_gives_at_any_moment(bench: Bench) -> None:
+    """LV1: deletes, caps and trims since the last checkpoint count, merged files too."""
+    path, head = str(bench.path / "data"), 0
+    bench.client.put_topic("t", cap_records=60)
+    for round_ in range(14):
+        bench.client.append("t", [{"data": n, "tag": str(n % 5)} for n in range(9)])
+        head += 9
+        for change in (
+            lambda: None,
+            bench.checkpoint,
+            lambda tag=str(round_ % 5): bench.client.delete_records("t", match=tag),
+            lambda seq=head - 40 if round_ % 4 == 3 else 1: bench.client.delete_records("t", before_seq=max(1, seq)),
+        ):
+            planned = bench.plan(2, path=path)
+            before = bench.plan(2)
+            change()
+            for parts in (planned, bench.plan(2, path=path)):
+                expected = before if parts is planned else bench.plan(2)
+                assert bench.read(parts, path=path) == bench.read(expected), (round_, head)
+
+
+@given(st.sets(st.integers(1, 80), min_size=1), st.sets(st.integers(1, 80)), st.integers(0, 3))
+def test_of_a_batch_only_what_lies_in_a_run_is_kept(seqs: set[int], live: set[int], skipped: int) -> None:
+    living = Living()
+    for seq in sorted(live):
+        living.add([(seq, seq)])
+    column = pa.array([*range(skipped), *sorted(seqs)], pa.uint64())
+    batch = pa.RecordBatch.from_arrays([column], ["seq"]).slice(skipped)
+    assert living.of(batch)["seq"].to_pylist() == sorted(seqs & live)
+
+
+def test_many_runs_are_asked_for_in_several_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LV1"""
+    monkeypatch.setattr("topics.engine.engine.Engine.live_runs.__defaults__", (0, None, None, 3))
+    bench.client.put_topic("t")
+    bench.client.append("t", [{"data": n, "tag": "ab"[n % 2]} for n in range(40)])
+    bench.checkpoint()
+    bench.client.delete_records("t", match="b")
+    path = str(bench.path / "data")
+    assert bench.read(bench.plan(path=path), path=path) == list(range(1, 41, 2))
+    bench.client.delete_records("t", match="a")
+    assert bench.read(bench.plan(path=path), path=path) == []
+
+
+def test_segments_of_a_topic_that_is_gone_by_now_are_not_read(bench: Bench) -> None:
+    """TM11"""
+    bench.fill(20)
+    bench.checkpoint()
+    bench.append(21, 25)
+    path = str(bench.path / "data")
+    parts, served = bench.plan(path=path), bench.plan()
+    bench.client.delete_topic("t")
+    assert bench.read(parts, path=path) == bench.read(served) == [(1, 25, "recreated")]
+    bench.fill(3)
+    assert bench.read(parts, path=path) == bench.read(served) == [(1, 25, "recreated")]
+
+
+def test_a_topic_made_anew_to_the_same_length_is_noticed_at_the_next_look(bench: Bench) -> None:
+    """TM11: its epoch is compared, whether or not it has moved."""
+    bench.fill(5)
+    with Origins(bench.options(topic=None, topicPattern="t")) as origins:
+        before = origins.looks()
+        assert origins.looks(before)["t"] is before["t"]
+        bench.client.delete_topic("t")
+        bench.fill(5)
+        assert origins.looks(before)["t"].epoch > before["t"].epoch

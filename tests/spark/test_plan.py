@@ -140,3 +140,22 @@ def test_a_limit_of_bytes_goes_by_the_average_record() -> None:
 def test_a_new_or_recreated_topic_is_behind_by_all_it_has() -> None:
     looks = {"a": Look("a", 7, 10, 1), "b": Look("b", 1, 10, 1)}
     assert limited({"a": Cursor(6, 9)}, looks, 10, None) == {"a": (7, 5), "b": (1, 5)}
+
+
+@given(st.integers(0, 50), st.integers(1, 400), st.integers(1, 60), st.booleans())
+def test_a_part_has_no_more_records_than_it_may(after: int, seqs: int, part_max: int, is_stream: bool) -> None:
+    pieces = [Piece("f", 0, 90, first, first + 89, 1) for first in range(1, 500, 90)]
+    one = stretch(after=after, last=after + seqs, pieces=pieces, sealed=after + seqs)
+    parts = parts_of([one], 1, is_stream=is_stream, announces=False, part_max=part_max)
+    assert max(part.last - part.after for part in parts) <= part_max
+    assert [seq for part in parts for seq in range(part.after + 1, part.last + 1)] == list(
+        range(after + 1, after + seqs + 1)
+    )
+
+
+def test_what_is_gone_below_the_first_record_takes_nothing_of_a_limit() -> None:
+    looks = {"a": Look("a", 1, 100, 81)}
+    assert limited({"a": Cursor(1, 10)}, looks, 5, None) == {"a": (1, 85)}
+    assert limited({"a": Cursor(1, 10)}, looks, 5, None, has_lake=True) == {"a": (1, 15)}
+    assert limited({"a": Cursor(1, 90)}, looks, 5, None) == {"a": (1, 95)}
+    assert limited({"a": Cursor(1, 10)}, {"a": Look("a", 1, 100, 101)}, 5, None) == {"a": (1, 100)}

@@ -278,3 +278,18 @@ def test_offsets_of_a_stream_start_a_batch_read(rig: Rig) -> None:
     topic = rig.topic(count=6)
     offset = json.dumps({topic: {"epoch": rig.client.state(topic).epoch, "seq": 4}})
     assert seqs(rig.load(topic=topic, startingSeq=offset).collect()) == [5, 6]
+
+
+def test_a_directory_beside_its_server_gives_what_the_server_gives_after_a_delete(rig: Rig, tmp_path: Path) -> None:
+    """LV1: the segments are as old as the last checkpoint, and the delete is younger."""
+    with ServerProcess(tmp_path / "server") as server:
+        with Rig(rig.spark, server) as there:
+            there.client.append("t", [{"data": n, "tag": "abc"[n % 3]} for n in range(900)])
+        server.stop()
+        server.start()
+        with Rig(rig.spark, server) as there:
+            there.client.delete_records("t", match="b")
+            there.append("t", range(10))
+            both = there.load(topic="t", path=str(server.data), minPartitions=4).orderBy("seq").collect()
+            assert both == there.load(topic="t").orderBy("seq").collect()
+    assert len(both) == 610

@@ -192,3 +192,23 @@ def test_rows_that_wait_are_the_same_from_memory_and_from_a_file(monkeypatch: py
             assert [row["tag"] for batch in spool.batches() for row in batch.to_pylist()] == [
                 f"t{n}" for n in range(100)
             ]
+
+
+# --- bytes
+
+
+def binary(how: str, *values: bytes | None) -> list[str]:
+    shape = rows.marked(StructType.fromDDL("data BINARY"), how)
+    batch = pa.RecordBatch.from_pydict({"data": pa.array(values, pa.binary())})
+    return [row["data"] for row in RowChecker.of(shape, "t").check(batch, 0).to_pylist()]
+
+
+def test_bytes_are_json_texts_or_become_base64() -> None:
+    assert binary("text", b'{"a": 1}', b"null") == ['{"a": 1}', "null"]
+    assert binary("base64", b"\xff\x00", b"", None) == ['"/wA="', '""', "null"]
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"{", None])
+def test_bytes_that_are_no_json_text_are_named_by_their_row(value: bytes | None) -> None:
+    with pytest.raises(BadRow, match=r"row 1 of the partition"):
+        binary("text", b"1", value)

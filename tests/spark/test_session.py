@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 import pyspark_topics
 import topics.spark
 from tests.spark.rig import Rig, said_by, seqs
+from topics.errors import ConfigurationError
+from topics.spark.session import python_fault
 from topics.spark.source import TopicsSource
 
 
@@ -68,3 +70,27 @@ def test_without_spark_the_message_says_what_to_install() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'topics-engine[spark]'" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'ModuleNotFoundError: No module named topics' >&2; exit 1", "No module named topics"),
+        ("echo 3.7", "which is Python 3.7, not the driver's"),
+    ],
+)
+def test_workers_of_another_python_are_refused_by_name(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    other = tmp_path / "python3"
+    other.write_text(f"#!/bin/sh\n{script}\n")
+    other.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(other))
+    with pytest.raises(ConfigurationError) as caught:
+        topics.spark.register(spark)
+    assert said in str(caught.value) and f"set PYSPARK_PYTHON to {sys.executable}" in str(caught.value)
+
+
+def test_a_python_for_workers_must_be_there() -> None:
+    assert python_fault("no-such-python") == "which is not there"
+    assert python_fault(sys.executable) is None

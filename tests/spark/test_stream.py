@@ -3,11 +3,21 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.spark.rig import Collected, Rig, gaps, said_by, seqs
+from topics.spark.options import read_options
+from topics.spark.schema import Projection
+from topics.spark.source import TopicsStreamReader
 from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile
+from topics.testing.clock import ManualClock
+from topics.testing.patience import PATIENCE_S, wait_until
 from topics.testing.server import ServerProcess
+
+SEQS = Projection(pa.schema([("seq", pa.int64())]))
 
 
 def test_a_stream_starts_at_the_head_and_follows(rig: Rig, tmp_path: Path) -> None:
@@ -252,3 +262,160 @@ def test_options_of_batch_reads_are_refused(rig: Rig, tmp_path: Path) -> None:
     assert "option endingSeq is '1': it is for batch reads only" in said_by(
         lambda: rig.run(rows, Collected(), tmp_path)
     )
+
+
+# --- gaps, subscriptions, instances
+
+
+def test_a_gap_is_one_row_whatever_the_limit_of_a_batch(rig: Rig, tmp_path: Path) -> None:
+    """TM4: sums and counts over tombstones are right."""
+    topic = rig.topic(count=10, cap_records=10)
+    rows = rig.stream(topic=topic, startingSeq="earliest", onGap="record", maxRecordsPerTrigger=3)
+    rig.run(rows, Collected(), tmp_path)
+    rig.append(topic, range(11, 46))
+    found = Collected()
+    rig.run(rows, found, tmp_path)
+    assert gaps(found.rows) == [(11, 35, "cap")] and seqs(found.rows) == list(range(36, 46))
+    assert max(len(seqs(batch)) for batch in found.batches.values()) == 3
+
+
+def test_a_hole_between_records_is_one_row_whatever_the_limit_of_a_batch(rig: Rig, tmp_path: Path) -> None:
+    """TM12: what a router's source lost is a gap in the dest."""
+    source, dest = rig.topic("source", cap_records=2), rig.topic("dest", 2)
+    rig.client.put_router(f"{rig.prefix}.r", source, dest)
+    rig.append(source, range(12))
+    wait_until("the router copies", lambda: rig.client.state(dest, touch=False).head_seq == 14)
+    whole, limited = Collected(), Collected()
+    rig.run(rig.stream(topic=dest, startingSeq="0", onGap="record"), whole, tmp_path / "whole")
+    rig.run(rig.stream(topic=dest, startingSeq="0", onGap="record", maxRecordsPerTrigger=2), limited, tmp_path / "few")
+    for found in (whole, limited):
+        assert gaps(found.rows) == [(3, 12, "source_trim")] and seqs(found.rows) == [1, 2, 13, 14]
+
+
+def test_a_topic_that_is_no_longer_subscribed_is_left_alone_and_taken_up_later(rig: Rig, tmp_path: Path) -> None:
+    one, other = rig.topic("a", 3), rig.topic("b", 3)
+    both = rig.stream(topics=f"{one},{other}", startingSeq="earliest")
+    rig.run(both, Collected(), tmp_path)
+    rig.append(one, [4])
+    rig.append(other, [4])
+    found, again = Collected(), Collected()
+    rig.run(rig.stream(topics=one, startingSeq="earliest"), found, tmp_path)
+    assert [(row.topic, row.seq) for row in found.rows] == [(one, 4)]
+    rig.run(both, again, tmp_path)
+    assert [(row.topic, row.seq) for row in again.rows] == [(other, 4)]
+
+
+def test_a_batch_that_is_run_again_has_its_topics_even_if_they_are_no_longer_subscribed(
+    rig: Rig, tmp_path: Path
+) -> None:
+    one, other = rig.topic("a", 3), rig.topic("b", 3)
+    first, second = Collected(), Collected()
+    rig.run(rig.stream(topics=f"{one},{other}", startingSeq="earliest"), first, tmp_path)
+    lose_commit(tmp_path, 0)
+    rig.run(rig.stream(topics=one, startingSeq="earliest"), second, tmp_path)
+    assert sorted(second.batches[0]) == sorted(first.batches[0])
+
+
+# --- limits that wait
+
+
+def test_a_batch_waits_for_enough_records_or_for_its_time(rig: Rig) -> None:
+    topic = rig.topic(count=2)
+    options = {"url": rig.url, "topic": topic, "minRecordsPerTrigger": "5", "maxTriggerDelay": "60s"}
+    reader = TopicsStreamReader(read_options({**options, "startingSeq": "0"}, is_stream=True, environ={}), SEQS)
+    clock = reader._clock = ManualClock()
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ReadAllAvailable())
+    assert first[topic]["seq"] == 2, "the first batch does not wait"
+    rig.append(topic, [3, 4])
+    assert reader.latestOffset(first, ReadAllAvailable()) == first
+    rig.append(topic, [5, 6, 7])
+    second = reader.latestOffset(first, ReadAllAvailable())
+    assert second[topic]["seq"] == 7
+    rig.append(topic, [8])
+    clock.advance(59_999)
+    assert reader.latestOffset(second, ReadAllAvailable()) == second
+    clock.advance(1)
+    third = reader.latestOffset(second, ReadAllAvailable())
+    assert third[topic]["seq"] == 8
+    clock.advance(600_000)
+    assert reader.latestOffset(third, ReadAllAvailable()) == third, "without news there is no batch"
+    reader.stop()
+
+
+def test_available_now_waits_for_nothing(rig: Rig, tmp_path: Path) -> None:
+    topic = rig.topic(count=3)
+    rows = rig.stream(topic=topic, startingSeq="earliest", minRecordsPerTrigger=100)
+    first, second = Collected(), Collected()
+    rig.run(rows, first, tmp_path)
+    rig.append(topic, [4])
+    rig.run(rows, second, tmp_path)
+    assert (seqs(first.rows), seqs(second.rows)) == ([1, 2, 3], [4])
+
+
+def test_times_per_topic_bound_a_batch_read(rig: Rig) -> None:
+    one, other = rig.topic("a", 3), rig.topic("b", 3)
+    ts = rig.client.diff(other, 2, limit=1).records[0].ts
+    expected = [(one, seq) for seq in (1, 2, 3)]
+    expected += [(other, record.seq) for record in rig.client.diff(other).records if record.ts >= ts]
+    rows = rig.load(topics=f"{one},{other}", startingTimestamp={one: 0, other: ts})
+    assert sorted((row.topic, row.seq) for row in rows.collect()) == expected
+
+
+def test_partitions_have_no_more_records_than_they_may(rig: Rig) -> None:
+    rows = rig.load(topic=rig.topic(count=25), maxRecordsPerPartition=10)
+    assert rows.rdd.glom().map(len).collect() == [8, 8, 9]
+
+
+# --- bytes
+
+
+def test_binary_data_goes_in_and_out(rig: Rig) -> None:
+    values = [bytes([0, 255, n]) for n in range(3)]
+    rows = rig.spark.createDataFrame([(value,) for value in values], "data BINARY").coalesce(1)
+    topic = rig.topic()
+    rig.save(rows, topic, binary="base64")
+    assert rig.values(topic) == ["AP8A", "AP8B", "AP8C"]
+    back = rig.load("seq BIGINT, data BINARY", topic=topic, binary="base64").orderBy("seq").collect()
+    assert [bytes(row.data) for row in back] == values
+    plain = rig.load("data BINARY", topic=topic).collect()
+    assert sorted(bytes(row.data) for row in plain) == [b'"AP8A"', b'"AP8B"', b'"AP8C"']
+    rig.append(topic, [{"no": "bytes"}])
+    assert f"topic {topic}, seq 4: data is no JSON string of base64" in said_by(
+        rig.load("data BINARY", topic=topic, binary="base64").collect
+    )
+
+
+# --- foreachBatch and the mode complete
+
+
+def test_a_table_that_is_rewritten_goes_through_foreach_batch(rig: Rig, tmp_path: Path) -> None:
+    """Complete: each batch writes the whole table, once, even if it is run again."""
+    source, target = rig.topic("source"), rig.topic("target")
+    counts = (
+        rig.stream("tag STRING, data STRING", topic=source, startingSeq="earliest")
+        .groupBy("data")
+        .count()
+        .selectExpr("data AS tag", "to_json(struct(count)) AS data")
+    )
+
+    def write(rows: DataFrame, batch: int) -> None:
+        rig.save(rows.orderBy("tag").coalesce(1), target, writeId="counts")
+
+    def run() -> None:
+        query = (
+            counts.writeStream.outputMode("complete")
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .foreachBatch(write)
+            .start()
+        )
+        assert query.awaitTermination(PATIENCE_S)
+
+    rig.append(source, ["a", "b", "a"])
+    run()
+    rig.append(source, ["b", "c"])
+    run()
+    lose_commit(tmp_path, 1)
+    run()
+    assert rig.values(target) == [{"count": n} for n in (2, 1, 2, 2, 1)]

@@ -227,6 +227,23 @@ class LossList(Struct, frozen=True, kw_only=True):
     losses: list[Loss]
 
 
+class LiveRuns(Struct, frozen=True, kw_only=True):
+    """Which seqs above `after` and up to `last` are live, as runs (first, last); the others are in `lost`, or deleted.
+
+    `last` may be lower than what was asked for: ask again above it.
+    """
+
+    topic: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    after: int
+    last: int
+    live: list[tuple[int, int]]
+    lost: list[Tombstone]
+    performance: Performance = Performance()
+
+
 class RecordShown(Struct, frozen=True, kw_only=True):
     """One record, and the instance of the topic that it is in."""
 
@@ -294,6 +311,7 @@ class TopicListed(Struct, frozen=True, kw_only=True, rename={"durability": "clas
     bytes: int
     durable: bool
     effective_priority: int
+    epoch: int | None = None  # None: an older server, which does not list it
     type: TopicType | None = None
     durability: Durability | None = None
     written_rate: float | None = None

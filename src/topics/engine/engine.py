@@ -35,7 +35,7 @@ from topics.engine.answers import (
     TopicState,
     WriteResult,
 )
-from topics.engine.export import Export
+from topics.engine.export import RUNS_MAX, Export
 from topics.engine.instance import Claimer, Instance
 from topics.errors import InvalidRequest
 from topics.faults import fault_in
@@ -48,6 +48,7 @@ from topics.model import (
     TagMatch,
     TopicConfig,
 )
+from topics.ranges import Range
 
 if TYPE_CHECKING:
     from topics.backup.receiving import Shipped
@@ -267,6 +268,12 @@ class Engine(Instance):
     ) -> tuple[Export, AsyncIterator[bytes]]:
         """The live records above `after` and up to `last`, as of now, and their Arrow stream in parts."""
         return await self._reading.export(name, after, last, epoch)
+
+    async def live_runs(
+        self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None, most: int = RUNS_MAX
+    ) -> tuple[Export, list[Range], int]:
+        """Which seqs an export would have: at most `most` runs, and up to where they are complete (LV1)."""
+        return await self._reading.live_runs(name, after, last, epoch, most)
 
     async def backup(self, dest: str, *, audits: bool = True) -> "Shipped":
         """Copy everything as of now to `dest`: a directory, an archive or a URI, as `topics backup` takes it.

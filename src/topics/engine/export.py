@@ -1,4 +1,4 @@
-"""Exports: a topic's live records as of one moment, as an Arrow stream.
+"""Exports: a topic's live records as of one moment, as an Arrow stream, or only their seqs.
 
 `capture` takes, on the loop and at once, the parts and the marks of their dead rows; `stream` finds the live rows and
 encodes them afterwards, in a thread and in portions, however the topic changes meanwhile. What is captured may be shown
@@ -18,11 +18,14 @@ from topics.core.topic.live import LiveRows
 from topics.core.topic.parts import Chunk, Part
 from topics.core.topic.walk import Query, losses
 from topics.model import Tombstone
+from topics.ranges import Range
 from topics.storage import arrow_stream
 from topics.storage.segments import Runs, SegmentPiece
 
 BATCH_BYTES: Final = 1024 * 1024
 BATCH_ROWS: Final = 16_384
+RUNS_MAX: Final = 8_192  # of one answer that lists runs of seqs
+LOOKS_MAX: Final = 65_536  # stretches of up to 1,024 rows that are looked at for it
 
 Worker = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 
@@ -52,6 +55,24 @@ class Export(Struct):
             if isinstance(part, SegmentPiece):
                 part.file.view()
 
+    def runs(self, most: int) -> tuple[list[Range], int]:
+        """The seqs of the records as runs, at most `most`, and up to where they tell of every seq. Blocking."""
+        found: list[Range] = []
+        for looked, (first, last) in enumerate(self._seq_runs()):
+            is_next = bool(found) and found[-1][1] + 1 == first
+            if looked >= LOOKS_MAX or (len(found) == most and not is_next):
+                return found, first - 1
+            if is_next:
+                found[-1] = (found[-1][0], last)
+            else:
+                found.append((first, last))
+        return found, self.last
+
+    def _seq_runs(self) -> Iterator[Range]:
+        for part, start, stop in self.pieces:
+            for first_row, stop_row in self.rows.runs(part, start, stop):
+                yield from _without_holes(part, first_row, stop_row)
+
     async def stream(self, run: Worker) -> AsyncIterator[bytes]:
         """The Arrow stream in parts; `run` does the blocking work."""
         yield arrow_stream.encode_schema(self.metadata())
@@ -74,6 +95,15 @@ def capture(topic: Topic, after: int, last: int | None, epoch: int | None) -> Ex
                 part.fold()  # it does not change any more, and may be read by another thread
             pieces.append((part, part.row_from(cursor + 1), part.row_from(last + 1)))
     return Export(topic.name, topic.epoch, log.head, log.earliest, after, last, lost, pieces, log.live_rows())
+
+
+def _without_holes(part: Part, start: int, stop: int) -> Iterator[Range]:
+    """Runs of seqs without a hole that the rows start..stop of a part have."""
+    while start < stop:
+        base = part.seq_at(start)
+        rows = bisect_right(range(1, stop - start), 0, key=lambda n: part.seq_at(start + n) - base - n)
+        yield base, base + rows
+        start += rows + 1
 
 
 def _portions(part: Part, runs: Iterable[tuple[int, int]]) -> Iterator[Runs]:

@@ -17,6 +17,7 @@ from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
 from topics.errors import TopicNotFound
 from topics.model import WAIT_MS_MAX
+from topics.ranges import Range
 from topics.storage.disk import Disk
 
 FILTERED_LOADS_MAX: Final = 16  # pages that a read with a filter loads; then it answers what it has (LM13)
@@ -129,11 +130,24 @@ class Reading:
     ) -> tuple[Export, AsyncIterator[bytes]]:
         """The live records above `after` and up to `last`, as of now, and their Arrow stream in parts."""
 
+        export = await self._captured(name, after, last, epoch, is_read=True)
+        return export, export.stream(self._run)
+
+    async def live_runs(
+        self, name: str, after: int, last: int | None, epoch: int | None, most: int
+    ) -> tuple[Export, list[Range], int]:
+        """Which seqs an export would have: at most `most` runs, and up to where they are complete. No read (LV1)."""
+        export = await self._captured(name, after, last, epoch, is_read=False)
+        runs, through = await self._run(lambda: export.runs(most))
+        return export, runs, through
+
+    async def _captured(self, name: str, after: int, last: int | None, epoch: int | None, is_read: bool) -> Export:
         def look(takes_what_is_warm: bool) -> tuple[Export, Gate]:
             topic = self._current(name)
-            topic.notes.last_read_ms = self._clock.now_ms()
+            if is_read:
+                topic.notes.last_read_ms = self._clock.now_ms()
             return capture(topic, after, last, epoch), self._gates.of(topic)
 
         export = await self._gates.shown(name, look)
         await self._run(export.pin)
-        return export, export.stream(self._run)
+        return export

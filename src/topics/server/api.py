@@ -35,6 +35,7 @@ ROUTES: Final = [
     Route("POST", f"{TOPIC}/diff", diff.diff, READS, "Read above a cursor", **json_body(may_be_empty=True)),
     Route("GET", f"{TOPIC}/diff", diff.get_diff, READS, "Read above a cursor, with a query string"),
     Route("GET", f"{TOPIC}/export", export.export, READS, "Download records as an Arrow stream"),
+    Route("GET", f"{TOPIC}/live", export.live, READS, "Which seqs are live, as runs"),
     Route("GET", f"{TOPIC}/records/:seq", records.show_record, READS, "One record"),
     Route("GET", f"{TOPIC}/losses", topics.list_losses, READS, "What was lost, the newest first"),
     Route("PUT", CURSOR, topics.put_cursor, READS, "Store a named cursor", **json_body()),

@@ -19,15 +19,17 @@ from topics.settings import ClientSettings
 
 OnGap = Literal["fail", "record", "ignore"]
 Edge = Literal["earliest", "latest", "sealed"]
+Binary = Literal["text", "base64"]  # bytes of a binary column data: the JSON text itself, or within a JSON string
 
 CONNECTION: Final = ("url", "token", "retries", "timeoutMs")
 READING: Final = (
     *CONNECTION,
     *("path", "topic", "topics", "topicPattern", "startingSeq", "endingSeq", "startingTimestamp", "endingTimestamp"),
-    *("minPartitions", "maxRecordsPerTrigger", "maxBytesPerTrigger", "onGap", "archive", "node", "includeMeta"),
+    *("minPartitions", "maxRecordsPerPartition", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger"),
+    *("maxTriggerDelay", "onGap", "archive", "node", "includeMeta", "binary"),
 )
-WRITING: Final = (*CONNECTION, "topic", "node", "writeId")
-STREAMING_ONLY: Final = ("maxRecordsPerTrigger", "maxBytesPerTrigger")
+WRITING: Final = (*CONNECTION, "topic", "node", "writeId", "binary")
+STREAMING_ONLY: Final = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay")
 BATCH_ONLY: Final = ("endingSeq", "endingTimestamp")
 # What Spark itself puts beside the options of a source or sink.
 SPARKS: Final = frozenset({"checkpointlocation", "queryname", "recursivefilelookup"})
@@ -35,6 +37,8 @@ SPARKS: Final = frozenset({"checkpointlocation", "queryname", "recursivefilelook
 WRITE_ID_MAX: Final = 200  # characters; a key has at most 256, and the place in the write belongs to it
 RETRIES: Final = 60  # with pauses of up to 2 s: a restart of the server is waited for
 TIMEOUT_MS: Final = 120_000
+TRIGGER_DELAY_MS: Final = 15 * 60_000
+UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Surroundings(ClientSettings):
@@ -93,14 +97,24 @@ class ReadOptions:
     pattern: re.Pattern[str] | None = None  # of whole names
     starting: Mapping[str, Position] | Position | None = None  # None = the default of the kind of read
     ending: Mapping[str, Position] | Position = "latest"
-    starting_ts: int | None = None  # epoch-ms, inclusive
-    ending_ts: int | None = None  # epoch-ms, exclusive
+    starting_ts: Mapping[str, int] | int | None = None  # epoch-ms, inclusive
+    ending_ts: Mapping[str, int] | int | None = None  # epoch-ms, exclusive
     partitions_min: int = 1
+    partition_records_max: int | None = None
     trigger_records_max: int | None = None
     trigger_bytes_max: int | None = None
+    trigger_records_min: int | None = None
+    trigger_delay_ms: int = TRIGGER_DELAY_MS  # after which a batch need not have trigger_records_min
     on_gap: OnGap = "fail"
     nodes: tuple[str, ...] = ()  # the reader's own, whose records are left out
     includes_meta: bool = True
+    binary: Binary = "text"
+
+    def starting_ts_of(self, topic: str) -> int | None:
+        return self.starting_ts.get(topic) if isinstance(self.starting_ts, Mapping) else self.starting_ts
+
+    def ending_ts_of(self, topic: str) -> int | None:
+        return self.ending_ts.get(topic) if isinstance(self.ending_ts, Mapping) else self.ending_ts
 
     def start_of(self, topic: str, default: Edge) -> Position:
         if isinstance(self.starting, Mapping):
@@ -122,6 +136,7 @@ class WriteOptions:
     topic: str | None = None  # for rows without one
     node: str | None = None  # for rows without one
     write_id: str | None = None  # names a batch write: under the same name, the same rows are appended once
+    binary: Binary = "text"
 
 
 def bad(option: str, value: object, why: str) -> InvalidRequest:
@@ -143,14 +158,17 @@ def read_options(
     if server is None and path is None:
         raise InvalidRequest("nothing says where to read from: give option url (or TOPICS_URL), or option path")
     names, pattern = _selection(given)
-    starting_ts, ending_ts = given.time("startingTimestamp"), given.time("endingTimestamp")
+    starting_ts, ending_ts = _times(given, "startingTimestamp", names), _times(given, "endingTimestamp", names)
     for seq_option, time_option in (("startingSeq", "startingTimestamp"), ("endingSeq", "endingTimestamp")):
         if seq_option in given and time_option in given:
             raise bad(time_option, given[time_option], f"{seq_option} is given, too; one of them is enough")
     ending = _positions(given, "endingSeq", names, ("latest", "sealed"))
-    if ending_ts is not None and starting_ts is not None and ending_ts < starting_ts:
-        raise bad("endingTimestamp", given["endingTimestamp"], "it lies before startingTimestamp")
-    return ReadOptions(
+    records_max, records_min = given.number("maxRecordsPerTrigger", None), given.number("minRecordsPerTrigger", None)
+    if records_max is not None and records_min is not None and records_max < records_min:
+        raise bad("minRecordsPerTrigger", given["minRecordsPerTrigger"], f"maxRecordsPerTrigger is {records_max}")
+    if "maxTriggerDelay" in given and records_min is None:
+        raise bad("maxTriggerDelay", given["maxTriggerDelay"], "it has a meaning only beside minRecordsPerTrigger")
+    read = ReadOptions(
         server=server,
         path=path,
         archive=archive,
@@ -161,12 +179,21 @@ def read_options(
         starting_ts=starting_ts,
         ending_ts=ending_ts,
         partitions_min=given.number("minPartitions", 1),
-        trigger_records_max=given.number("maxRecordsPerTrigger", None),
+        partition_records_max=given.number("maxRecordsPerPartition", None),
+        trigger_records_max=records_max,
         trigger_bytes_max=given.number("maxBytesPerTrigger", None),
+        trigger_records_min=records_min,
+        trigger_delay_ms=given.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
         on_gap=cast(OnGap, given.word("onGap", get_args(OnGap), "fail")),
         nodes=_nodes(given),
         includes_meta=given.flag("includeMeta", True),
+        binary=cast(Binary, given.word("binary", get_args(Binary), "text")),
     )
+    for name in names or ("",):
+        start, end = read.starting_ts_of(name), read.ending_ts_of(name)
+        if start is not None and end is not None and end < start:
+            raise bad("endingTimestamp", given["endingTimestamp"], "it lies before startingTimestamp")
+    return read
 
 
 def write_options(options: Mapping[str, str], environ: Mapping[str, str] | None = None) -> WriteOptions:
@@ -182,6 +209,7 @@ def write_options(options: Mapping[str, str], environ: Mapping[str, str] | None 
         topic=_topic_name(given, "topic", given.get("topic")),
         node=given.get("node"),
         write_id=write_id,
+        binary=cast(Binary, given.word("binary", get_args(Binary), "text")),
     )
 
 
@@ -246,11 +274,14 @@ class _Given(Mapping[str, str]):
             raise bad(name, self[name], "it must be true or false")
         return value in ("true", "1")
 
-    def time(self, name: str) -> int | None:
-        """Epoch-milliseconds, or an ISO 8601 date-time with its offset."""
+    def duration_ms(self, name: str, default: int) -> int:
+        """A number with its unit, such as 500ms, 30s, 15m, 2h."""
         if name not in self:
-            return None
-        return moment(name, self[name])
+            return default
+        found = re.fullmatch(r"(\d{1,9})\s*([a-z]+)", self[name].strip().lower(), re.ASCII)
+        if found is None or found[2] not in UNITS_MS:
+            raise bad(name, self[name], f"it must be a number with one of the units {', '.join(UNITS_MS)}, such as 30s")
+        return int(found[1]) * UNITS_MS[found[2]]
 
 
 def _server(given: _Given, environ: Mapping[str, str] | None) -> Connection | None:
@@ -327,6 +358,23 @@ def _is_cursor(value: Any) -> bool:
 
 def _is_seq(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= SEQ_MAX
+
+
+def _times(given: _Given, option: str, names: tuple[str, ...]) -> Mapping[str, int] | int | None:
+    """A time for all topics, or a JSON object that gives one per topic."""
+    if option not in given:
+        return None
+    text = given[option].strip()
+    if not text.startswith("{"):
+        return moment(option, text)
+    try:
+        times = msgspec.json.decode(text, type=dict[str, int | str])
+    except msgspec.MsgspecError:
+        raise bad(option, text, 'it must be a time, or JSON such as {"orders": "2026-01-31T12:00:00Z"}') from None
+    for name in times:
+        if names and name not in names:
+            raise bad(option, text, f"{name!r} is not among the topics that are read")
+    return {name: moment(option, str(time)) for name, time in times.items()}
 
 
 def _nodes(given: _Given) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """What the driver asks before a read: the server, the data directory and the lake, seen as one.
 
-A topic's instance is what the server says; without a server, what the directory says. Of that instance, the sealed
-records come from the directory if there is one, the rest from the server, and what neither has from the lake. The
-lake's rows and the live ones cannot overlap: only seqs that are absent from the rest are taken from it.
+A topic's instance, and what it has lost, are what the server says; without a server, what the directory says. Of that
+instance, the sealed records come from the directory if there is one, the rest from the server, and what neither has
+from the lake. The lake's rows and the live ones cannot overlap: only seqs that are absent from the rest are taken from
+it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from topics import reader
 from topics.client import Client
 from topics.errors import InvalidRequest, TopicNotFound
 from topics.model import Tombstone
-from topics.ranges import Range, union
+from topics.ranges import Range, subtract, union
 from topics.reader import Directory, Lost, Piece, TopicInfo
 from topics.spark.options import Cursor, Edge, Position, ReadOptions
 from topics.spark.plan import Look, Stretch, Survey, bounds
@@ -56,19 +57,17 @@ class Origins:
     # --- which topics, and how far they have come
 
     def looks(self, known: Mapping[str, Look] | None = None) -> dict[str, Look]:
-        """The topics to read, by name. With a pattern, those that have not moved since `known` are not asked for."""
+        """The topics to read, by name. With a pattern, those that are as `known` has them are not asked for."""
         if self._client is None:
             return {info.name: self._look_at_sealed(info) for info in self._infos()}
-        found: dict[str, Look | None] = {name: self._look(name) for name in self._options.names}
+        found: dict[str, Look | None] = {name: self.look(name) for name in self._options.names}
         if self._options.pattern is not None:
             for listed in self._client.topics():
                 if self._options.matches(listed.topic):
                     before = (known or {}).get(listed.topic)
-                    has_moved = before is None or (before.head, before.earliest) != (
-                        listed.head_seq,
-                        listed.earliest_seq,
-                    )
-                    found[listed.topic] = self._look(listed.topic) if has_moved else before
+                    now = (listed.epoch, listed.head_seq, listed.earliest_seq)
+                    is_same = before is not None and (before.epoch, before.head, before.earliest) == now
+                    found[listed.topic] = before if is_same else self.look(listed.topic)
         return {name: look for name, look in found.items() if look is not None}
 
     def all_looks(self) -> dict[str, Look]:
@@ -83,8 +82,14 @@ class Origins:
             raise InvalidRequest(f"option topicPattern is {self._options.pattern.pattern!r}: no topic matches it")
         return looks
 
-    def _look(self, name: str) -> Look | None:
-        assert self._client is not None
+    def look(self, name: str) -> Look | None:
+        """One topic, whether or not the options select it; None: there is none."""
+        if self._client is None:
+            assert self._directory is not None
+            try:
+                return self._look_at_sealed(self._directory.topic(name))
+            except TopicNotFound:
+                return None
         try:
             state = self._client.state(name, touch=False)
         except TopicNotFound:
@@ -116,8 +121,9 @@ class Origins:
 
     def start(self, look: Look, default: Edge) -> Cursor:
         """Where a new read of a topic starts."""
-        if self._options.starting_ts is not None:
-            return Cursor(look.epoch, self._cursor_before(look, self._options.starting_ts))
+        starting_ts = self._options.starting_ts_of(look.topic)
+        if starting_ts is not None:
+            return Cursor(look.epoch, self._cursor_before(look, starting_ts))
         position = self._options.start_of(look.topic, default)
         if position == "earliest":
             covered = [] if self._lake is None else self._lake.covered(look.topic, look.epoch)
@@ -131,9 +137,10 @@ class Origins:
 
     def end(self, look: Look) -> int:
         """The last seq of a batch read."""
-        if self._options.ending_ts is not None:
+        ending_ts = self._options.ending_ts_of(look.topic)
+        if ending_ts is not None:
             self._check_complete(look)
-            return self._cursor_before(look, self._options.ending_ts)
+            return self._cursor_before(look, ending_ts)
         position: Position = self._options.end_of(look.topic)
         if position == "sealed":
             if self._directory is None:
@@ -196,6 +203,18 @@ class Origins:
                 low = middle + 1
         return look.head if low == len(pieces) else pieces[low].first - 1
 
+    def through_gap(self, look: Look, seq: int) -> int:
+        """The end of the gap that `seq` lies in, or just before; `seq` itself if it does neither.
+
+        What the lake has of a gap is none. So a batch that ends there tells of each gap in one row.
+        """
+        lost, _ = self._lost(look, seq, look.head, self._sealed(look)[0])
+        if not lost or lost[0].first != seq + 1 or lost[0].reason == "recreated":
+            return seq
+        covered = [] if self._lake is None else self._lake.covered(look.topic, look.epoch)
+        rest = subtract([(seq + 1, lost[0].last)], covered)
+        return rest[0][1] if rest and rest[0][0] == seq + 1 else seq
+
     # --- what there is of a stretch
 
     def stretch(self, look: Look, start: Cursor, last: int) -> Stretch:
@@ -206,18 +225,8 @@ class Origins:
     def _survey(self, look: Look, after: int, last: int) -> Survey:
         sealed, pieces = self._sealed(look)
         sealed = min(sealed, last)
-        lost: list[Lost] = []
-        absent: list[Range] = []
-        earliest = look.earliest
-        if sealed > after:
-            assert self._directory is not None
-            lost += self._directory.lost(look.topic, after, sealed)
-            earliest = self._directory.topic(look.topic).earliest
-        if last > max(sealed, after):
-            found, live_from = self._ask_lost(look, max(sealed, after), last)
-            lost += found
-            earliest = earliest if sealed > after else live_from
-        absent += [(a.first, a.last) for a in lost]
+        lost, earliest = self._lost(look, after, last, sealed)
+        absent: list[Range] = [(a.first, a.last) for a in lost]
         if self._lake is None:
             return Survey(lost, union(absent), sealed, pieces if sealed > after else ())
         trimmed = self._lake.trimmed_through(look.topic, look.epoch)
@@ -232,13 +241,27 @@ class Origins:
             trimmed,
         )
 
-    def _ask_lost(self, look: Look, after: int, last: int) -> tuple[list[Lost], int]:
+    def _lost(self, look: Look, after: int, last: int, sealed: int) -> tuple[list[Lost], int]:
+        """What is lost of a stretch, and the earliest seq."""
+        if last <= after:
+            return [], look.earliest
+        if self._client is not None:
+            return self._ask_lost(self._client, look, after, last)
+        lost: list[Lost] = []
+        earliest = last + 1
+        if sealed > after:
+            assert self._directory is not None
+            lost += self._directory.lost(look.topic, after, sealed)
+            earliest = self._directory.topic(look.topic).earliest
+        if last > max(sealed, after):  # a stream's batch that was planned when the directory still had this instance
+            lost.append(Lost(max(sealed, after) + 1, last, "recreated"))
+        return lost, earliest
+
+    def _ask_lost(self, client: Client, look: Look, after: int, last: int) -> tuple[list[Lost], int]:
         """What the server has lost of a stretch, and its earliest seq. The head of an export says both."""
         gone = [Lost(after + 1, last, "recreated")], last + 1
-        if self._client is None:
-            return gone  # a stream's batch that was planned when the directory still had this instance
         try:
-            with closing(self._client.export(look.topic, after, last=last, epoch=look.epoch)) as export:
+            with closing(client.export(look.topic, after, last=last, epoch=look.epoch)) as export:
                 info = export.info
         except TopicNotFound:
             return gone

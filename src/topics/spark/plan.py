@@ -107,16 +107,23 @@ def describe(topic: str, gap: Lost) -> str:
     return f"topic {topic}, seqs {gap.first} to {gap.last} ({gap.reason})"
 
 
-def parts_of(stretches: Sequence[Stretch], parts_min: int, *, is_stream: bool, announces: bool) -> list[Part]:
-    """The parts of a read: `parts_min` at least, if there are as many seqs."""
+def parts_of(
+    stretches: Sequence[Stretch],
+    parts_min: int,
+    *,
+    is_stream: bool,
+    announces: bool,
+    part_max: int | None = None,
+) -> list[Part]:
+    """The parts of a read: `parts_min` at least, if there are as many seqs, and of `part_max` records at most."""
     total = sum(stretch.last - stretch.after for stretch in stretches)
     parts: list[Part] = []
     for stretch in stretches:
         seqs = stretch.last - stretch.after
         share = -(-parts_min * seqs // total) if total else 1
-        count = max(share, -(-seqs // PART_RECORDS), 1)
+        count = max(share, -(-seqs // min(PART_RECORDS, part_max or PART_RECORDS)), 1)
         gaps = stretch.gaps if announces else []
-        for after, last in _cut(stretch, count, is_stream):
+        for after, last in _cut(stretch, count, is_even=is_stream or part_max is not None):
             is_first = after == stretch.after
             told = [gap for gap in gaps if after < gap.first <= last or (is_first and gap is stretch.recreated)]
             if last > after or told:
@@ -124,9 +131,9 @@ def parts_of(stretches: Sequence[Stretch], parts_min: int, *, is_stream: bool, a
     return parts
 
 
-def _cut(stretch: Stretch, count: int, is_stream: bool) -> list[tuple[int, int]]:
+def _cut(stretch: Stretch, count: int, is_even: bool) -> list[tuple[int, int]]:
     after, last, survey = stretch.after, stretch.last, stretch.survey
-    if is_stream or survey.covered:
+    if is_even or survey.covered:
         return list(split(after, last, count))
     base = max(after, min(stretch.look.earliest - 1, last))  # what was deleted below is no work
     ends = [piece.last for piece in survey.pieces if base < piece.last < last]
@@ -155,13 +162,19 @@ def _part(stretch: Stretch, after: int, last: int, told: Sequence[Lost]) -> Part
 
 
 def limited(
-    starts: Mapping[str, Cursor], looks: Mapping[str, Look], records_max: int | None, bytes_max: int | None
+    starts: Mapping[str, Cursor],
+    looks: Mapping[str, Look],
+    records_max: int | None,
+    bytes_max: int | None,
+    *,
+    has_lake: bool = False,
 ) -> dict[str, Cursor]:
     """How far a batch goes in each topic: to the head, or its share of the limits, by how far it is behind.
 
-    At least one seq of each topic that is behind, so that all move on. Sizes are estimated from the averages.
+    At least one seq of each topic that is behind, so that all move on. Sizes are estimated from the averages. What lies
+    below the first live record counts only if a lake may have it.
     """
-    behind = {name: _behind(starts.get(name), look) for name, look in looks.items()}
+    behind = {name: waiting(starts.get(name), look, has_lake=has_lake) for name, look in looks.items()}
     part = 1.0
     if records_max is not None:
         part = min(part, records_max / max(1, sum(behind.values())))
@@ -173,10 +186,10 @@ def limited(
     }
 
 
-def _behind(start: Cursor | None, look: Look) -> int:
-    if start is None or start.epoch != look.epoch:
-        return look.head
-    return max(0, look.head - start.seq)
+def waiting(start: Cursor | None, look: Look, *, has_lake: bool = False) -> int:
+    """How many seqs of a topic a reader has not read yet."""
+    read = 0 if start is None or start.epoch != look.epoch else start.seq
+    return max(0, look.head - (read if has_lake else max(read, look.earliest - 1)))
 
 
 def without(lost: Iterable[Lost], others: Sequence[Range]) -> list[Lost]:

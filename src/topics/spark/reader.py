@@ -2,11 +2,12 @@
 
 Everything here runs on executors and gets all it needs with the part. What was planned may have changed meanwhile:
 records may be lost since, segments merged, a topic created again, the server restarted. Each of that is either read
-around or told as a gap; nothing is passed over in silence.
+around or told as a gap; nothing is passed over in silence. Where there is a server, it says which sealed records are
+still live, so that segments and exports give the same rows.
 """
 
 import gc
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from topics import reader
 from topics.client import ClientError, ExportInfo
-from topics.errors import TopicNotFound
+from topics.errors import InvalidRequest, NotFound, TopicNotFound
 from topics.ranges import Range, intersect, subtract, union
 from topics.reader import Lost
 from topics.spark.options import ReadOptions
@@ -37,6 +38,44 @@ class Insert:
 
     first: int
     batches: "Callable[[], Iterable[pa.RecordBatch]]"
+
+
+class Living:
+    """The seqs of a part that are live, as runs."""
+
+    def __init__(self) -> None:
+        self._runs: list[Range] = []  # ascending
+
+    def add(self, runs: Iterable[Range]) -> None:
+        """Add runs above all that are there."""
+        for first, last in runs:
+            if self._runs and self._runs[-1][1] + 1 >= first:
+                self._runs[-1] = (self._runs[-1][0], last)
+            else:
+                self._runs.append((first, last))
+
+    def of(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        """The rows of a batch that are live. Copied only if some are not."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        column, count = batch["seq"], batch.num_rows
+        if not count:
+            return batch
+        seqs = memoryview(column.buffers()[1]).cast("Q")[column.offset : column.offset + count]
+        index = max(0, bisect_right(self._runs, seqs[0], key=lambda run: run[0]) - 1)
+        marks, row, kept = bytearray(count), 0, 0
+        while row < count and index < len(self._runs):
+            first, last = self._runs[index]
+            start = bisect_left(seqs, first, row)
+            row = bisect_right(seqs, last, start)
+            marks[start:row] = b"\x01" * (row - start)
+            kept += row - start
+            index += 1
+        if kept == count:
+            return batch
+        flags = pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(marks)])
+        return batch.filter(pc.equal(flags, pa.scalar(1, pa.uint8())))
 
 
 @cache
@@ -90,7 +129,14 @@ class PartReader:
         part = self._part
         sealed = min(part.sealed, part.last)
         if sealed > part.after:
-            yield from self._sealed(sealed)
+            if self._options.server is None:
+                yield from self._sealed(sealed)
+            else:
+                living = self._ask_living(sealed)
+                if living is None:
+                    return
+                batches = (living.of(batch) for batch in self._sealed(sealed))
+                yield from (batch for batch in batches if batch.num_rows)
         if part.last > max(sealed, part.after) and self._options.server is not None:
             yield from self._served(max(sealed, part.after))
 
@@ -134,6 +180,34 @@ class PartReader:
                 self._note([Lost(cursor + 1, last, "recreated")])
 
     # --- from the server
+
+    def _ask_living(self, last: int) -> "Living | None":
+        """Which seqs up to `last` the server has now: segments are as old as the last checkpoint. None: it has
+        another instance by now."""
+        part, server = self._part, self._options.server
+        assert server is not None
+        cursor, living = part.after, Living()
+        with server.open() as client:
+            while cursor < last:
+                try:
+                    answer = client.live(part.topic, cursor, last=last, epoch=part.epoch)
+                except TopicNotFound:
+                    answer = None
+                except NotFound:
+                    raise InvalidRequest(
+                        f"the server at {server.url} is older than this reader and cannot say which sealed records are "
+                        "live: update it, or leave out option path"
+                    ) from None
+                if answer is None or answer.epoch != part.epoch:
+                    self._note([Lost(part.after + 1, part.last, "recreated")])
+                    return None
+                trimmed = (cursor + 1, min(answer.earliest_seq - 1, part.trimmed, last))
+                self._note(clipped(answer.lost, cursor, last), trimmed)
+                living.add(answer.live)
+                if answer.last <= cursor:
+                    break
+                cursor = answer.last
+        return living
 
     def _served(self, after: int) -> "Iterator[pa.RecordBatch]":
         """What an export has; one that breaks off is taken up behind its last batch."""

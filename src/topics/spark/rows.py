@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("topic", "data", "tag", "node", "meta")
 TEXT: Final = ("string",)
 ALLOWED: Final = {  # types of a column; what is not text is converted to JSON
-    "data": (*TEXT, "struct", "map", "array", "variant"),
+    "data": (*TEXT, "binary", "struct", "map", "array", "variant"),
     "meta": (*TEXT, "struct", "map", "variant"),
 }
+BINARY: Final = "topics.binary"  # metadata of a binary column: whether it is taken as `text` or made `base64`
 SPILL_BYTES: Final = 64 * 1024 * 1024  # of checked rows kept in memory; more goes into a file
 VALUE_SHOWN: Final = 60  # characters of a bad value in its message
 
@@ -43,11 +44,23 @@ def bad_row(row: int, why: str) -> BadRow:
     return BadRow(f"row {row} of the partition is not a record: {why}; nothing of this partition was written")
 
 
+def marked(schema: "StructType", binary: str) -> "StructType":
+    """A schema whose binary columns say how their bytes become JSON: as they are (`text`), or as `base64`."""
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    def mark(field: StructField) -> StructField:
+        if not isinstance(field.dataType, BinaryType):
+            return field
+        return StructField(field.name, field.dataType, field.nullable, {**field.metadata, BINARY: binary})
+
+    return StructType([mark(field) for field in schema.fields])
+
+
 @dataclass(frozen=True)
 class RowChecker:
     """How the rows of one DataFrame become records."""
 
-    kinds: dict[str, str]  # column → string, struct, map, array or variant
+    kinds: dict[str, str]  # column → string, binary, base64, struct, map, array or variant
     topic: str | None  # for rows without one
 
     @classmethod
@@ -67,6 +80,9 @@ class RowChecker:
             if kind not in ALLOWED.get(name, TEXT):
                 allowed = ", ".join(ALLOWED.get(name, TEXT))
                 raise InvalidRequest(f"column {name} is of type {kind}; it must be one of {allowed}")
+        for field in schema.fields:
+            if kinds[field.name] == "binary" and field.metadata.get(BINARY) == "base64":
+                kinds[field.name] = "base64"
         return cls(kinds, topic)
 
     def check(self, batch: "pa.RecordBatch", row: int) -> "pa.RecordBatch":
@@ -104,7 +120,9 @@ class RowChecker:
         import pyarrow as pa
 
         kind = self.kinds[name]
-        if kind != "string":
+        if kind == "binary":
+            column = _as_text(name, column, row)
+        elif kind != "string":
             return pa.array(_converted(name, kind, column, row), pa.string())
         column = column.cast(pa.string())
         if name == "data":
@@ -115,6 +133,22 @@ class RowChecker:
             if checked is not None:
                 return checked
         return _checked_singly(name, column, row)
+
+
+def _as_text(name: str, column: "pa.Array", row: int) -> "pa.Array":
+    """Bytes that are JSON texts."""
+    import pyarrow as pa
+
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        for place, value in enumerate(column.to_pylist()):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError as error:
+                why = f"{name} is no text: {error}; set option binary to base64 to keep bytes of any kind"
+                raise bad_row(row + place, why) from None
+        raise
 
 
 def _checked_together(column: "pa.Array") -> "pa.Array | None":

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from topics.errors import InvalidRequest
 from topics.reader import Lost
 
@@ -30,6 +32,8 @@ TYPES: Final = {
     "reason": "string",
 }
 STORED: Final = ("seq", "ts", "node", "tag", "meta", "data")  # what a record brings
+_decode_bytes = msgspec.json.Decoder(bytes | None).decode
+
 OF_GAPS: Final = ("kind", "gap_from", "gap_to", "reason")
 
 
@@ -45,6 +49,8 @@ def check(schema: "StructType") -> None:
         kind = TYPES.get(field.name)
         if kind is None:
             raise InvalidRequest(f"schema: there is no column {field.name!r}; the columns are {', '.join(TYPES)}")
+        if field.name == "data" and field.dataType.simpleString() == "binary":
+            continue
         if field.dataType.simpleString() != kind:
             raise InvalidRequest(
                 f"schema: column {field.name} is {kind.upper()}, not {field.dataType.simpleString().upper()}; "
@@ -58,13 +64,14 @@ class Projection:
 
     schema: "pa.Schema"
     includes_meta: bool = True
+    is_base64: bool = False  # the bytes of a binary column data are those that a JSON string has in base64
 
     @classmethod
-    def of(cls, schema: "StructType", includes_meta: bool) -> "Projection":
+    def of(cls, schema: "StructType", includes_meta: bool, is_base64: bool = False) -> "Projection":
         from pyspark.sql.pandas.types import to_arrow_schema
 
         check(schema)
-        return cls(to_arrow_schema(schema, timezone="UTC"), includes_meta)
+        return cls(to_arrow_schema(schema, timezone="UTC"), includes_meta, is_base64)
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -92,6 +99,8 @@ class Shape:
 
     def __init__(self, projection: Projection, topic: str) -> None:
         self._schema = projection.schema
+        self._topic = topic
+        self._is_base64 = projection.is_base64
         self._stored = frozenset(projection.stored)
         self._said = {"topic": topic, "kind": "record"}
         self._same: dict[str, pa.Array] = {}  # columns as long as the longest batch so far
@@ -100,12 +109,26 @@ class Shape:
         import pyarrow as pa
 
         columns = [
-            as_type(batch.column(field.name), field.type)
-            if field.name in self._stored
-            else self._repeated(field, batch.num_rows)
+            self._column(batch, field) if field.name in self._stored else self._repeated(field, batch.num_rows)
             for field in self._schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _column(self, batch: "pa.RecordBatch", field: "pa.Field") -> "pa.Array":
+        import pyarrow as pa
+
+        column = batch.column(field.name)
+        if not self._is_base64 or not pa.types.is_binary(field.type):
+            return as_type(column, field.type)
+        values: list[bytes | None] = []
+        for seq, text in zip(batch.column("seq").to_pylist(), column.to_pylist(), strict=True):
+            try:
+                values.append(_decode_bytes(text))
+            except msgspec.MsgspecError:
+                raise InvalidRequest(
+                    f"topic {self._topic}, seq {seq}: data is no JSON string of base64; read it with binary=text"
+                ) from None
+        return pa.array(values, field.type)
 
     def _repeated(self, field: "pa.Field", count: int) -> "pa.Array":
         import pyarrow as pa

@@ -8,8 +8,12 @@ here. Its log begins on stderr, and is turned to the file once there is a sessio
 """
 
 import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +27,7 @@ LOG_CONFIG: Final = Path(__file__).parent / "log4j2.properties"
 # A JVM that lives for seconds starts twice as fast with one compiler and the simplest collector.
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+PYTHON: Final = "PYSPARK_PYTHON"  # the variable that names the Python of workers
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # the variable by which spark-submit tells Python where its JVM is
 LOG_LEVEL: Final = "spark.log.level"
 SPARKS_LOG_CONFIG: Final = "org/apache/spark/log4j2"  # part of the place of Spark's own, which nobody has chosen
@@ -78,7 +83,7 @@ def build(
             settings["spark.driver.extraJavaOptions"] = _java_options(java.use(), is_short_lived, log_file)
         settings["spark.master"] = master or given.get("spark.master", "local[*,4]")
         if settings["spark.master"].startswith("local"):
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            os.environ.setdefault(PYTHON, sys.executable)
         builder = SparkSession.builder.appName(name)
         for key, value in {**settings, **(given if master is None else {}), **(conf or {})}.items():
             builder = builder.config(key, value)
@@ -92,6 +97,48 @@ def build(
 def is_connected(spark: "SparkSession") -> bool:
     """Whether a session is one of a Connect server. Such a session has no JVM, and no context."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def check_python(spark: "SparkSession") -> None:
+    """Refuse a session whose workers run a Python that cannot serve the format; warn where that cannot be known."""
+    if is_connected(spark):
+        return
+    context = spark.sparkContext
+    if (context.master or "").startswith("local"):
+        fault = python_fault(context.pythonExec)
+        if fault is not None:
+            raise ConfigurationError(
+                f"the workers of this session would run {context.pythonExec}, {fault}: set PYSPARK_PYTHON to "
+                f"{sys.executable} before the session is made, or let topics.spark.session.build make it"
+            )
+    elif PYTHON not in os.environ and context.getConf().get("spark.pyspark.python") is None:
+        warnings.warn(
+            f"PYSPARK_PYTHON is not set: the workers of {context.master} run their {context.pythonExec}, which must be "
+            f"Python {_version(sys.version_info)} and have topics-engine[spark]",
+            stacklevel=3,
+        )
+
+
+@cache
+def python_fault(named: str) -> str | None:
+    """What is wrong with a Python for workers on this machine; None: it has all that they need."""
+    found = shutil.which(named)
+    if found is None:
+        return "which is not there"
+    own = os.path.abspath(sys.executable)
+    if os.path.dirname(os.path.abspath(found)) == os.path.dirname(own) and os.path.samefile(found, own):
+        return None
+    code = "import sys, pyarrow, pyspark, topics.spark; print('%d.%d' % sys.version_info[:2])"
+    asked = subprocess.run([found, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if asked.returncode:
+        said = asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"]
+        return f"which cannot import what it needs ({said[-1]})"
+    version = asked.stdout.strip()
+    return None if version == _version(sys.version_info) else f"which is Python {version}, not the driver's"
+
+
+def _version(info: Sequence[Any]) -> str:
+    return f"{info[0]}.{info[1]}"
 
 
 def _connected(name: str, remote: str, conf: Mapping[str, str]) -> "SparkSession":

@@ -3,7 +3,7 @@
 Offsets of a stream are `{topic: {"epoch": e, "seq": s, "since": {"epoch", "seq"}}}`: everything up to seq s of
 instance e was read, by a batch that began at `since`. They go into checkpoints, so their form does not change. A
 batch is planned by its end alone: when the first one is run again, Spark asks anew where the stream begins, and
-that is another place by then.
+that is another place by then. A topic that the options no longer select keeps its offset, and is not read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,12 +27,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from topics.clock import Clock, SystemClock
 from topics.errors import InvalidRequest
 from topics.spark import schema as columns
 from topics.spark.options import Cursor, ReadOptions, read_options, write_options
 from topics.spark.origins import Origins
-from topics.spark.plan import Look, RecordsLost, Stretch, check, limited, parts_of
+from topics.spark.plan import Look, RecordsLost, Stretch, check, limited, parts_of, waiting
 from topics.spark.reader import PartReader
+from topics.spark.rows import marked
 from topics.spark.schema import Projection
 
 if TYPE_CHECKING:
@@ -54,25 +56,27 @@ class TopicsSource(DataSource):
 
     def reader(self, schema: StructType) -> "TopicsReader":
         options = read_options(self.options, is_stream=False)
-        return TopicsReader(options, Projection.of(schema, options.includes_meta))
+        return TopicsReader(options, Projection.of(schema, options.includes_meta, options.binary == "base64"))
 
     def streamReader(self, schema: StructType) -> "TopicsStreamReader":  # noqa: N802
         options = read_options(self.options, is_stream=True)
-        return TopicsStreamReader(options, Projection.of(schema, options.includes_meta))
+        return TopicsStreamReader(options, Projection.of(schema, options.includes_meta, options.binary == "base64"))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from topics.spark.writer import TopicsWriter
 
         if overwrite:
             raise InvalidRequest("a topic is not overwritten: use mode append")
-        return TopicsWriter.of(write_options(self.options), schema)
+        options = write_options(self.options)
+        return TopicsWriter.of(options, marked(schema, options.binary))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         from topics.spark.writer import TopicsStreamWriter
 
         if overwrite:
             raise InvalidRequest("a topic is not overwritten: use output mode append")
-        return TopicsStreamWriter.of(write_options(self.options), schema)
+        options = write_options(self.options)
+        return TopicsStreamWriter.of(options, marked(schema, options.binary))
 
 
 class TopicsReader(DataSourceReader):
@@ -106,6 +110,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened: Origins | None = None
         self._known: dict[str, Look] = {}  # the topics as they were last seen
         self._targets: dict[str, Look] | None = None  # of AvailableNow
+        self._clock: Clock = SystemClock()
+        self._fired: float | None = None  # when a batch was last given out
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to executors, where only `read` is called."""
@@ -141,7 +147,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         starts = _cursors(start)
         looks = self._look()
-        gone = [name for name in starts if name not in looks]
+        gone = [name for name in starts if name not in looks and self._options.matches(name)]
         if gone and self._options.on_gap == "fail":
             raise RecordsLost(f"topic {gone[0]} was deleted; what it had above seq {starts[gone[0]].seq} is gone")
         if self._targets is not None:
@@ -150,8 +156,29 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if records_max is not None:  # both were given, and Spark asks by one
             bytes_max = self._options.trigger_bytes_max
-        ends = {**starts, **limited(starts, looks, records_max, bytes_max)}
+        has_lake = self._options.archive is not None
+        if self._waits(starts, looks):
+            return start
+        ends = {**starts, **limited(starts, looks, records_max, bytes_max, has_lake=has_lake)}
+        if self._options.on_gap == "record":
+            for name, look in looks.items():
+                if starts.get(name) != ends[name] and ends[name].seq < look.head:
+                    ends[name] = Cursor(look.epoch, self._origins.through_gap(look, ends[name].seq))
         return start if ends == starts else _offsets(ends, starts)
+
+    def _waits(self, starts: Mapping[str, Cursor], looks: Mapping[str, Look]) -> bool:
+        """Whether there is too little for a batch yet. The first one, and AvailableNow, take what there is."""
+        least, delay_s = self._options.trigger_records_min, self._options.trigger_delay_ms / 1000
+        if least is None or self._targets is not None:
+            return False
+        has_lake = self._options.archive is not None
+        count = sum(waiting(starts.get(name), look, has_lake=has_lake) for name, look in looks.items())
+        now = self._clock.monotonic()
+        if 0 < count < least and self._fired is not None and now - self._fired < delay_s:
+            return True
+        if count:
+            self._fired = now
+        return False
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
         """The heads: what lies between them and the end of a batch is the lag."""
@@ -172,7 +199,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, at in end.items():
             since, to = _cursor(at["since"]), _cursor(at)
             if since != to:
-                stretches.append(self._stretch(looks.get(name), name, since, to))
+                look = looks.get(name) if self._options.matches(name) else self._origins.look(name)
+                stretches.append(self._stretch(look, name, since, to))
         return _planned(self._options, stretches, is_stream=True)
 
     def _stretch(self, look: Look | None, name: str, start: Cursor, end: Cursor) -> Stretch:
@@ -191,7 +219,13 @@ def _planned(options: ReadOptions, stretches: Sequence[Stretch], *, is_stream: b
     if options.on_gap == "fail":
         check(stretches)
     announces = options.on_gap == "record"
-    parts = parts_of(stretches, options.partitions_min, is_stream=is_stream, announces=announces)
+    parts = parts_of(
+        stretches,
+        options.partitions_min,
+        is_stream=is_stream,
+        announces=announces,
+        part_max=options.partition_records_max,
+    )
     return [InputPartition(part) for part in parts]
 
 

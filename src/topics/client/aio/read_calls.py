@@ -138,6 +138,12 @@ class AsyncReadCalls:
         """The live records above `after` as of now, as Arrow batches. Use it in an `async with`."""
         return started(AsyncExport(self._caller, operations.export(topic, after, last, epoch)))
 
+    async def live(
+        self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None
+    ) -> results.LiveRuns:
+        """Which seqs an export would have now, as runs, without the records. It counts as no read."""
+        return await self._caller.run(operations.live(topic, after, last, epoch))
+
     async def record(self, topic: str, seq: int) -> results.RecordShown:
         """One record. NotFound says in `detail` whether it was deleted, lost or never written."""
         return await self._caller.run(operations.record(topic, seq))

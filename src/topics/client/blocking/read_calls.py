@@ -139,6 +139,12 @@ class ReadCalls:
         """The live records above `after` as of now, as Arrow batches. Use it in a `with`."""
         return started(Export(self._caller, operations.export(topic, after, last, epoch)))
 
+    def live(
+        self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None
+    ) -> results.LiveRuns:
+        """Which seqs an export would have now, as runs, without the records. It counts as no read."""
+        return self._caller.run(operations.live(topic, after, last, epoch))
+
     def record(self, topic: str, seq: int) -> results.RecordShown:
         """One record. NotFound says in `detail` whether it was deleted, lost or never written."""
         return self._caller.run(operations.record(topic, seq))

@@ -100,10 +100,8 @@ def state(topic: str, touch: bool) -> Operation[results.TopicState]:
 def list_topics(
     prefix: str, page_size: int, cursor: str | None, touch: bool, **query: Any
 ) -> Operation[Page[results.TopicListed]]:
-    query = {name: value or None for name, value in query.items()}
-    path = with_query(
-        "/v0/topics", prefix=prefix or None, page_size=page_size, cursor=cursor, touch=touch or None, **query
-    )
+    asked = {"prefix": prefix or None, "page_size": page_size, "cursor": cursor, "touch": touch or None}
+    path = with_query("/v0/topics", **asked, epochs=True, **{name: value or None for name, value in query.items()})
     return Operation(Request("GET", path), results.TopicPage)
 
 
@@ -238,6 +236,11 @@ def delete_records(
 def export(topic: str, after: int, last: int | None, epoch: int | None) -> Request:
     path = with_query(f"{topic_path(topic)}/export", after=after, last=last, epoch=epoch)
     return Request("GET", path, headers=(("accept", "application/vnd.apache.arrow.stream"),))
+
+
+def live(topic: str, after: int, last: int | None, epoch: int | None) -> Operation[results.LiveRuns]:
+    path = with_query(f"{topic_path(topic)}/live", after=after, last=last, epoch=epoch)
+    return Operation(Request("GET", path), results.LiveRuns)
 
 
 def record(topic: str, seq: int) -> Operation[results.RecordShown]:

@@ -1,4 +1,5 @@
-"""Downloads: a topic's live records as one Arrow stream (additive), and the data directory as a backup (BK1).
+"""Downloads: a topic's live records as one Arrow stream (additive), or their seqs alone, as runs (LV1); and the data
+directory as a backup (BK1).
 
 What was lost of a topic is in its stream's schema metadata. What is in a backup is up to the engine.
 """
@@ -11,6 +12,7 @@ from topics.server.auth import ADMIN
 from topics.server.call import Call
 from topics.server.transport.encoding import ARROW_TYPE
 from topics.server.transport.exchange import Stream
+from topics.server.wire.replies import LiveRuns
 from topics.server.wire.requests import backup_in, seq
 
 BACKUP_TYPE = "application/vnd.topics.backup"
@@ -18,12 +20,7 @@ BACKUP_SCOPES = frozenset((ADMIN,))
 
 
 async def export(call: Call) -> None:
-    parameters = call.parameters
-    after, last, epoch = (parameters.natural(name) for name in ("after", "last", "epoch"))
-    for name, number in (("after", after), ("last", last), ("epoch", epoch)):
-        if number is not None:
-            seq(name, number)
-    _, parts = await call.app.engine.export(call.name, after or 0, last, epoch)
+    _, parts = await call.app.engine.export(call.name, *_range(call))
     stream = call.start_stream(ARROW_TYPE.encode(), survives_eof=True)
     if call.request.method != "HEAD":
         async for part in parts:
@@ -31,6 +28,31 @@ async def export(call: Call) -> None:
                 break
     stream.end()
     call.finish(200)
+
+
+async def live(call: Call) -> None:
+    shown, runs, through = await call.app.engine.live_runs(call.name, *_range(call))
+    answer = LiveRuns(
+        shown.topic,
+        shown.epoch,
+        shown.head_seq,
+        shown.earliest_seq,
+        shown.after,
+        through,
+        [list(run) for run in runs],
+        shown.lost,
+        call.performance(),
+    )
+    call.answer(200, answer)
+
+
+def _range(call: Call) -> tuple[int, int | None, int | None]:
+    """What is asked for: above which seq, up to which one, of which instance."""
+    after, last, epoch = (call.parameters.natural(name) for name in ("after", "last", "epoch"))
+    for name, number in (("after", after), ("last", last), ("epoch", epoch)):
+        if number is not None:
+            seq(name, number)
+    return after or 0, last, epoch
 
 
 async def back_up(call: Call) -> None:

@@ -139,6 +139,7 @@ PAGE_QUERY: Final = (
     ("page_size", {"description": f"1 to {PAGE_SIZE_MAX}, default 100; what cannot be read means the default"}),
     ("cursor", {"type": "string", "format": "cursor", "description": "next_cursor of the page before"}),
     ("touch", FLAG),
+    ("epochs", {**FLAG, "description": "whether each entry has its epoch"}),
 )
 LIST_QUERY: Final = (
     *PAGE_QUERY,
@@ -238,6 +239,7 @@ OPERATIONS: Final = {
         {200: replies.RecordsDeleted}, DeleteIn, errors=(*NOT_FOUND, errors.EpochMismatch)
     ),
     ("GET", f"{TOPIC}/records/:seq"): Operation({200: seen.RecordShown}, errors=NOT_FOUND),
+    ("GET", f"{TOPIC}/live"): Operation({200: replies.LiveRuns}, query=RANGE_QUERY, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/losses"): Operation({200: seen.LossList}, query=LOSSES_QUERY, errors=NOT_FOUND),
     ("PUT", CURSOR): Operation(
         {200: seen.CursorShown}, CursorIn, errors=(*NOT_FOUND, errors.EpochMismatch, errors.CursorMoved)

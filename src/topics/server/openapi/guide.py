@@ -31,7 +31,7 @@ TAGS: Final = {
 WORDS: Final = {
     **dict.fromkeys(("claim", "ack", "nack", "extend", "work", "redrive", "leases", "pause", "resume"), "Queues"),
     **dict.fromkeys(("events", "watch", "ws"), "Streams"),
-    **dict.fromkeys(("diff", "export", "delete", "records"), "Records"),
+    **dict.fromkeys(("diff", "export", "live", "delete", "records"), "Records"),
     **dict.fromkeys(("ticket", "me"), "Keys"),
     "routers": "Routers",
     "topics": "Topics",

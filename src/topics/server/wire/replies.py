@@ -107,6 +107,7 @@ class TopicListed(Struct):
     bytes: int
     durable: bool
     effective_priority: int
+    epoch: int | UnsetType = UNSET  # if it is asked for
 
 
 class TopicGone(Struct):
@@ -155,6 +156,20 @@ class RecordsDeleted(Struct, kw_only=True):
     dry_run: Literal[True] | UnsetType = UNSET
     deleted_bytes: int | UnsetType = UNSET
     performance: SyncPerformance
+
+
+class LiveRuns(Struct):
+    """Which seqs above `after` and up to `last` are live, as runs; what else was lost is in `lost`, or deleted."""
+
+    topic: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    after: int
+    last: int
+    live: list[list[int]]  # each first and last
+    lost: list[Tombstone]
+    performance: Performance
 
 
 class WatchedTopic(Struct):
@@ -404,7 +419,7 @@ def _router(shown: RouterState, performance: Performance, **more: Any) -> Router
     )
 
 
-def topic_listed(state: TopicState) -> TopicListed:
+def topic_listed(state: TopicState, with_epoch: bool = False) -> TopicListed:
     return TopicListed(
         state.topic,
         state.head_seq,
@@ -413,6 +428,7 @@ def topic_listed(state: TopicState) -> TopicListed:
         state.bytes,
         state.config.durable,
         state.effective_priority,
+        state.epoch if with_epoch else UNSET,
     )
 
 

@@ -74,12 +74,12 @@ class Stats(Struct):
     performance: Performance
 
 
-def topic_plain(state: TopicState) -> TopicDetailed:
+def topic_plain(state: TopicState, with_epoch: bool = False) -> TopicDetailed:
     """A topic without details."""
-    return TopicDetailed(*msgspec.structs.astuple(topic_listed(state)))
+    return TopicDetailed(*msgspec.structs.astuple(topic_listed(state, with_epoch)))
 
 
-def topic_detailed(detail: TopicDetail, allowed: tuple[str, ...]) -> TopicDetailed:
+def topic_detailed(detail: TopicDetail, allowed: tuple[str, ...], with_epoch: bool = False) -> TopicDetailed:
     """A topic, for a key that may name what begins with one of `allowed`; none = anything."""
     state, totals = detail.state, detail.totals
     config, jobs = state.config, state.queue
@@ -94,6 +94,7 @@ def topic_detailed(detail: TopicDetail, allowed: tuple[str, ...]) -> TopicDetail
         state.bytes,
         config.durable,
         state.effective_priority,
+        state.epoch if with_epoch else UNSET,
         type=config.type,
         durability=config.durability,
         written_rate=round(totals.written_lately / 60, 3),

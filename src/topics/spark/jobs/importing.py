@@ -19,6 +19,7 @@ from topics.clock import Clock
 from topics.errors import InvalidRequest
 from topics.spark.options import Connection
 from topics.spark.runs import marks
+from topics.spark.runs.arrivals import Arrivals
 from topics.spark.runs.marks import Ledger
 from topics.spark.runs.progress import Progress, share_of_tasks
 from topics.spark.tables.formats import Mapped, rows_of
@@ -129,21 +130,27 @@ class _Job:
 
     def run(self, units: Sequence[list[File]], ledger: Ledger) -> None:
         total = sum(file.size_bytes for unit in units for file in unit) or 1
-        done = 0
-        for unit in units:
-            size = sum(file.size_bytes for file in unit)
-            id = marks.identity(self.options_id, self._name, unit)
-            ledger.begin(id, unit)
-            before = done
+        done = rows_done = 0
+        self._progress.update(share=0.0)
+        with Arrivals(self._server, self._topic) as arrivals:
+            for unit in units:
+                size = sum(file.size_bytes for file in unit)
+                id = marks.identity(self.options_id, self._name, unit)
+                ledger.begin(id, unit)
+                arrivals.mark()
 
-            def look(before: int = before, size: int = size) -> None:
-                self._progress.update(share=(before + size * share_of_tasks(self._spark)) / total)
+                def look(done: int = done, rows_done: int = rows_done, size: int = size) -> None:
+                    here = arrivals.count()
+                    share = share_of_tasks(self._spark)
+                    if rows_done:  # files alike: as many bytes per row as before
+                        share = max(share, min(1.0, here * done / rows_done / (size or 1)))
+                    self._progress.update(rows=rows_done + here, share=(done + size * share) / total)
 
-            with self._progress.polling(look):
-                rows = self._write(unit, id)
-            ledger.finish(id, rows)
-            done += size
-            self._progress.update(add=rows, share=done / total)
+                with self._progress.polling(look):
+                    rows = self._write(unit, id)
+                ledger.finish(id, rows)
+                done, rows_done = done + size, rows_done + rows
+                self._progress.update(rows=rows_done, share=done / total)
 
     def _write(self, unit: Sequence[File], id: str) -> int:
         from pyspark.sql import Observation

@@ -17,6 +17,7 @@ from topics.ranges import Range, intersect, subtract, union
 from topics.reader import Lost
 from topics.spark.options import Connection
 from topics.spark.runs import marks
+from topics.spark.runs.arrivals import Arrivals
 from topics.spark.runs.marks import Ledger
 from topics.spark.runs.progress import Progress
 from topics.spark.tables.lake import Lake
@@ -78,18 +79,21 @@ def replay(
         ledger.bind(client, topic, sets_window=sets_window, at_least_once=at_least_once)
     before = ledger.rows
     job = _Job(spark, chosen, topic, server, f"replay/{marks.identity(name, about['lake'], about['history'])}")
-    progress.update(total=chosen.rows)
+    progress.update(total=max(0, chosen.rows - before))
     began, written = clock.monotonic(), 0
-    for unit in chosen.units():
-        if ledger.is_done(_name(unit)):
-            continue
-        ledger.begin(_name(unit))
-        rows = job.write(unit)
-        ledger.finish(_name(unit), rows)
-        written += rows
-        progress.update(add=rows)
-        if rate is not None:
-            (wait or threading.Event().wait)(max(0.0, began + written / rate - clock.monotonic()))
+    with Arrivals(server, topic) as arrivals:
+        for unit in chosen.units():
+            if ledger.is_done(_name(unit)):
+                continue
+            ledger.begin(_name(unit))
+            arrivals.mark()
+            with progress.polling(lambda written=written: progress.update(rows=written + arrivals.count())):  # type: ignore[misc]
+                rows = job.write(unit)
+            ledger.finish(_name(unit), rows)
+            written += rows
+            progress.update(rows=written)
+            if rate is not None:
+                (wait or threading.Event().wait)(max(0.0, began + written / rate - clock.monotonic()))
     return Replayed(rows=ledger.rows, rows_now=ledger.rows - before, gaps=chosen.gaps, missing=chosen.missing)
 
 

@@ -47,6 +47,7 @@ class Progress:
         self._lock = threading.Lock()
         self._began = self._spoke = self._clock.monotonic()
         self._marks: list[tuple[float, int]] = [(self._began, 0)]  # time, rows; for the rate
+        self._first_share: tuple[float, float] | None = None  # time, share: the start of Spark is no work done
         self._status: Status | None = None
         self.rows = 0  # done in this run
         self.total: int | None = None  # of this run, if it is known
@@ -74,6 +75,8 @@ class Progress:
             self.lag = self.lag if lag is None else lag
             self.step = self.step if step is None else step
             now = self._clock.monotonic()
+            if self._first_share is None and share is not None:
+                self._first_share = (now, share)
             self._marks.append((now, self.rows))
             while len(self._marks) > 2 and self._marks[1][0] <= now - RATE_OVER_S:
                 self._marks.pop(0)
@@ -114,7 +117,10 @@ class Progress:
         if self.total is not None and self.rows_per_s > 0:
             return max(0.0, (self.total - self.rows) / self.rows_per_s)
         if self.share:
-            return self.seconds * (1 - self.share) / self.share
+            began, before = self._first_share or (self._began, 0.0)
+            if self.share <= before:
+                began, before = self._began, 0.0
+            return (self._clock.monotonic() - began) * (1 - self.share) / (self.share - before)
         return self.lag / self.rows_per_s if self.lag and self.rows_per_s > 0 else None
 
     # --- while Spark works
@@ -206,19 +212,33 @@ class Progress:
 
 def lag_of(progress: Mapping[str, Any]) -> int | None:
     """How many seqs a query is behind the heads of its topics; None if its sources do not tell."""
-    behind: int | None = None
+    found = [lags for lags in map(_lags, progress["sources"]) if lags is not None]
+    return sum(behind for lags in found for behind in lags.values()) if found else None
+
+
+def lags_of(progress: Mapping[str, Any]) -> dict[str, int]:
+    """The same for each topic; of one that is read twice, the larger number."""
+    behind: dict[str, int] = {}
     for source in progress["sources"]:
-        ends, heads = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
-        if ends is not None and heads is not None:
-            behind = (behind or 0) + sum(max(0, head - ends.get(topic, 0)) for topic, head in heads.items())
+        for topic, count in (_lags(source) or {}).items():
+            behind[topic] = max(count, behind.get(topic, 0))
     return behind
 
 
-def _offsets(text: Any) -> dict[str, int] | None:
-    """The seqs of offsets of `format("topics")`."""
+def _lags(source: Mapping[str, Any]) -> dict[str, int] | None:
+    """Of one source; None if it is none of ours. What was read of an earlier instance counts for nothing."""
+    ends, heads = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+    if ends is None or heads is None:
+        return None
+    read = {topic: seq for topic, (epoch, seq) in ends.items() if topic in heads and heads[topic][0] == epoch}
+    return {topic: max(0, head - read.get(topic, 0)) for topic, (_, head) in heads.items()}
+
+
+def _offsets(text: Any) -> dict[str, tuple[Any, int]] | None:
+    """Epoch and seq of each topic in offsets of `format("topics")`."""
     try:
         offsets = json.loads(text) if isinstance(text, str) else text
-        return {topic: int(at["seq"]) for topic, at in offsets.items()}
+        return {topic: (at.get("epoch"), int(at["seq"])) for topic, at in offsets.items()}
     except (TypeError, ValueError, KeyError, AttributeError):
         return None
 
