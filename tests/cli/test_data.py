@@ -204,3 +204,15 @@ def test_events_are_printed_as_json(shell: Shell, client: Client) -> None:
     assert first["event"] == "record" and json.dumps(first["records"][0]["data"]) == '{"b": 1, "a": 2}'
     assert second == {"event": "caught-up", "topic": "pushed", "head_seq": 1}
     assert shell.run("watch", "pushed", "--from", "nowhere").code == 2
+
+
+@pytest.mark.parametrize("command", ["tail", "watch"])
+def test_a_pattern_that_fits_no_topic_is_told(shell: Shell, command: str) -> None:
+    answer = shell.run(command, "nothing.fits.*")
+    assert answer.code == 4 and "no topic fits" in answer.err
+
+
+def test_what_is_printed_for_people_cannot_steer_the_terminal(shell: Shell, client: Client) -> None:
+    client.append("steering", [{"data": "\x9b31m", "tag": "\x1b[2J"}])
+    out = shell.ok("read", "steering").out
+    assert "\x1b" not in out and "\x9b" not in out and out.count("\n") == 1

@@ -109,6 +109,7 @@ def test_a_batch_that_may_have_arrived_is_not_doubled(
         ("a.ndjson", "1\n{oops\n", "line 2 is not JSON"),
         ("a.json", "[1,", "is not JSON"),
         ("a.csv", "x,y\n1,2\n", "has no column 'data'; the columns are x, y"),
+        ("a.parquet", "no parquet", "is not Parquet"),
         ("b.ndjson", '{"data":1}\n{"n":1}\n', "line 2 has no field 'data'"),
     ],
 )
@@ -129,3 +130,8 @@ def test_tables_become_objects(shell: Shell, client: Client, tmp_path: Path) -> 
     (tmp_path / "t.json").write_text(json.dumps([1, {"a": 2}]))
     shell.ok("import", "t.json", "documents")
     assert [one.value for one in client.diff("documents").records] == [1, {"a": 2}]
+
+
+def test_a_file_that_is_not_there_is_told_at_once(shell: Shell) -> None:
+    answer = shell.run("import", "missing.csv", "topic")
+    assert answer.code == 2 and "missing.csv" in answer.err

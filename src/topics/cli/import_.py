@@ -1,5 +1,6 @@
 """`topics import`: files into a topic."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -108,6 +109,8 @@ def _import_alone(
 ) -> bool:
     """Do it without Spark; False if that cannot be."""
     if not is_for_one_process(source, format):
+        if "://" not in source and not any(char in source for char in "*?[{,") and not Path(source).exists():
+            raise typer.BadParameter(f"there is no file {source}", param_hint="SRC")
         return False
 
     def run(call: Call) -> None:

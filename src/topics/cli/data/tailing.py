@@ -73,7 +73,7 @@ def watch(
 
     Example: topics watch orders --from earliest -n 2
     """
-    names = named(call, topics)
+    names = named(call, topics) or call.fail("no topic fits", exits.ABSENT)
     after: int | None
     if start == "latest":
         after = None
@@ -209,6 +209,8 @@ class _Tail:
 
     def print_ends(self, starts: dict[str, int]) -> None:
         """What there is, in the order of time across topics."""
+        if not starts:
+            self._call.fail("no topic fits", exits.ABSENT)
         found: list[tuple[int, str, Record]] = []
         for topic, after in starts.items():
             for item in self._call.client.consume(

@@ -265,11 +265,12 @@ def _rows(file: IO[bytes], source: str, format: Format, mapped: Mapped) -> Itera
         case "parquet":
             import pyarrow.parquet as pq
 
-            number = 0
-            for batch in pq.ParquetFile(file).iter_batches():
-                for row in batch.to_pylist():
-                    number += 1
+            try:
+                rows = (row for batch in pq.ParquetFile(file).iter_batches() for row in batch.to_pylist())
+                for number, row in enumerate(rows, 1):
                     yield _of_row(row, mapped, source, number)
+            except (OSError, ValueError) as error:
+                raise InvalidRequest(f"{source} is not Parquet: {error}") from None
 
 
 def _of_json(text: bytes, mapped: Mapped, place: str) -> dict[str, Any]:

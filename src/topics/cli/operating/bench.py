@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from topics.client import Client
 
 BAR: Final = 40
+SIZE_MAX: Final = 1_000_000
 STEP: Final = 2**0.5  # between the bounds of the histogram
 
 
@@ -40,10 +41,11 @@ def bench(
 
     Example: topics bench -n 100 --batch 10 --durability fsync --json
     """
+    size = min(size, SIZE_MAX)
     topic = f"topics-bench-{os.urandom(6).hex()}"
     call.client.put_topic(topic, durability=durability)
     try:
-        load = _Load(call, topic, batch, min(size, 1_000_000), count, seconds / 1000)
+        load = _Load(call, topic, batch, size, count, seconds / 1000)
         found = load.run(clients) | {"durability": durability, "clients": clients, "batch": batch, "size": size}
         found |= _read(call, topic)
     finally:
@@ -93,7 +95,7 @@ class _Load:
         clock = self._call.clock
         try:
             with self._call.new_client() as client:
-                while self._goes_on() or not self.times:
+                while self._goes_on():
                     start = clock.monotonic()
                     client.append(self._topic, self._records, idempotent=False)
                     end = clock.monotonic()

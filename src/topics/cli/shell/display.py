@@ -83,8 +83,8 @@ def record_line(record: "Record | Job", topic: str | None) -> str:
         parts.insert(0, coloured(topic, GREEN))
     if record.tag is not None:
         parts.append(coloured(printable(record.tag), YELLOW))
-    meta = text_of(record.meta)
-    return "  ".join((*parts, text_of(record.data), *((coloured(meta, DIM),) if meta else ())))
+    meta = printable(text_of(record.meta))
+    return "  ".join((*parts, printable(text_of(record.data)), *((coloured(meta, DIM),) if meta else ())))
 
 
 def formatted(record: "Record | Job", topic: str, pattern: str) -> str:
