@@ -136,6 +136,17 @@ def test_a_pause_of_the_process_is_one_sample(server: ServerThread, api: Client)
     assert (after["ts"] - before["ts"], after["written"]) == (7500, 1)
 
 
+def test_samples_that_are_taken_a_little_late_do_not_drift(server: ServerThread, api: Client) -> None:
+    """OB2: the next one is due a second after the last was due, not after it was taken."""
+    tick(server)
+    for _ in range(10):
+        server.advance(1090)
+        server.run(server.server.app.history.take)
+    assert len(stats(api)["samples"]) == 11
+    server.advance(100)  # ten times 90 ms, and this: one more is due
+    assert len(stats(api)["samples"]) == 12
+
+
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", "", "1e3", "٣"])
 def test_a_history_that_is_no_number_is_refused(api: Client, value: str) -> None:
     """OB2, CV18"""

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from topics.core.forecast import seconds_until_loss
+from topics.core.queue.jobs import oldest_ready
 from topics.core.state import Topic
 from topics.core.topic.config import effective_priority
 from topics.core.topic.losses import lost_above
@@ -341,7 +342,7 @@ def topic_detail(topic: Topic, now: int, dead_letters: Topic | None) -> TopicDet
     if log.count:
         oldest = log.earliest_ts
         newest = log.last_ts if log.is_live(log.head) else _ts_of(topic, log.highest_live(log.head))
-        seq = topic.queue.oldest_ready(log) if topic.is_queue else None
+        seq = oldest_ready(topic.queue, log) if topic.is_queue else None
         ready = None if seq is None else _ts_of(topic, seq)
     waiting = None
     if topic.is_queue and topic.config.dead_letter is not None:

@@ -89,7 +89,9 @@ class App:
         pressure.listen(engine.defer)
         self.delivery = Delivery(engine, pressure)
         self.registry = Registry(engine.clock)
-        self.history = History(engine, self.traffic, pressure, self._delivered)
+        self.history = History(
+            engine, self.traffic, pressure, lambda: self.delivery.records_total + self.work.jobs_total
+        )
         self.watch = Sessions(self.delivery, self.slots, self.registry)
         self.work = WorkStreams(engine, self.slots, self.delivery.wheel, self.registry)
         self.samples = SampleStreams(self.history, self.slots, self.delivery.wheel, self.registry)
@@ -156,9 +158,6 @@ class App:
         self.check_idle()
         if self._logs_access:
             _log_access(call.request, status, call.total_ms)
-
-    def _delivered(self) -> int:
-        return self.delivery.records_total + self.work.jobs_total
 
     def check_idle(self) -> None:
         """Let the drain go on if no request is running."""
@@ -336,15 +335,12 @@ class App:
             headers += self.cors.headers(request)
         if self._logs_access:
             _log_access(request, error.status, 0.0)
-        self._count_early(request, error)
-        return Answer(error.status, body, headers)
-
-    def _count_early(self, request: Request, error: Refusal) -> None:
         route = None
         with suppress(Refusal):
             route, _ = self.routes.find(request.method, request.path)
         self.traffic.count_early(route, error.status)
         self.traffic.count_refusal(error)
+        return Answer(error.status, body, headers)
 
 
 def _media(route: Route, request: Request) -> str:

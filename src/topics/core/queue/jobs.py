@@ -170,11 +170,6 @@ class Queue:
             ends.append(self._ends[0][0])
         return min(ends, default=None)
 
-    def oldest_ready(self, log: LiveSeqs) -> int | None:
-        """The lowest seq that is neither held nor delayed; None: there is none."""
-        places = (self.returned, self.overdue, self.exhausted)
-        return min((*(seq for place in places for seq in place.first(1)), *self._pick_fresh(log, 1)), default=None)
-
     def pick(self, log: LiveSeqs, count: int) -> list[int]:
         """Up to `count` jobs to be handed out: those given back first, each kind ascending (QU5).
 
@@ -422,3 +417,9 @@ def _return_many(queue: Queue, seqs: list[int]) -> None:
         queue.exhausted.add_many([seq for seq in seqs if queue.deliveries[seq] >= most])
         seqs = [seq for seq in seqs if queue.deliveries[seq] < most]
     queue.returned.add_many(seqs)
+
+
+def oldest_ready(queue: Queue, log: LiveSeqs) -> int | None:
+    """The lowest seq that is neither held nor delayed; None: there is none."""
+    places = (queue.returned, queue.overdue, queue.exhausted)
+    return min((*(seq for place in places for seq in place.first(1)), *queue._pick_fresh(log, 1)), default=None)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from array import array
 from collections.abc import Callable, Iterator
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import Final
 
 from msgspec import Struct
@@ -121,13 +121,15 @@ class Interval:
     def __init__(self, length_ms: int, rows: int) -> None:
         self.length_ms = length_ms
         self.ring = Ring(rows)
-        self.due = 0.0  # by the monotonic clock
+        self.due = -inf  # by the monotonic clock
         self.pressure = 0.0  # the highest since the last sample
         self.counts: Counts = ()
         self.times: list[int] = []
 
     def begin(self, now: float, counts: Counts, times: list[int]) -> None:
-        self.due = now + self.length_ms / 1000
+        length_s = self.length_ms / 1000
+        is_late = now - self.due >= length_s  # by a whole sample: it is not made up for
+        self.due = (now if is_late else self.due) + length_s
         self.counts, self.times, self.pressure = counts, times, 0.0
 
 
