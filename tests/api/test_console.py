@@ -130,7 +130,9 @@ def test_a_vendored_library_is_what_its_note_says(library: object) -> None:
         assert digest(library.place / name) == said["sha256"], f"{name} was changed by hand"
 
 
-@pytest.mark.parametrize("place", {library.place for library in LIBRARIES}, ids=lambda place: str(place.parent.name))
+@pytest.mark.parametrize(
+    "place", sorted({library.place for library in LIBRARIES}), ids=lambda place: str(place.parent.name)
+)
 def test_nothing_lies_beside_the_vendored_libraries(place: Path) -> None:
     noted = {name for note in json.loads((place / NOTES).read_text()) for name in note["files"]}
     assert {path.name for path in place.iterdir()} == noted | {NOTES}

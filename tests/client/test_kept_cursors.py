@@ -16,6 +16,7 @@ import pytest
 from tests.client.conftest import Connect
 from topics.client import FileCursor, Lost, NamedCursor, NewRecord, Position, Record, SQLiteCursor, Tombstone
 from topics.errors import InvalidRequest
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess, ServerThread
 
 
@@ -102,7 +103,7 @@ def test_a_file_that_holds_no_cursors_is_named(tmp_path: Path, text: str) -> Non
 PROGRAM = """
 import sqlite3, sys
 from topics import Client, SQLiteCursor
-database = sqlite3.connect(sys.argv[2])
+database = sqlite3.connect(sys.argv[2], timeout=1200)
 database.execute("CREATE TABLE IF NOT EXISTS seen (value INTEGER)")
 for item in Client(sys.argv[1]).consume("t", cursor=SQLiteCursor(database, "me"), limit=7):
     database.execute("INSERT INTO seen VALUES (?)", (item.value,))
@@ -129,12 +130,12 @@ def test_with_sqlite_each_item_takes_effect_once_whatever_is_killed(tmp_path: Pa
                     server.kill()
                     server.start()
                 if until == 99:  # it is done when the position is behind the last
-                    with sqlite3.connect(database) as reading:
+                    with sqlite3.connect(database, timeout=PATIENCE_S) as reading:
                         while not reading.execute("SELECT 1 FROM topics_cursors WHERE seq = 100").fetchone():
                             pass
                     reading.close()
                 running.send_signal(signal.SIGKILL)
-        with sqlite3.connect(database) as reading:
+        with sqlite3.connect(database, timeout=PATIENCE_S) as reading:
             assert [value for (value,) in reading.execute("SELECT value FROM seen")] == list(range(100))
         reading.close()
 

@@ -1,6 +1,6 @@
 """The Python client: `Client` for blocking code, `AsyncClient` for asyncio, with the same methods.
 
-    errors, results     what a client raises and returns
+    errors, results     what a client raises and returns; record_types: records and jobs
     client_config       where the server is, the key, how long to try
     hooks               what is logged and told
     values              Python types from and to JSON

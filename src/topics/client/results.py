@@ -1,105 +1,20 @@
 """What a client returns: frozen structs with the fields of the API, in its order (Appendix A).
 
-Unknown fields are skipped (CV1). `data` and `meta` are the JSON texts as they were written; `value` and `meta_value`
-decode them.
+Unknown fields are skipped (CV1). Records and jobs are those of `record_types`.
 """
 
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
-from topics import model
-from topics.client.values import decoded, shown
+from topics.client.record_types import Job as Job
+from topics.client.record_types import NewRecord as NewRecord
+from topics.client.record_types import Record as Record
+from topics.client.record_types import TypedRecord as TypedRecord
 from topics.model import Durability, Tombstone, TopicConfig, TopicType
 
 T = TypeVar("T")
-
-
-class NewRecord(Struct, frozen=True, omit_defaults=True):
-    """A record to append. `data` is anything that msgspec can encode, or a Pydantic model; a `msgspec.Raw` is taken as
-    JSON text. In a queue, `delay_ms` or `deliver_at` (epoch-ms) hides the job until then."""
-
-    data: Any
-    tag: str | None = None
-    node: str | None = None
-    meta: Any = None
-    delay_ms: int | None = None
-    deliver_at: int | None = None
-
-
-class Record(model.Record, frozen=True):
-    """A record as readers get it. With `include_data=False`, `data` is empty and `value` is None."""
-
-    @property
-    def value(self) -> Any:
-        """The data, decoded."""
-        return decoded(self.data)
-
-    @property
-    def meta_value(self) -> dict[str, Any] | None:
-        """The meta, decoded; None if there is none."""
-        return decoded(self.meta)  # type: ignore[no-any-return]
-
-    def as_type(self, kind: type[T]) -> T:
-        """The data as a struct, a dataclass, a Pydantic model, or any type that msgspec knows."""
-        return decoded(self.data, kind)  # type: ignore[no-any-return]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(seq={self.seq}, {_described(self)}data={shown(self.data)})"
-
-
-class TypedRecord(Record, Generic[T], frozen=True):
-    """A record of `consume(…, type=…)`: its `value` has that type. `value` raises ValueError if the data do not fit."""
-
-    kind: type[T] | None = None
-
-    @classmethod
-    def of(cls, record: Record, kind: type[T]) -> "TypedRecord[T]":
-        return cls(record.seq, record.ts, record.node, record.tag, record.data, record.meta, kind)
-
-    @property
-    def value(self) -> T:
-        return decoded(self.data, self.kind)  # type: ignore[no-any-return]
-
-
-class Job(Struct, frozen=True, kw_only=True, rename={"seq": "$seq", "ts": "$ts", "tag": "$tag"}):
-    """A record of a queue, leased until `deadline` (epoch-ms). `deliveries` counts this one."""
-
-    seq: int
-    lease_id: str
-    deadline: int
-    ts: int
-    tag: str | None = None
-    deliveries: int
-    data: Raw = Raw()
-    meta: Raw = Raw()
-
-    @property
-    def value(self) -> Any:
-        """The data, decoded."""
-        return decoded(self.data)
-
-    @property
-    def meta_value(self) -> dict[str, Any] | None:
-        """The meta, decoded; None if there is none."""
-        return decoded(self.meta)  # type: ignore[no-any-return]
-
-    def as_type(self, kind: type[T]) -> T:
-        """The data as a struct, a dataclass, a Pydantic model, or any type that msgspec knows."""
-        return decoded(self.data, kind)  # type: ignore[no-any-return]
-
-    def __repr__(self) -> str:
-        delivered = f"deliveries={self.deliveries}, deadline={self.deadline}"
-        return f"Job(seq={self.seq}, {_described(self)}{delivered}, data={shown(self.data)})"
-
-
-def _described(one: Record | Job) -> str:
-    """What a record has beyond its data, for a repr."""
-    node = one.node if isinstance(one, Record) else None
-    texts = [("tag", one.tag), ("node", node)]
-    said = "".join(f"{name}={text!r}, " for name, text in texts if text is not None)
-    return said + (f"meta={shown(one.meta)}, " if len(memoryview(one.meta)) else "")
 
 
 class Performance(Struct, frozen=True):
