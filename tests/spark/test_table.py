@@ -202,23 +202,22 @@ def test_a_queue_has_the_jobs_that_are_left(rig: Rig, beside: Beside) -> None:
     """QU6"""
     topic = rig.topic(count=20, type="queue")
     beside.archive(topic)
-    for job in rig.client.claim(topic, max=5).jobs:
-        rig.client.ack(topic, [job])
+    rig.client.ack(topic, "me", rig.client.claim(topic, "me", max_jobs=5).claimed)
     rig.append(topic, range(21, 24))
     assert seqs(beside.check(topic)) == list(range(6, 24))
 
 
 def test_rows_that_are_selected_leave_files_out(rig: Rig, beside: Beside) -> None:
     """By the plan's own metric, the number of files; and the rows are those of the filter. Gaps stay."""
-    topic, waiting = rig.topic(), threading.Event()
-    moments = []
+    topic, clock, waiting = rig.topic(), rig.topic("clock"), threading.Event()
+    moments: list[int] = []
     for n in range(5):
         rig.client.append(topic, [NewRecord(n, tag=f"{'abcde'[n]}.{m}") for m in range(20)])
         newest = rig.client.diff(topic, from_seq=20 * n + 19).records[-1].ts
         moments.append(newest)
-        while rig.client.append(rig.topic("clock"), [NewRecord(0)]).ts <= newest:
-            waiting.wait(0.001)
         beside.archive(topic)
+        while passed(rig, clock) <= newest:
+            waiting.wait(0.001)
     since = moments[2] + 1
     cases: list[tuple[dict[str, Any], str, int]] = [
         ({}, "true", 5),
@@ -235,7 +234,7 @@ def test_rows_that_are_selected_leave_files_out(rig: Rig, beside: Beside) -> Non
     ]
     for given, condition, files in cases:
         chosen = beside.table(topic, **given)
-        assert sorted(chosen.collect()) == sorted(beside.source(topic).where(condition).collect()), given
+        assert sorted(chosen.select("*").collect()) == sorted(beside.source(topic).where(condition).collect()), given
         assert files_read(chosen) == files, given
 
 
@@ -245,7 +244,6 @@ def test_a_plain_filter_leaves_row_groups_out(rig: Rig, beside: Beside) -> None:
         rig.client.append(topic, [NewRecord(n, tag=f"{'abc'[n]}") for _ in range(50)])
         beside.archive(topic)
     chosen = beside.table(topic).where("tag = 'b'")
-    assert chosen.count() == 50
     assert scanned(chosen, "numOutputRows") == 50, "of the other files, nothing was decoded"
 
 
@@ -303,6 +301,12 @@ def test_what_cannot_be_read_is_named(rig: Rig, beside: Beside, tmp_path: Path) 
     assert file.path.rpartition("/")[2] in said_by(lambda: beside.table(topic).collect())
 
 
+def passed(rig: Rig, clock: str) -> int:
+    """The time of the server."""
+    seq = rig.client.append(clock, [NewRecord(0)]).first_seq
+    return rig.client.diff(clock, from_seq=seq - 1).records[0].ts
+
+
 def explained(rows: DataFrame) -> str:
     mode: Any = rows.sparkSession._jvm
     formatted = mode.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")
@@ -310,7 +314,7 @@ def explained(rows: DataFrame) -> str:
 
 
 def scans(rows: DataFrame) -> list[Any]:
-    """The scans of Parquet files in the plan that was carried out."""
+    """The scans of Parquet files in the plan of rows that were not collected before: metrics count one time."""
     rows.collect()
     plan = rows._jdf.queryExecution().executedPlan()
     found, waiting = [], [plan]

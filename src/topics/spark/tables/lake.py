@@ -156,6 +156,12 @@ class Lake:
         found = [file for entry in entries for file in entry.files if file.first <= last and file.last >= first]
         return sorted(found, key=lambda file: file.first)
 
+    def paths(self, topic: str, epoch: int | None = None) -> list[str]:
+        """The files of a topic, ascending by seq, for whoever reads Parquet; None = of its last instance."""
+        if epoch is None:
+            epoch = max((epoch for name, epoch in self.entries if name == topic), default=0)
+        return [f"{self.root.rstrip('/')}/{file.path}" for file in self.files(topic, epoch, 1, SEQ_MAX)]
+
     def cursor_before(self, topic: str, epoch: int, ts: int) -> int | None:
         """The cursor before the first archived record that is not older than `ts` (epoch-ms); None = all are."""
         import pyarrow as pa
