@@ -337,6 +337,7 @@ def test_it_says_in_a_file_how_it_is(rig: Rig, tmp_path: Path) -> None:
 
         try:
             wait_for(ok=True, rows=5, lag=0, error=None)
+            server.environ["TOPICS_PORT"] = str(server.address[1])
             server.kill()
             wait_for(ok=False, rows=5)
             assert "connect" in said(health)["error"]
