@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from topics.client import Client, ClientError
+from topics.client import ApiError, Client, ClientError
 from topics.clock import Clock, SystemClock
 from topics.errors import Damaged, EpochMismatch, InvalidRequest, TopicNotFound
 from topics.reader import Lost
@@ -135,8 +135,8 @@ class Archive:
         while not is_over.is_set():
             try:
                 has_moved = self._step(targets)
-            except ClientError as error:
-                if targets is not None:
+            except (ClientError, ApiError) as error:
+                if targets is not None or not _passes(error):
                     raise
                 self._progress.note(f"{error}; going on")
                 self._pulse.beat(error=str(error), rows=self._done.rows, lag=None)
@@ -353,6 +353,11 @@ def _with_epochs(records: Any, moves: Sequence[Move]) -> Any:
         value = F.lit(epoch).cast("bigint")
         column = F.when(is_one, value) if column is None else column.when(is_one, value)
     return records.withColumn("epoch", column)
+
+
+def _passes(error: Exception) -> bool:
+    """Whether a server that is away, starting or overloaded is all that is wrong."""
+    return not isinstance(error, ApiError) or error.status == 429 or error.status >= 500
 
 
 def _parallelism(spark: "SparkSession") -> int:
