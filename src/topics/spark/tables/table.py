@@ -297,13 +297,15 @@ def _ranges(lost: Iterable[Lost]) -> list[Range]:
 
 def _runs(column: "pa.Array") -> Iterator[Range]:
     """Ascending seqs as ranges."""
-    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    seqs = column.to_numpy(zero_copy_only=False)
-    if len(seqs):
-        breaks = np.flatnonzero(np.diff(seqs) != 1)
-        firsts = seqs[np.concatenate(([0], breaks + 1))].tolist()
-        lasts = seqs[np.concatenate((breaks, [len(seqs) - 1]))].tolist()
+    count = len(column)
+    if count:
+        steps = pc.subtract(column.slice(1), column.slice(0, count - 1))
+        breaks = pc.indices_nonzero(pc.not_equal(steps, 1)).to_pylist()
+        firsts = column.take(pa.array([0, *(place + 1 for place in breaks)])).to_pylist()
+        lasts = column.take(pa.array([*breaks, count - 1])).to_pylist()
         yield from zip(firsts, lasts, strict=True)
 
 
