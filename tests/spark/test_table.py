@@ -15,7 +15,7 @@ from topics.reader import Lost
 from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.options import Connection
 from topics.spark.plan import RecordsLost
-from topics.spark.tables import table as tables
+from topics.spark.tables import history
 from topics.spark.tables.lake import Commit, Lake
 
 COLUMNS = ("topic", "seq", "ts", "node", "tag", "meta", "data")
@@ -98,7 +98,7 @@ def test_what_was_deleted_since_is_not_shown(
 ) -> None:
     """DL1, DL2: by tag, below a seq, all of a file, and above the seam"""
     if way == "joined":
-        monkeypatch.setattr(tables, "RANGES_MAX", 2)
+        monkeypatch.setattr(history, "RANGES_MAX", 2)
     topic = rig.topic()
     rig.client.append(topic, odd(range(1, 301)))
     beside.archive(topic, batch_records=100)
@@ -120,12 +120,12 @@ def test_where_counts_prove_that_nothing_was_deleted_no_record_is_asked_for(rig:
     beside.archive(topic)
     rig.client.append(topic, odd(range(101, 111)))
     lake = Lake.load(beside.lake)
-    assert tables._asked(rig.client, lake, topic).live is None
+    assert history._asked(rig.client, lake, topic).live is None
     rig.client.put_topic(topic, cap_records=50)
     rig.client.append(topic, odd(range(111, 112)))
-    assert tables._asked(rig.client, lake, topic).live is None, "also where a file is cut by what was lost"
+    assert history._asked(rig.client, lake, topic).live is None, "also where a file is cut by what was lost"
     rig.client.delete_records(topic, match="t.0", before_seq=80)
-    assert tables._asked(rig.client, lake, topic).live is not None
+    assert history._asked(rig.client, lake, topic).live is not None
     assert seqs(beside.check(topic))[:2] == [1, 2]
 
 

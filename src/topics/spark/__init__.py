@@ -22,14 +22,14 @@ def register(spark: "SparkSession") -> None:
 
 
 def table(spark: "SparkSession", topic: str, *, lake: str, **given: Any) -> "DataFrame":
-    """A topic as one DataFrame: history from the files of a lake, the rest from the server; see `tables.table`."""
-    from topics.spark.tables.table import table
+    """A topic as one DataFrame: history from the files of a lake, the rest from the server; see `tables.history`."""
+    from topics.spark.tables.history import table
 
     return table(spark, topic, lake=lake, **given)
 
 
 def register_table(spark: "SparkSession", name: str, topic: str, *, lake: str, **given: Any) -> "DataFrame":
     """The same as a temporary view `name`, for SQL."""
-    from topics.spark.tables.table import register_table
+    from topics.spark.tables.history import register_table
 
     return register_table(spark, name, topic, lake=lake, **given)
