@@ -79,17 +79,32 @@ class Command:
     def kill_once(self, has_come: Callable[[], bool]) -> None:
         """Run it until it has come so far, and end it with -9. Fails if it ends by itself before."""
         process = self._start()
-        waiting, waited = threading.Event(), 0.0
         try:
-            while not has_come():
-                assert process.poll() is None, f"it ended by itself:\n{self.errors}"
-                assert waited < PATIENCE_S, f"it hangs:\n{self.errors}"
-                waiting.wait(0.005)
-                waited += 0.005
+            self._await(process, has_come)
             assert process.poll() is None, "it ended before it could be killed"
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+    def end_once(self, has_come: Callable[[], bool]) -> int:
+        """Run it until it has come so far, and ask it alone to end, as a service is; its exit code."""
+        process = self._start()
+        try:
+            self._await(process, has_come)
+            process.terminate()
+            return process.wait(PATIENCE_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _await(self, process: "subprocess.Popen[bytes]", has_come: Callable[[], bool]) -> None:
+        waiting, waited = threading.Event(), 0.0
+        while not has_come():
+            assert process.poll() is None, f"it ended by itself:\n{self.errors}"
+            assert waited < PATIENCE_S, f"it hangs:\n{self.errors}"
+            waiting.wait(0.005)
+            waited += 0.005
 
     @property
     def output(self) -> str:

@@ -1,5 +1,7 @@
 """`topics archive`: what the lake has, what it says was lost, and what is deleted once it has it."""
 
+import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from xxhash import xxh3_64_hexdigest
 
+import topics.spark
 from tests.spark.commands import Command
 from tests.spark.rig import Rig, gaps, seqs
 from topics.client import NewRecord
@@ -17,8 +20,9 @@ from topics.reader import Lost
 from topics.spark.jobs import archiving
 from topics.spark.jobs.archiving import Archived, Plan, archive
 from topics.spark.options import Connection
-from topics.spark.tables import iceberg
+from topics.spark.tables import iceberg, layout
 from topics.spark.tables.lake import Commit, Lake, Trimmed
+from topics.testing.server import ServerProcess
 
 Archive = Callable[..., Archived]
 
@@ -313,6 +317,103 @@ def test_without_pyiceberg_the_message_says_what_to_install(
     with pytest.raises(ConfigurationError, match=r"pip install 'topics-engine\[iceberg\]'"):
         run(rig.topic(count=1), iceberg="topics.records")
     assert iceberg.MISSING
+
+
+def test_it_says_in_a_file_how_it_is(rig: Rig, tmp_path: Path) -> None:
+    """While it works, while the server is away, when that is back, and at the end."""
+    health, is_over, waiting = tmp_path / "health.json", threading.Event(), threading.Event()
+    root = str(tmp_path / "lake")
+    with ServerProcess(tmp_path / "server") as server, Rig(rig.spark, server) as there:
+        topic = there.topic(count=5)
+        connection = Connection(url=there.url, retries=0)
+        plan = Plan(selection=topic, server=connection, every_ms=10, health=str(health))
+        thread = threading.Thread(target=lambda: archive(rig.spark, plan, root, is_over=is_over))
+        thread.start()
+
+        def wait_for(**expected: Any) -> None:
+            while not health.exists() or {key: said(health)[key] for key in expected} != expected:
+                assert thread.is_alive(), "it ended"
+                waiting.wait(0.01)
+
+        try:
+            wait_for(ok=True, rows=5, lag=0, error=None)
+            server.environ["TOPICS_PORT"] = str(server.address[1])
+            server.kill()
+            wait_for(ok=False, rows=5)
+            assert "connect" in said(health)["error"]
+            server.start()
+            there.append(topic, range(3))
+            wait_for(ok=True, rows=8, lag=0, error=None)
+        finally:
+            is_over.set()
+            thread.join()
+    assert said(health)["ended"] and said(health)["ok"] and said(health)["pid"] == os.getpid()
+
+
+def said(health: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(health.read_bytes())
+    return found
+
+
+def test_a_health_file_that_cannot_be_written_is_named(run: Archive, rig: Rig, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"--health is .*/none/health\.json: it cannot be written"):
+        run(rig.topic(count=1), health=str(tmp_path / "none" / "health.json"))
+
+
+def test_small_files_are_merged_and_every_reader_goes_on(rig: Rig, run: Archive, tmp_path: Path) -> None:
+    """The option archive, the table, and a frame that began with the files before the merge."""
+    topic = rig.topic()
+    for n in range(layout.FILES_MIN):
+        rig.client.append(topic, odd(20, 20 * n + 1))
+        run(topic)
+    before = live(rig, topic)
+    root = str(tmp_path / "lake")
+    begun = topics.spark.table(rig.spark, topic, lake=root)
+    assert run(topic, compacts=True).merged == layout.FILES_MIN
+    assert len(lake(tmp_path).paths(topic)) == 1 and parts(rows(tmp_path, topic)) == before
+    rig.client.put_topic(topic, cap_records=1)
+    rig.client.append(topic, odd(1, 20 * layout.FILES_MIN + 1))
+    frames = [begun, rig.load(topic=topic, archive=root), topics.spark.table(rig.spark, topic, lake=root, url=rig.url)]
+    for frame in frames:
+        found = sorted((row.asDict() for row in frame.collect()), key=lambda row: row["seq"])
+        assert parts(found)[: len(before)] == before
+    with pytest.raises(InvalidRequest, match="--compact does not go with --iceberg"):
+        run(topic, compacts=True, iceberg="topics.records")
+
+
+def test_an_iceberg_table_whose_files_were_merged_is_not_doubled(rig: Rig, run: Archive) -> None:
+    topic = rig.topic()
+    for _ in range(layout.FILES_MIN):
+        rig.client.append(topic, odd(1))
+        run(topic, iceberg="topics.records")
+    run(topic, compacts=True)
+    with pytest.raises(InvalidRequest, match="were merged by archive --compact"):
+        run(topic, iceberg="topics.records")
+
+
+def test_killed_in_the_middle_of_a_file_nothing_of_it_counts(rig: Rig, run: Archive, tmp_path: Path) -> None:
+    """The file lies there, unfinished; each record is in the lake once, in all its parts."""
+    topic, root = rig.topic(), tmp_path / "lake"
+    for start in range(1, 100_001, 5000):
+        rig.client.append(topic, odd(5000, start))
+    command = Command(tmp_path / "process", "archive", topic, str(root), "--once", url=rig.url)
+    command.kill_once(lambda: any(root.glob("records/*/*/_temporary/**/*.parquet")))
+    assert list(root.glob("records/*/*/_temporary/**/*.parquet")), "it was killed within a file"
+    with pytest.raises(InvalidRequest, match="is not a lake"):
+        topics.spark.table(rig.spark, topic, lake=str(root), url=rig.url)
+    assert run(topic).rows == 100_000
+    assert parts(rows(tmp_path, topic)) == live(rig, topic)
+    found = topics.spark.table(rig.spark, topic, lake=str(root), url=rig.url)
+    assert (found.count(), found.select("seq").distinct().count()) == (100_000, 100_000)
+
+
+def test_asked_to_end_it_finishes_its_batch(rig: Rig, tmp_path: Path) -> None:
+    """As a service: SIGTERM to the process, exit code 0, and a result."""
+    topic, health = rig.topic(count=50), tmp_path / "health.json"
+    arguments = ("archive", topic, str(tmp_path / "lake"), "--follow", "--every-ms", "10", "--health", str(health))
+    command = Command(tmp_path / "process", *arguments, url=rig.url)
+    assert command.end_once(lambda: health.exists() and said(health).get("rows") == 50) == 0, command.errors
+    assert command.summary["rows"] == 50 and said(health)["ended"]
 
 
 def test_killed_and_run_again_the_lake_is_the_same(rig: Rig, run: Archive, tmp_path: Path) -> None:

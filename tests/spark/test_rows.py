@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from topics.client.protocol.operations import arrow_body
 from topics.errors import InvalidRequest
+from topics.server.wire.bulk import arrow_in
 from topics.spark import rows, writer
 from topics.spark.rows import BadRow, RowChecker, Spool
 from topics.spark.writer import Chunk, chunks
@@ -120,6 +123,8 @@ def test_a_frame_without_records_is_refused_before_any_task(schema: str, topic: 
 
 # --- chunks
 
+CUTS = [(0, 4), (4, 2), (6, 2), (8, 1), (9, 1), (10, 1), (11, 1), (12, 1), (13, 2)]
+
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
 RECORDS = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(), st.none() | TEXTS, st.none() | TEXTS, st.booleans()),
@@ -146,8 +151,17 @@ def batches_of(records: list[tuple[Any, ...]], sizes: Iterator[int]) -> Iterator
         columns = columns[size:]
 
 
-def plan(made: Iterator[Chunk]) -> list[tuple[str, int, int, bytes]]:
-    return [(chunk.topic, chunk.first_row, chunk.count, chunk.ndjson()) for chunk in made]
+def plan(made: Iterator[Chunk]) -> list[tuple[str, int, int, str]]:
+    """The chunks, each with the records that a server takes from its body, as JSON."""
+    return [
+        (
+            chunk.topic,
+            chunk.first_row,
+            chunk.count,
+            msgspec.json.encode(arrow_in(arrow_body(chunk.rows()), 100)).decode(),
+        )
+        for chunk in made
+    ]
 
 
 @given(RECORDS, st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 4, 7]))
@@ -161,9 +175,9 @@ def test_chunks_depend_on_the_rows_and_not_on_their_batches(
         again = plan(chunks(batches_of(records, iter(lambda: other, 0))))
     assert sorted(made) == sorted(again)  # which topic comes first is open
     for topic in {record[0] for record in records}:
-        lines = [line for name, _, _, body in made if name == topic for line in body.splitlines()]
+        found = [record for name, _, _, body in made if name == topic for record in json.loads(body)]
         expected = [record for record in records if record[0] == topic]
-        assert [json.loads(line) for line in lines] == [
+        assert found == [
             {
                 "data": value,
                 **({} if tag is None else {"tag": tag}),
@@ -173,6 +187,20 @@ def test_chunks_depend_on_the_rows_and_not_on_their_batches(
             for _, value, tag, node, has_meta in expected
         ]
     assert all(count <= chunk_records for _, _, count, _ in made)
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_chunks_are_cut_where_they_always_were(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """ID1: the key of a chunk is its place, so a batch of an earlier version that is run again must have the same."""
+    monkeypatch.setattr(writer, "CHUNK_RECORDS", 4)
+    monkeypatch.setattr(writer, "CHUNK_BYTES", 10)
+    lengths = [1, 1, 1, 1, 1, 8, 2, 3, 30, 1, 30, 5, 5, 6, 0]
+    columns = {name: pa.nulls(len(lengths), pa.string()) for name in rows.COLUMNS}
+    columns["topic"] = pa.array(["a"] * len(lengths))
+    columns["data"] = pa.array(["1" * length for length in lengths])
+    columns["meta"] = pa.array([None] * 11 + ["22222", None, None, "2"])
+    batches = pa.table(columns).to_batches(max_chunksize=size)
+    assert [(chunk.first_row, chunk.count) for chunk in chunks(iter(batches))] == CUTS
 
 
 def test_a_chunk_that_is_too_much_for_a_server_is_halved_at_the_same_place() -> None:

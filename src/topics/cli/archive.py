@@ -1,5 +1,7 @@
 """`topics archive`: live records into a lake."""
 
+import signal
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +19,9 @@ def archive(
     topic: Annotated[str, typer.Argument(metavar="PATTERN", help="A topic, or an expression of whole names.")],
     lake: Annotated[str, typer.Argument(metavar="LAKE", help="A directory, or a URI.")],
     once: Annotated[bool, typer.Option("--once", help="Stop at the current heads.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on until SIGTERM, also while the server is away; the default.")
+    ] = False,
     trim: Annotated[
         bool, typer.Option("--trim", help="Delete records from the topics once the lake has them durably.")
     ] = False,
@@ -25,6 +30,12 @@ def archive(
         bool, typer.Option("--iceberg", help="Keep the Iceberg table --table, too; needs topics-engine[iceberg].")
     ] = False,
     table: Annotated[str, typer.Option(help="Name of the Iceberg table.")] = "topics.records",
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Merge small files into large ones; see the documentation.")
+    ] = False,
+    health: Annotated[
+        str | None, typer.Option(help="A file that says how the job is, written at every look for new records.")
+    ] = None,
     batch_records: Annotated[int, typer.Option(min=1, help="Seqs per batch.")] = 1_000_000,
     every_ms: Annotated[int, typer.Option(min=1, help="Interval between checks for new records.")] = 1_000,
     path: Annotated[str | None, typer.Option(help="A data directory, to read sealed records from.")] = None,
@@ -35,11 +46,14 @@ def archive(
 ) -> None:
     """Archive topics in a lake: Parquet files, a manifest of what they cover, a table of what was lost.
 
-    Goes on until it is ended, unless --once. Ended in any way and run again, it goes on where the lake ends. The lake
-    is read with the option archive of format("topics"), by topics replay, and as plain Parquet.
+    Goes on until it is ended, unless --once; SIGTERM lets it finish its batch. Ended in any way and run again, it goes
+    on where the lake ends. The lake is read by topics.spark.table, with the option archive of format("topics"), by
+    topics replay, and as plain Parquet.
 
     Example: topics archive 'orders|clicks' /data/lake --once --trim --keep 100000
     """
+    if once and follow:
+        raise typer.BadParameter("--once and --follow exclude each other")
     on_spark.require()
     from topics.spark.jobs.archiving import Plan
     from topics.spark.jobs.archiving import archive as run_archive
@@ -57,11 +71,20 @@ def archive(
             trims=trim,
             keep_records=keep,
             iceberg=table if iceberg else None,
+            compacts=compact,
+            health=health,
         )
-        done = run_archive(spark, plan, lake, progress=progress)
+        done = run_archive(spark, plan, lake, progress=progress, is_over=over_on_sigterm())
         text = f"{done.rows:,} records archived in {done.batches:,} batches, {done.lost:,} were lost before"
         if trim:
             text += f", {done.trimmed:,} trimmed"
         progress.finish(text, {"lake": lake, **vars(done)})
 
     raise SystemExit(run("archive", job, master=master, remote=remote, conf=conf or ()))
+
+
+def over_on_sigterm() -> threading.Event:
+    """Set when the process is asked to end."""
+    is_over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: is_over.set())
+    return is_over

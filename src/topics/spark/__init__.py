@@ -4,15 +4,16 @@
     spark.read.format("topics").option("url", url).option("topic", "orders").load()
     topics.spark.lag(query)                         # how far a streaming query is behind
     topics.spark.listen(spark, topic="queries")     # and all of them, as records and metrics
+    topics.spark.table(spark, "orders", lake="/data/lake", url=url)      # history at the speed of Parquet
 
 Talks to a server through `topics.client` and reads data directories through `topics.reader`. Importing this
 package does not import pyspark.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -49,3 +50,17 @@ def listen(
     listener = QueryListener(None if topic is None else Connection.load(url), topic, metrics_file)
     spark.streams.addListener(listener)
     return listener
+
+
+def table(spark: "SparkSession", topic: str, *, lake: str, **given: Any) -> "DataFrame":
+    """A topic as one DataFrame: history from the files of a lake, the rest from the server; see `tables.history`."""
+    from topics.spark.tables.history import table
+
+    return table(spark, topic, lake=lake, **given)
+
+
+def register_table(spark: "SparkSession", name: str, topic: str, *, lake: str, **given: Any) -> "DataFrame":
+    """The same as a temporary view `name`, for SQL."""
+    from topics.spark.tables.history import register_table
+
+    return register_table(spark, name, topic, lake=lake, **given)

@@ -16,7 +16,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from msgspec import Raw
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -162,8 +161,8 @@ class Sender:
 
     def _append(self, chunk: "Chunk", key: str) -> Any:
         try:
-            return self._client.append_ndjson(
-                chunk.topic, chunk.ndjson(), node=self._node, idempotency_key=key, create=False
+            return self._client.append_arrow(
+                chunk.topic, chunk.rows(), node=self._node, idempotency_key=key, create=False
             )
         except TopicNotFound:
             return self._create(chunk, key)
@@ -189,27 +188,27 @@ class Sender:
 class Chunk:
     """Rows of one topic, in their order; the partition may have rows of others between them."""
 
-    def __init__(self, topic: str, table: "pa.Table", numbers: list[int]) -> None:
+    def __init__(self, topic: str, table: "pa.Table", numbers: "pa.Array") -> None:
         self.topic = topic
         self._table = table
         self._numbers = numbers  # of the rows, in the partition
 
     @property
     def first_row(self) -> int:
-        return self._numbers[0]
+        return self.row(0)
 
     @property
     def count(self) -> int:
         return len(self._numbers)
 
     def row(self, n: int) -> int:
-        return self._numbers[n]
+        return int(self._numbers[n].as_py())
 
     def halves(self) -> "tuple[Chunk, Chunk]":
         middle = self.count // 2
         return (
-            Chunk(self.topic, self._table.slice(0, middle), self._numbers[:middle]),
-            Chunk(self.topic, self._table.slice(middle), self._numbers[middle:]),
+            Chunk(self.topic, self._table.slice(0, middle), self._numbers.slice(0, middle)),
+            Chunk(self.topic, self._table.slice(middle), self._numbers.slice(middle)),
         )
 
     def records(self) -> list[NewRecord]:
@@ -224,33 +223,10 @@ class Chunk:
             for row in rows
         ]
 
-    def ndjson(self) -> bytes:
-        """A line for each row, put together by Arrow: texts are JSON already, tags and nodes are quoted."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        parts: list[Any] = ['{"data":', self._table["data"]]
-        for name in ("tag", "node", "meta"):
-            column = self._table[name]
-            if column.null_count < len(column):
-                quote = "" if name == "meta" else '"'
-                text = column if name == "meta" else _escaped(column)
-                field = pc.binary_join_element_wise(f',"{name}":{quote}', text, quote, "")
-                parts.append(pc.coalesce(field, ""))
-        lines = pc.binary_join_element_wise(*parts, "}", "").combine_chunks()
-        whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-        return bytes(pc.binary_join(whole, "\n")[0].as_buffer())
-
-
-def _escaped(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    """Texts as they stand between the quotes of a JSON string."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not pc.any(pc.match_substring_regex(column, r'["\\\x00-\x1f]')).as_py():
-        return column
-    quoted = [None if text is None else msgspec.json.encode(text).decode()[1:-1] for text in column.to_pylist()]
-    return pa.chunked_array([pa.array(quoted, pa.string())])
+    def rows(self) -> "pa.Table":
+        """As a request carries them: Arrow, without a copy, less the columns that say nothing."""
+        names = [name for name in ("tag", "node", "meta") if self._table[name].null_count < self.count]
+        return self._table.select(["data", *names])
 
 
 def chunks(batches: "Iterator[pa.RecordBatch]") -> Iterator[Chunk]:
@@ -266,17 +242,19 @@ def chunks(batches: "Iterator[pa.RecordBatch]") -> Iterator[Chunk]:
         yield from one.rest()
 
 
-def _by_topic(batch: "pa.RecordBatch", row: int) -> "Iterator[tuple[str, pa.RecordBatch, list[int]]]":
+def _by_topic(batch: "pa.RecordBatch", row: int) -> "Iterator[tuple[str, pa.RecordBatch, pa.Array]]":
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     column = batch.column("topic")
     topics = pc.unique(column).to_pylist()
+    numbers = pa.array(range(row, row + batch.num_rows), pa.int64())
     if len(topics) == 1:
-        yield topics[0], batch, list(range(row, row + batch.num_rows))
+        yield topics[0], batch, numbers
         return
     for topic in topics:
         places = pc.indices_nonzero(pc.equal(column, topic))
-        yield topic, batch.take(places), [row + place for place in places.to_pylist()]
+        yield topic, batch.take(places), numbers.take(places)
 
 
 class _Waiting:
@@ -285,34 +263,46 @@ class _Waiting:
     def __init__(self, topic: str) -> None:
         self._topic = topic
         self._batches: list[pa.RecordBatch] = []
-        self._numbers: list[int] = []
+        self._numbers: list[pa.Array] = []
+        self._count = 0
         self._size_bytes = 0
 
-    def add(self, batch: "pa.RecordBatch", numbers: list[int]) -> Iterator[Chunk]:
-        import pyarrow.compute as pc
-
-        sizes = pc.add(pc.binary_length(batch["data"]), pc.coalesce(pc.binary_length(batch["meta"]), 0)).to_pylist()
+    def add(self, batch: "pa.RecordBatch", numbers: "pa.Array") -> Iterator[Chunk]:
+        """A chunk ends before the row that would make it too long or, unless it has none, too large."""
+        ends = _sizes(batch)  # of the rows, added up
         start = 0
-        for n, size_bytes in enumerate(sizes):
-            is_full = len(self._numbers) + n - start >= CHUNK_RECORDS or self._size_bytes + size_bytes > CHUNK_BYTES
-            if is_full and len(self._numbers) + n - start > 0:
-                self._take(batch.slice(start, n - start), numbers[start:n])
+        while start < batch.num_rows:
+            base = int(ends[start - 1]) if start else 0
+            fitting = int(ends.searchsorted(base + CHUNK_BYTES - self._size_bytes, side="right"))
+            stop = min(start + CHUNK_RECORDS - self._count, fitting, batch.num_rows)
+            if not self._count:
+                stop = max(stop, start + 1)
+            if stop > start:
+                self._batches.append(batch.slice(start, stop - start))
+                self._numbers.append(numbers.slice(start, stop - start))
+                self._count += stop - start
+                self._size_bytes += int(ends[stop - 1]) - base
+                start = stop
+            if start < batch.num_rows:
                 yield from self.rest()
-                start = n
-            self._size_bytes += size_bytes
-        self._take(batch.slice(start), numbers[start:])
-
-    def _take(self, batch: "pa.RecordBatch", numbers: list[int]) -> None:
-        if numbers:
-            self._batches.append(batch)
-            self._numbers += numbers
 
     def rest(self) -> Iterator[Chunk]:
         import pyarrow as pa
 
-        if self._numbers:
-            yield Chunk(self._topic, pa.Table.from_batches(self._batches), self._numbers)
-        self._batches, self._numbers, self._size_bytes = [], [], 0
+        if self._count:
+            yield Chunk(self._topic, pa.Table.from_batches(self._batches), pa.concat_arrays(self._numbers))
+        self._batches, self._numbers, self._count, self._size_bytes = [], [], 0, 0
+
+
+def _sizes(batch: "pa.RecordBatch") -> Any:
+    """The bytes of data and meta of the rows up to each, as a numpy array."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    sizes = pc.binary_length(batch["data"]).cast(pa.int64())
+    if batch["meta"].null_count < batch.num_rows:
+        sizes = pc.add(sizes, pc.coalesce(pc.binary_length(batch["meta"]), 0).cast(pa.int64()))
+    return pc.cumulative_sum(sizes).to_numpy(zero_copy_only=False)
 
 
 def _mismatched(error: IdempotencyMismatch, chunk: Chunk, run: str, key: str) -> InvalidRequest:

@@ -10,11 +10,11 @@ says that they will be (so that a reader with `archive` looks for them in the la
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from topics.client import Client
+from topics.client import ApiError, Client, ClientError
 from topics.clock import Clock, SystemClock
 from topics.errors import Damaged, EpochMismatch, InvalidRequest, TopicNotFound
 from topics.reader import Lost
@@ -24,13 +24,16 @@ from topics.spark.origins import Origins
 from topics.spark.plan import Look, limited
 from topics.spark.runs.marks import identity
 from topics.spark.runs.progress import Progress
-from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed, checksum_of
+from topics.spark.runs.pulse import Pulse
+from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed
+from topics.spark.tables.layout import compact, described, remove_replaced
 from topics.spark.tables.outputs import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCH_RECORDS: Final = 1_000_000  # seqs of a batch, of all topics together
+FILE_RECORDS_MIN: Final = 50_000  # seqs; a batch of fewer is not worth more than one file per topic
 EVERY_MS: Final = 1_000  # between looks for new records
 COLUMNS: Final = ("topic", "epoch", "seq", "ts", "node", "tag", "meta", "data")
 
@@ -48,6 +51,8 @@ class Plan:
     trims: bool = False
     keep_records: int = 0  # the newest ones, that trimming leaves in a topic
     iceberg: str | None = None  # the name of a table to keep
+    compacts: bool = False  # merge small files
+    health: str | None = None  # a file that says how the job is
 
 
 @dataclass
@@ -59,6 +64,7 @@ class Archived:
     deleted: int = 0
     batches: int = 0
     trimmed: int = 0
+    merged: int = 0  # files that went into larger ones
 
 
 class Move(NamedTuple):
@@ -99,11 +105,14 @@ class Archive:
     def __init__(self, spark: "SparkSession", plan: Plan, place: Place, progress: Progress, clock: Clock) -> None:
         from topics.spark.tables.iceberg import Table
 
+        if plan.compacts and plan.iceberg is not None:
+            raise InvalidRequest("--compact does not go with --iceberg: compact the Iceberg table by its own means")
         self._spark = spark
         self._plan = plan
         self._place = place
         self._progress = progress
         self._clock = clock
+        self._pulse = Pulse(plan.health, clock)
         self._lake = Lake.load(place.root, must_exist=False)
         self._run = identity("archive", plan.server.url, plan.selection)[:12]
         self._table = None if plan.iceberg is None else Table.open(place, plan.iceberg)
@@ -118,20 +127,35 @@ class Archive:
         self._client.close()
 
     def run(self, is_over: threading.Event) -> Archived:
+        self._pulse.beat(rows=0, lag=None)
         looks = self._origins.all_looks()
         self._tell_recreated(looks)
         self._finish()
         targets = looks if self._plan.is_once else None
         while not is_over.is_set():
-            moves, behind = self._next(targets)
-            self._progress.update(rows=self._done.rows, lag=behind)
-            if moves:
-                self._take(moves)
-            elif targets is not None:
-                break
-            else:
+            try:
+                has_moved = self._step(targets)
+            except (ClientError, ApiError) as error:
+                if targets is not None or not _passes(error):
+                    raise
+                self._progress.note(f"{error}; going on")
+                self._pulse.beat(error=str(error), rows=self._done.rows, lag=None)
+                has_moved = False
+            if not has_moved:
+                if targets is not None:
+                    break
                 is_over.wait(self._plan.every_ms / 1000)
+        self._pulse.beat(rows=self._done.rows, lag=None, ended=True)
         return self._done
+
+    def _step(self, targets: Mapping[str, Look] | None) -> bool:
+        """Take the next batch, if there is one."""
+        moves, behind = self._next(targets)
+        self._progress.update(rows=self._done.rows, lag=behind)
+        self._pulse.beat(rows=self._done.rows, lag=behind)
+        if moves:
+            self._take(moves)
+        return bool(moves)
 
     # --- what is next
 
@@ -191,7 +215,9 @@ class Archive:
             "startingSeq": _json({move.topic: {"epoch": move.epoch, "seq": move.after} for move in moves}),
             "endingSeq": _json({move.topic: move.last for move in moves}),
             "onGap": "record",
-            "minPartitions": str(_parallelism(self._spark)),
+            "minPartitions": str(
+                _parallelism(self._spark) if sum(move.last - move.after for move in moves) > FILE_RECORDS_MIN else 1
+            ),
             **({} if self._plan.path is None else {"path": self._plan.path}),
         }
         read = self._spark.read.format("topics").options(**options)
@@ -229,9 +255,7 @@ class Archive:
             path = f"{directory}/{info.base_name}"
             metadata = pq.read_metadata(info.path, filesystem=self._place.system)
             if metadata.num_rows:
-                topic, first, last = _bounds(metadata, path)
-                checksum = checksum_of(self._place.system, info.path)
-                files.append((topic, LakeFile(path, first, last, metadata.num_rows, info.size, checksum)))
+                files.append(described(self._place, path, metadata))
             else:
                 self._place.remove(path)
         found = sum(file.rows for _, file in files)
@@ -284,6 +308,9 @@ class Archive:
     def _finish(self) -> None:
         if self._table is not None:
             self._table.add(self._lake)
+        if self._plan.compacts:
+            self._done.merged += compact(self._lake, self._place, self._clock)
+            remove_replaced(self._lake, self._place, self._clock.now_ms())
         if self._plan.trims:
             for topic, look in self._origins.looks(self._known).items():
                 self._trim(look, self._end(topic, look.epoch) - self._plan.keep_records)
@@ -328,21 +355,9 @@ def _with_epochs(records: Any, moves: Sequence[Move]) -> Any:
     return records.withColumn("epoch", column)
 
 
-def _bounds(metadata: Any, path: str) -> tuple[str, int, int]:
-    """The topic of a file, and its first and last seq, from the statistics of its columns."""
-    found: dict[str, list[Any]] = {"topic": [], "seq": []}
-    for group in range(metadata.num_row_groups):
-        for n in range(metadata.num_columns):
-            column = metadata.row_group(group).column(n)
-            if column.path_in_schema in found:
-                statistics = column.statistics
-                if statistics is None or not statistics.has_min_max:
-                    raise Damaged(path, 0, f"it has no statistics of {column.path_in_schema}")
-                found[column.path_in_schema] += [statistics.min, statistics.max]
-    topics = set(found["topic"])
-    if len(topics) != 1:
-        raise Damaged(path, 0, f"it has rows of {len(topics)} topics")
-    return topics.pop(), min(found["seq"]), max(found["seq"])
+def _passes(error: Exception) -> bool:
+    """Whether a server that is away, starting or overloaded is all that is wrong."""
+    return not isinstance(error, ApiError) or error.status == 429 or error.status >= 500
 
 
 def _parallelism(spark: "SparkSession") -> int:
@@ -356,6 +371,3 @@ def _json(value: Any) -> str:
     import msgspec
 
     return msgspec.json.encode(value).decode()
-
-
-Over = Callable[[], bool]

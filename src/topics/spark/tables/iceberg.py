@@ -54,6 +54,11 @@ class Table:
     def add(self, lake: Lake) -> int:
         """Add the files of the lake that the table lacks, in one commit; how many."""
         named = [file.path for entries in lake.entries.values() for entry in entries for file in entry.files]
+        if merged := self.known & {self.place.uri(path) for path in lake.replaced}:
+            raise InvalidRequest(
+                f"{len(merged)} files of the Iceberg table were merged by archive --compact: its rows would double. "
+                "Drop the table; --iceberg then makes it anew"
+            )
         missing = [uri for path in named if (uri := self.place.uri(path)) not in self.known]
         if missing:
             self.table.add_files(missing, check_duplicate_files=False)

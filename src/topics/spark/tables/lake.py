@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as fs
 
-FORMAT: Final = 1
+FORMAT: Final = 2  # 2 = a commit that merges files
 MANIFEST: Final = "manifest"
 DELTAS_MAX: Final = 64  # a base is written when as many commits lie behind the last one
 BATCH_ROWS: Final = 32_768
@@ -37,8 +37,11 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024  # of a file, read at once for its checksum
 Instance = tuple[str, int]  # topic, epoch
 
 
-class LakeFile(Struct, frozen=True):
-    """A Parquet file; `path` is relative to the lake, `first` and `last` are seqs of rows in it."""
+class LakeFile(Struct, frozen=True, omit_defaults=True):
+    """A Parquet file; `path` is relative to the lake, `first` and `last` are seqs of rows in it.
+
+    Times and tags are for leaving files out: all rows lie within them. Files of earlier versions tell of none.
+    """
 
     path: str
     first: int
@@ -46,6 +49,11 @@ class LakeFile(Struct, frozen=True):
     rows: int
     size_bytes: int = 0
     xxh3: str = ""  # of the bytes of the file, 64 bits in hex; "" = not known
+    ts_first: int = 0  # epoch-ms; 0 = not known
+    ts_last: int = 0
+    has_tags: bool = False  # whether the two below are known; both are None if no row has a tag
+    tag_first: str | None = None
+    tag_last: str | None = None
 
 
 class Covered(Struct, frozen=True, omit_defaults=True):
@@ -67,16 +75,28 @@ class Trimmed(Struct, frozen=True):
     through: int
 
 
-class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One file of the manifest. `run` and `batch` name what wrote it; the same batch is committed once."""
+class Replaced(Struct, frozen=True):
+    """A file whose rows are in another one since `at` (epoch-ms). It is removed some time later."""
 
-    format: int = FORMAT
+    path: str
+    at: int
+
+
+class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One file of the manifest. `run` and `batch` name what wrote it; the same batch is committed once.
+
+    An entry of `merged` takes the place of all entries within its seqs, and tells the same of them.
+    """
+
+    format: int = 1
     is_base: bool = False
     run: str = ""
     batch: int = 0
     runs: dict[str, int] = {}  # of a base: the last batch of each run
     covered: list[Covered] = []
     trimmed: list[Trimmed] = []
+    merged: list[Covered] = []
+    replaced: list[Replaced] = []
 
 
 @dataclass
@@ -89,6 +109,7 @@ class Lake:
     runs: dict[str, int] = field(default_factory=dict)
     entries: dict[Instance, list[Covered]] = field(default_factory=dict)
     trims: dict[Instance, int] = field(default_factory=dict)
+    replaced: dict[str, int] = field(default_factory=dict)  # files that were merged, and when (epoch-ms)
 
     @classmethod
     def load(cls, root: str, *, must_exist: bool = True) -> "Lake":
@@ -113,6 +134,12 @@ class Lake:
             self.runs[commit.run] = commit.batch
         for covered in commit.covered:
             self.entries.setdefault((covered.topic, covered.epoch), []).append(covered)
+        for merged in commit.merged:
+            entries = self.entries[merged.topic, merged.epoch]
+            outside = [entry for entry in entries if entry.last < merged.first or entry.first > merged.last]
+            place = sum(1 for entry in outside if entry.last < merged.first)
+            self.entries[merged.topic, merged.epoch] = [*outside[:place], merged, *outside[place:]]
+        self.replaced.update((one.path, one.at) for one in commit.replaced)
         for trim in commit.trimmed:
             instance = (trim.topic, trim.epoch)
             self.trims[instance] = max(trim.through, self.trims.get(instance, 0))
@@ -128,6 +155,12 @@ class Lake:
         entries = self.entries.get((topic, epoch), [])
         found = [file for entry in entries for file in entry.files if file.first <= last and file.last >= first]
         return sorted(found, key=lambda file: file.first)
+
+    def paths(self, topic: str, epoch: int | None = None) -> list[str]:
+        """The files of a topic, ascending by seq, for whoever reads Parquet; None = of its last instance."""
+        if epoch is None:
+            epoch = max((epoch for name, epoch in self.entries if name == topic), default=0)
+        return [f"{self.root.rstrip('/')}/{file.path}" for file in self.files(topic, epoch, 1, SEQ_MAX)]
 
     def cursor_before(self, topic: str, epoch: int, ts: int) -> int | None:
         """The cursor before the first archived record that is not older than `ts` (epoch-ms); None = all are."""
@@ -173,6 +206,7 @@ class Lake:
             runs=self.runs,
             covered=[covered for entries in self.entries.values() for covered in entries],
             trimmed=[Trimmed(*instance, through) for instance, through in self.trims.items()],
+            replaced=[Replaced(path, at) for path, at in self.replaced.items()],
         )
 
     def _write(self, number: int, commit: Commit) -> None:
@@ -200,7 +234,7 @@ def read_rows(
                 for batch in parquet.iter_batches(BATCH_ROWS, row_groups=groups, columns=names):
                     chosen = _chosen(batch, ranges)
                     if chosen.num_rows:
-                        yield chosen
+                        yield _with_all(chosen, names)
         except FileNotFoundError:
             raise Damaged(f"{root}/{file.path}", 0, "the manifest names this file, and it is missing") from None
 
@@ -222,6 +256,16 @@ def _chosen(batch: "pa.RecordBatch", ranges: Sequence[Range]) -> "pa.RecordBatch
         within = pc.and_(pc.greater_equal(seqs, first), pc.less_equal(seqs, last))
         inside = within if inside is None else pc.or_(inside, within)
     return batch.filter(inside)
+
+
+def _with_all(batch: "pa.RecordBatch", names: Sequence[str]) -> "pa.RecordBatch":
+    """With the columns that the file does not have, all null: it is older than they are."""
+    import pyarrow as pa
+
+    missing = [name for name in names if name not in batch.schema.names]
+    for name in missing:
+        batch = batch.append_column(name, pa.nulls(batch.num_rows, pa.string()))
+    return batch.select(list(names)) if missing else batch
 
 
 # --- files

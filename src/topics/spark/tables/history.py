@@ -1,0 +1,365 @@
+"""A topic as one DataFrame: its history from the files of a lake, read by Spark itself, the rest from the server.
+
+    topics.spark.table(spark, "orders", lake="/data/lake", url="http://127.0.0.1:4000").where("ts > '2026-11-01'")
+
+The rows are those of `format("topics")` with `archive`: what is live, and what the lake has of what was lost or
+trimmed. The driver asks once what was lost and what was deleted; up to the seam, where the lake ends, rows come from
+Parquet files, above it from the server or the segments. So history has all that Spark can do with Parquet: column
+pruning, pushed filters, statistics, no Python.
+
+Invariant: each seq up to the seam is read from the lake or from nowhere, each seq above it not from the lake alone. The
+seam never lies within a gap, so a gap is one row. What is read from the lake is as of the call; what lies above the
+seam is looked up anew by each query.
+
+Must not know: how the lake is written, or what a part of a read is.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+import msgspec
+
+from topics import reader
+from topics.client import Client, ExportInfo
+from topics.errors import InvalidRequest, TopicNotFound
+from topics.model import SEQ_MAX, is_topic_name
+from topics.ranges import Range, intersect, subtract, total, union
+from topics.reader import Lost
+from topics.spark.options import Connection, OnGap, bad, moment
+from topics.spark.origins import clipped
+from topics.spark.plan import RecordsLost, describe, without
+from topics.spark.schema import STORED, TYPES, declared
+from topics.spark.tables.lake import Lake, LakeFile, read_rows
+from topics.spark.tables.outputs import Place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+RANGES_MAX: Final = 64  # ranges of deleted seqs in a condition; more are joined
+GLOB: Final = re.compile(r"([\\*?\[\]{}])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Which rows are wanted. Times are epoch-ms, `since` inclusive, `until` not; `tag` is one tag, or `prefix*`."""
+
+    since: int | None = None
+    until: int | None = None
+    tag: str | None = None
+
+    def may_hold(self, file: LakeFile) -> bool:
+        """Whether the statistics of a file leave room for a row that is wanted."""
+        if self.since is not None and file.ts_last and file.ts_last < self.since:
+            return False
+        if self.until is not None and file.ts_first and file.ts_first >= self.until:
+            return False
+        if self.tag is None or not file.has_tags:
+            return True
+        if file.tag_first is None or file.tag_last is None:
+            return False
+        prefix = self.tag.removesuffix("*")
+        return file.tag_first[: len(prefix)] <= prefix <= file.tag_last
+
+    def condition(self) -> "Column | None":
+        from pyspark.sql import functions as F  # noqa: N812
+
+        found = []
+        if self.since is not None:
+            found.append(F.col("ts") >= F.timestamp_millis(F.lit(self.since)))
+        if self.until is not None:
+            found.append(F.col("ts") < F.timestamp_millis(F.lit(self.until)))
+        if self.tag is not None:
+            tag = F.col("tag")
+            found.append(tag.startswith(self.tag[:-1]) if self.tag.endswith("*") else tag == self.tag)
+        return reduce(lambda some, other: some & other, found) if found else None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What there is of a topic up to the seam, and where reading goes on."""
+
+    epoch: int
+    files: Sequence[LakeFile] = ()
+    hidden: Sequence[Range] = ()  # seqs of the lake that were deleted since
+    gaps: Sequence[Lost] = ()  # up to the seam, and in no file
+    seam: int = 0
+    has_more: bool = True  # something may lie above the seam
+
+
+def table(
+    spark: "SparkSession",
+    topic: str,
+    *,
+    lake: str,
+    url: str | None = None,
+    path: str | None = None,
+    token: str = "",
+    on_gap: OnGap = "fail",
+    includes_meta: bool = True,
+    since: str | int | None = None,
+    until: str | int | None = None,
+    tag: str | None = None,
+) -> "DataFrame":
+    """A topic as a DataFrame, with the columns of `format("topics")`.
+
+    `since`, `until` and `tag` select rows, and leave out files by their statistics before Spark opens any; gaps stay.
+    Without `url` and `path` it is what the lake has of the topic's last instance, as it was archived.
+    """
+    if not is_topic_name(topic):
+        raise bad("topic", topic, "it is not the name of a topic")
+    if on_gap not in get_args(OnGap):
+        raise bad("on_gap", on_gap, f"it must be one of {', '.join(get_args(OnGap))}")
+    chosen = Chosen(since=_moment("since", since), until=_moment("until", until), tag=tag)
+    server = None if url is None else Connection(url=url, token=token or Connection.load(url).token)
+    known = _known(Lake.load(lake), topic, server, path)
+    if on_gap == "fail" and known.gaps:
+        said = "; ".join(describe(topic, gap) for gap in known.gaps)
+        raise RecordsLost(
+            f"records were lost before they could be archived: {said}. Set on_gap to record to get a row for each such "
+            "gap, or to ignore to continue without them"
+        )
+    shape = _Shape(topic, declared(includes_meta, on_gap == "record"), chosen.condition())
+    parts = [shape.take(rows) for rows in _history(spark, Place(lake), known, chosen)]
+    if known.has_more and (server is not None or path is not None):
+        reading = spark.read.format("topics").option("topic", topic).option("archive", lake).option("onGap", on_gap)
+        reading = reading.options(**({} if server is None else server.options()))
+        reading = reading.options(**({} if path is None else {"path": path}))
+        if server is None:
+            reading = reading.option("endingSeq", "sealed")
+        start = {topic: {"epoch": known.epoch, "seq": known.seam}}
+        reading = reading.option("startingSeq", msgspec.json.encode(start).decode())
+        parts.append(shape.take(reading.option("includeMeta", str(includes_meta)).load()))
+    if on_gap == "record" and known.gaps:
+        parts.append(shape.gaps(spark, known.gaps))
+    if not parts:
+        return spark.createDataFrame([], shape.declared)
+    return reduce(lambda some, more: some.unionAll(more), parts)
+
+
+def register_table(spark: "SparkSession", name: str, topic: str, **given: Any) -> "DataFrame":
+    """The same as a temporary view for SQL. Registered again, it goes on to what the lake has by then."""
+    rows = table(spark, topic, **given)
+    rows.createOrReplaceTempView(name)
+    return rows
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The columns of the result, and the rows that are wanted."""
+
+    topic: str
+    declared: str
+    condition: "Column | None"
+
+    @property
+    def names(self) -> list[str]:
+        return [column.split()[0] for column in self.declared.split(", ")]
+
+    def take(self, rows: "DataFrame") -> "DataFrame":
+        """The wanted ones of some rows, and all gaps among them."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        if self.condition is not None:
+            is_gap = F.col("kind") == "tombstone"
+            rows = rows.where(is_gap | self.condition if "kind" in rows.columns else self.condition)
+        same = {"topic": F.lit(self.topic), "kind": F.lit("record")}
+        return rows.select(
+            *(
+                F.col(name) if name in rows.columns else same.get(name, F.lit(None)).cast(TYPES[name]).alias(name)
+                for name in self.names
+            )
+        )
+
+    def gaps(self, spark: "SparkSession", gaps: Iterable[Lost]) -> "DataFrame":
+        rows = []
+        for gap in gaps:
+            said = {"topic": self.topic, "kind": "tombstone", "gap_from": gap.first, "gap_to": gap.last}
+            rows.append(tuple({**said, "reason": gap.reason}.get(name) for name in self.names))
+        return spark.createDataFrame(rows, self.declared)
+
+
+# --- what there is
+
+
+def _known(lake: Lake, topic: str, server: Connection | None, path: str | None) -> Known:
+    if server is not None:
+        with server.open() as client:
+            return _joined(lake, _asked(client, lake, topic))
+    if path is not None:
+        with reader.open_directory(path) as directory:
+            return _joined(lake, _sealed(directory, lake, topic))
+    epochs = [epoch for name, epoch in lake.entries if name == topic]
+    if not epochs:
+        raise InvalidRequest(f"{lake.root} has nothing of topic {topic}, and neither url nor path is given")
+    epoch = max(epochs)
+    entries = lake.entries[topic, epoch]
+    gaps = [gap for entry in entries for gap in entry.gaps]
+    first = min((start for start, _ in lake.covered(topic, epoch)), default=0)
+    files = lake.files(topic, epoch, 1, SEQ_MAX)
+    return Known(epoch, files, gaps=[gap for gap in _merged(gaps) if gap.last >= first], has_more=False)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A topic at one moment; `live` are its seqs from `earliest` up to the end of the lake, None = none was deleted."""
+
+    topic: str
+    epoch: int
+    head: int
+    earliest: int
+    lost: Sequence[Lost]
+    live: Sequence[Range] | None
+
+
+def _joined(lake: Lake, seen: _Seen) -> Known:
+    """Lake and topic: what is hidden, what is lost, and the seam."""
+    topic, epoch = seen.topic, seen.epoch
+    end = _end(lake, topic, epoch)
+    covered = intersect(lake.covered(topic, epoch), [(1, end)])
+    lost = union((a.first, a.last) for a in seen.lost)
+    absent = union([*lost, (1, min(seen.earliest - 1, lake.trimmed_through(topic, epoch)))])
+    hidden = subtract(intersect(covered, [(1, seen.earliest - 1)]), absent)
+    if seen.live is not None:
+        hidden = union([*hidden, *subtract(subtract(intersect(covered, [(seen.earliest, end)]), lost), seen.live)])
+    start = min([seen.earliest, *(first for first, _ in covered[:1])]) - 1
+    gaps = [gap for gap in _merged(without(seen.lost, covered)) if gap.last > start and gap.first <= end]
+    seam = max([end, start, *(gap.last for gap in gaps)])
+    return Known(epoch, lake.files(topic, epoch, 1, end), hidden, gaps, seam, has_more=seam < seen.head or bool(end))
+
+
+def _end(lake: Lake, topic: str, epoch: int) -> int:
+    """Up to here the lake knows of every seq; 0 = nothing."""
+    whole = union((entry.first, entry.last) for entry in lake.entries.get((topic, epoch), ()))
+    return whole[0][1] if whole and whole[0][0] == 1 else 0
+
+
+def _merged(gaps: Iterable[Lost]) -> list[Lost]:
+    """What adjoins and has one reason is one gap."""
+    found: list[Lost] = []
+    for gap in sorted(gaps, key=lambda gap: gap.first):
+        if found and found[-1].last + 1 == gap.first and found[-1].reason == gap.reason:
+            gap = Lost(found.pop().first, gap.last, gap.reason)
+        found.append(gap)
+    return found
+
+
+def _asked(client: Client, lake: Lake, topic: str) -> _Seen:
+    """The server's word. If its counts prove that nothing of the lake was deleted, no record is asked for."""
+    try:
+        state = client.state(topic, touch=False)
+        epoch, end = state.epoch, _end(lake, topic, state.epoch)
+        with closing(client.export(topic, 0, epoch=epoch)) as export:
+            info = export.info
+        lost = clipped(info.lost, 0, info.last)
+        if info.epoch == epoch and info.earliest_seq == state.earliest_seq:
+            expected = subtract(intersect(lake.covered(topic, epoch), [(info.earliest_seq, end)]), _ranges(lost))
+            above = subtract([(max(end + 1, info.earliest_seq), state.head_seq)], _ranges(lost))
+            if _rows_in(lake, topic, epoch, expected) + total(above) == state.count:
+                return _Seen(topic, epoch, state.head_seq, info.earliest_seq, lost, None)
+        with closing(client.export(topic, 0, last=_end(lake, topic, info.epoch), epoch=info.epoch)) as export:
+            live = [run for batch in export for run in _runs(batch["seq"])]
+            now = export.info
+    except TopicNotFound:
+        raise InvalidRequest(f"there is no topic {topic!r}; without url, the lake alone is read") from None
+    if now.epoch != info.epoch:
+        raise InvalidRequest(f"topic {topic} was deleted and created again meanwhile; try again")
+    return _Seen(topic, now.epoch, now.head_seq, now.earliest_seq, _newer(lost, now), union(live))
+
+
+def _newer(lost: Sequence[Lost], now: ExportInfo) -> list[Lost]:
+    """What was lost by now up to the end of the later export, and what was known to be lost above."""
+    return [*clipped(now.lost, 0, now.last), *without(lost, [(1, now.last)])]
+
+
+def _sealed(directory: reader.Directory, lake: Lake, topic: str) -> _Seen:
+    """The directory's word, as of its last checkpoint; what the lake has beyond that counts as live."""
+    try:
+        info = directory.topic(topic)
+    except TopicNotFound:
+        raise InvalidRequest(f"there is no topic {topic!r} in {directory.path}") from None
+    end = _end(lake, topic, info.epoch)
+    batches = directory.batches(topic, 0, min(end, info.sealed_through), ("seq",))
+    live = [run for batch in batches for run in _runs(batch["seq"])]
+    live.append((info.sealed_through + 1, end))
+    lost = directory.lost(topic, 0, info.sealed_through)
+    return _Seen(topic, info.epoch, info.sealed_through, info.earliest, lost, union(live))
+
+
+def _ranges(lost: Iterable[Lost]) -> list[Range]:
+    return union((a.first, a.last) for a in lost)
+
+
+def _runs(column: "pa.Array") -> Iterator[Range]:
+    """Ascending seqs as ranges."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    count = len(column)
+    if count:
+        steps = pc.subtract(column.slice(1), column.slice(0, count - 1))
+        breaks = pc.indices_nonzero(pc.not_equal(steps, 1)).to_pylist()
+        firsts = column.take(pa.array([0, *(place + 1 for place in breaks)])).to_pylist()
+        lasts = column.take(pa.array([*breaks, count - 1])).to_pylist()
+        yield from zip(firsts, lasts, strict=True)
+
+
+def _rows_in(lake: Lake, topic: str, epoch: int, ranges: Sequence[Range]) -> int:
+    """How many rows the files have in ascending ranges. A file that a border cuts is looked into."""
+    rows = 0
+    for first, last in ranges:
+        for file in lake.files(topic, epoch, first, last):
+            if first <= file.first and file.last <= last:
+                rows += file.rows
+            else:
+                rows += sum(batch.num_rows for batch in read_rows(lake.root, [file], [(first, last)], ["seq"]))
+    return rows
+
+
+# --- the lake's rows
+
+
+def _history(spark: "SparkSession", place: Place, known: Known, chosen: Chosen) -> "Iterator[DataFrame]":
+    """The files that nothing was deleted from, and the others with what to leave out."""
+    whole: list[LakeFile] = []
+    cut: list[LakeFile] = []
+    ends = [last for _, last in known.hidden]
+    for file in known.files:
+        if not chosen.may_hold(file):
+            continue
+        n = bisect_left(ends, file.first)  # the first range that does not end before the file
+        if n == len(ends) or known.hidden[n][0] > file.last:
+            whole.append(file)
+        elif known.hidden[n][0] > file.first or known.hidden[n][1] < file.last:
+            cut.append(file)
+    if whole:
+        yield _read(spark, place, whole)
+    if cut:
+        yield _left(spark, _read(spark, place, cut), intersect(known.hidden, [(cut[0].first, cut[-1].last)]))
+
+
+def _read(spark: "SparkSession", place: Place, files: Iterable[LakeFile]) -> "DataFrame":
+    """Columns by name, as files have them: one that a file lacks is null."""
+    kinds = ", ".join(f"{name} {TYPES[name]}" for name in STORED)
+    paths = [GLOB.sub(r"\\\1", place.uri(file.path)) for file in files]
+    return spark.read.schema(kinds).parquet(*paths)
+
+
+def _left(spark: "SparkSession", rows: "DataFrame", hidden: Sequence[Range]) -> "DataFrame":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if len(hidden) <= RANGES_MAX:
+        return rows.where(reduce(lambda some, other: some & other, (~F.col("seq").between(*one) for one in hidden)))
+    dead = spark.createDataFrame(hidden, "first bigint, last bigint").select(
+        F.expr("explode(sequence(first, last)) AS seq")
+    )
+    return rows.join(F.broadcast(dead), "seq", "left_anti")
+
+
+def _moment(name: str, given: str | int | None) -> int | None:
+    return None if given is None else moment(name, str(given))
