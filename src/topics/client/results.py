@@ -521,3 +521,4 @@ class Stats(Struct, frozen=True, kw_only=True):
 
     interval_ms: int
     samples: list[Sample]
+    performance: Performance = Performance()
