@@ -32,7 +32,7 @@ async def beyond(engine: Engine, disk: MemoryDisk) -> "asyncio.Task[object]":
 READS = {
     "read": lambda engine: engine.read("t"),
     "state": lambda engine: engine.topic_state("t"),
-    "list": lambda engine: engine.topics_after("", 10, lambda name: True),
+    "list": lambda engine: engine.overview.states_after("", 10),
     "delete": lambda engine: engine.delete("t", before_seq=2),
 }
 

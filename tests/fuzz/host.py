@@ -148,6 +148,7 @@ class Host:
         assert not self._complaints.found, self._complaints.found[0]
 
     async def _stop(self) -> None:
+        self._server.app.history.stop()
         current = asyncio.current_task()
         for _ in range(20):
             rest = [task for task in asyncio.all_tasks() if task is not current and not task.done()]

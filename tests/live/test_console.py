@@ -343,7 +343,7 @@ def test_the_list_is_virtual_searched_and_kept_in_the_url(browser: Browser, serv
     assert page.run("location.hash") == "#/topics?q=topic-0777"
     page.run("location.reload()")
     page.until("document.querySelector('.cover')?.textContent === 'area-0:topic-0777'")
-    assert page.run("document.querySelector('input[type=search]').value") == "topic-0777"
+    page.until("document.querySelector('input[type=search]')?.value === 'topic-0777'")
     check_quiet(page)
 
 
