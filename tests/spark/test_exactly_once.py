@@ -48,7 +48,7 @@ def register_killed(spark: SparkSession, name: str, deaths: int, *, is_acked: bo
             context = TaskContext.get()
             assert context is not None
             if context.attemptNumber() < deaths:
-                append, sent = Client.append_ndjson, [0]
+                append, sent = Client.append_arrow, [0]
 
                 def kill_at_third(self: Client, *arguments: Any, **named: Any) -> Any:
                     sent[0] += 1
@@ -59,7 +59,7 @@ def register_killed(spark: SparkSession, name: str, deaths: int, *, is_acked: bo
                         os.kill(os.getpid(), signal.SIGKILL)
                     return answer
 
-                Client.append_ndjson = kill_at_third  # type: ignore[method-assign]
+                Client.append_arrow = kill_at_third  # type: ignore[method-assign]
             return write(rows)
 
         writer.write = kill_then_write
@@ -133,8 +133,9 @@ def test_the_keys_of_a_stream_are_its_query_batch_partition_and_rows(rig: Rig, t
     into(rig, rows, "topics", topic, tmp_path)
     query = (tmp_path / "metadata").read_text().split('"id":"')[1].split('"')[0]
     for first_row, first_seq in ((0, 1), (25_000, 25_001)):
-        answer = rig.client.append(topic, [{"data": "again"}], idempotency_key=f"{query}/0/0/{first_row}/5000")
-        assert (answer.deduped, answer.first_seq) == (True, first_seq)
+        key = f"{query}/0/0/{first_row}/5000"
+        answer = rig.client.append(topic, [{"data": "again"}], idempotency_key=key, on_mismatch=None)
+        assert (answer.deduped, answer.mismatch, answer.first_seq) == (True, True, first_seq)
 
 
 def test_writing_the_same_frame_again_appends_it_again(rig: Rig) -> None:
