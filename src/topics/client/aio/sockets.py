@@ -93,6 +93,9 @@ class AsyncSocket:
     def close(self) -> None:
         """Any thread may call it."""
         if owner() is self._loop:
-            self._writer.transport.abort()
+            self._abort()
         else:
-            tell(self._loop, self._writer.transport.abort)
+            tell(self._loop, self._abort)  # which keeps the writer: it complains if it goes before it is closed
+
+    def _abort(self) -> None:
+        self._writer.transport.abort()
