@@ -72,7 +72,8 @@ promtool: ## install promtool from Debian for the tests of metrics and alerts, i
 	@command -v promtool >/dev/null || ! command -v apt-get >/dev/null || test "$$(id -u)" != 0 || { echo \
 	    "installing promtool" && apt-get update -qq && cd /var/tmp && apt-get download -qq prometheus \
 	    && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x -C /usr/local/bin --strip-components 3 ./usr/bin/promtool; \
-	    status=$$?; rm -f /var/tmp/prometheus_*.deb; exit $$status; }
+	    rm -f /var/tmp/prometheus_*.deb; command -v promtool >/dev/null \
+	    || echo "promtool could not be installed; the tests of alerts are skipped" >&2; }
 
 check: $(READY) $(SPARK) ## lint, formatting and types
 	$(BIN)/ruff check .
