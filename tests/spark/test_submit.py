@@ -143,7 +143,7 @@ def test_the_module_runs_the_jobs_and_tells_where_it_is(tmp_path: Path) -> None:
     file = Path(where())
     assert file.is_file() and file.name == "__main__.py"
     shown = subprocess.run([*MODULE, "archive", "--help"], capture_output=True, text=True, check=True).stdout
-    assert "Example: topics archive" in shown
+    assert "Examples:" in shown and "    topics archive " in shown
     refused = subprocess.run(
         [*MODULE, "transform", "absent.toml", "--check"], capture_output=True, text=True, cwd=tmp_path
     )
