@@ -403,10 +403,9 @@ class Connections:
         known = msgspec.structs.replace(request, headers=headers, peer=("", 0), context=None)
         heads[head_digest(head) if is_secret else head] = known
 
-    def known(self, head: bytes) -> Request | None:
-        """A request that passed with this head."""
-        known = self.known_heads.get(head)
-        return self.secret_heads.get(head_digest(head)) if known is None and self.secret_heads else known
+    def known_by_digest(self, head: bytes) -> Request | None:
+        """A request that passed with this head, which holds a key."""
+        return self.secret_heads.get(head_digest(head)) if self.secret_heads else None
 
     def head(self, status: int, content_type: bytes) -> bytes:
         """Status line and headers common to all HTTP/1.1 answers of a status and type; kept until the date changes."""

@@ -162,7 +162,7 @@ class Http1Reader:
         while True:
             stop = data.find(HEAD_END, start) + 4
             head = data[start:stop] if stop >= 4 else b""
-            known = shared.known_heads.get(head) or shared.known(head)
+            known = shared.known_heads.get(head) or shared.known_by_digest(head)
             if known is None or stop + known.content_length > len(data) or not shared.app.still_holds(known.admission):
                 self._head = head
                 return data[start:] if start else data
