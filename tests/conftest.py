@@ -5,7 +5,9 @@ Markers follow from the place of a test, see `MARKERS`; a test elsewhere that ne
 
 import faulthandler
 import gc
+import logging
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +28,7 @@ MARKERS = {
     "live/test_console.py": "browser",
     "test_docs.py": "process",
 }
+LOGGERS = ["topics", "topics.client", "topics.server"]
 LEFT_OUT_OF_QUICK = {"spark", "browser", "process", "slow", "full"}
 
 
@@ -75,6 +78,17 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command that a test runs in its own process sets up logging; the next test finds it as it was."""
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [(one.level, one.propagate, one.disabled, one.handlers[:]) for one in loggers]
+    yield
+    for one, (level, propagate, disabled, handlers) in zip(loggers, before, strict=True):
+        one.setLevel(level)
+        one.propagate, one.disabled, one.handlers[:] = propagate, disabled, handlers
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -365,6 +366,19 @@ def test_a_place_without_a_backup_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.tar.zst").write_bytes(b"\1" * 700)
     with pytest.raises(Damaged, match=r"cut\.tar\.zst"):
         open_place(str(tmp_path / "cut.tar.zst"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("../out", tarfile.REGTYPE), ("/out", tarfile.REGTYPE), ("in", tarfile.SYMTYPE)]
+)
+def test_an_archive_unpacks_files_of_its_own_and_nothing_else(tmp_path: Path, name: str, kind: bytes) -> None:
+    """BK1"""
+    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc"
+        tar.addfile(member)
+    with pytest.raises(Damaged, match="is no file of a backup"):
+        restored(tmp_path / "b.tar.gz", tmp_path / "r")
 
 
 def test_an_archive_is_written_once(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.client.conftest import Connect
 from topics.client import Client, Job, JobDone, Reject, Retry
+from topics.client.blocking.concurrency import Handlers, Inbox
 from topics.client.protocol.leases import Allowance, wants_context
 from topics.errors import InvalidRequest
 from topics.testing.patience import PATIENCE_MS, PATIENCE_S, wait_until
@@ -113,6 +114,17 @@ def test_a_handler_that_hangs_is_given_up_with_its_lease(real: ServerProcess, co
     released.set()
     working.stop()
     assert working.outcomes[0] == "timed_out" and contexts[0].is_over and client.state(topic).count == 0
+
+
+def test_a_run_is_known_before_its_handler_can_extend_it() -> None:
+    known: list[object] = []
+    seen: list[int] = []
+    inbox: Inbox[object] = Inbox()
+    handlers = Handlers(inbox)
+    for _ in range(200):
+        handlers.start(known.append, lambda: seen.append(len(known)))
+        inbox.take(PATIENCE_S)
+    assert seen == list(range(1, 201))
 
 
 @pytest.mark.process

@@ -200,11 +200,21 @@ def open_archive(path: str, kind: str) -> "ArchivePlace | DirectoryPlace":
             pa.CompressedInputStream(raw, kind) as unpacked,
             tarfile.open(fileobj=cast("IO[bytes]", unpacked), mode="r|") as tar,
         ):
-            tar.extractall(place.name, filter="data")
+            _unpack(tar, place.name)
     except (tarfile.TarError, OSError, EOFError, pa.ArrowException) as error:
         place.close()
         raise Damaged(path, 0, f"the archive cannot be unpacked: {error}") from None
     return place
+
+
+def _unpack(tar: tarfile.TarFile, directory: str) -> None:
+    """Unpack plain files and nothing else, all of them below the directory."""
+    root = os.path.realpath(directory)
+    for member in tar:
+        target = os.path.realpath(os.path.join(root, member.name))
+        if not target.startswith(root + os.sep) or not (member.isfile() or member.isdir()):
+            raise tarfile.TarError(f"{member.name!r} is no file of a backup")
+        tar.extract(member, root, set_attrs=False)
 
 
 class ArchivePlace:

@@ -75,6 +75,7 @@ def work(
         for number, old in before.items():
             signal.signal(number, old)
         logger.removeHandler(handler)
+        logger.propagate = True
         crew.is_over.set()
     found = {"topic": topic, "done": crew.done, "failed": crew.failed}
     call.show(found, f"{crew.done:,} jobs done, {crew.failed:,} failures")

@@ -96,13 +96,15 @@ class AsyncHandlers:
         self._inbox = inbox
         self._abandoned: set[AsyncRunner] = set()
 
-    def start(self, handler: AsyncHandler, *arguments: object) -> AsyncRunner:
+    def start(self, known: Callable[[AsyncRunner], None], handler: AsyncHandler, *arguments: object) -> None:
+        """Run a handler, once its runner is made known."""
+
         async def run() -> object:
             return await handler(*arguments)
 
         runner = asyncio.ensure_future(run())
         runner.add_done_callback(self._inbox.put)
-        return runner
+        known(runner)
 
     def abandon(self, runner: AsyncRunner) -> None:
         """Nobody waits for this one any more: cancel it."""

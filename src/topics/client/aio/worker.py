@@ -8,6 +8,7 @@ can start at once. Delivery is at least once: a handler may see a job again, for
 
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, ParamSpec
 
 from topics.client.aio.concurrency import (
@@ -148,8 +149,8 @@ class AsyncWorker:
         for jobs in plan.runs_of(result.claimed):
             context = AsyncJobContext(self, jobs)
             arguments = (jobs[0] if plan.batch is None else list(jobs), context)
-            runner = self._handlers.start(self._handler, *arguments[: 2 if self._wants_context else 1])
-            self._leases.add(runner, Run(jobs, context, self._monotonic()), at)
+            known = partial(self._leases.add, run=Run(jobs, context, self._monotonic()), claimed_at=at)
+            self._handlers.start(known, self._handler, *arguments[: 2 if self._wants_context else 1])
         return bool(result.claimed)
 
     async def _await_news(self) -> None:

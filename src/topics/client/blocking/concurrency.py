@@ -118,8 +118,10 @@ class Handlers:
     def __init__(self, inbox: Inbox[Any]) -> None:
         self._inbox = inbox
 
-    def start(self, handler: Handler, *arguments: object) -> Runner:
+    def start(self, known: Callable[[Runner], None], handler: Handler, *arguments: object) -> None:
+        """Run a handler, once its runner is made known."""
         runner = Runner()
+        known(runner)
 
         def run() -> None:
             try:
@@ -130,8 +132,11 @@ class Handlers:
                 runner.end(None)
             self._inbox.put(runner)
 
-        Thread(target=run, name="topics-worker", daemon=True).start()
-        return runner
+        try:
+            Thread(target=run, name="topics-worker", daemon=True).start()
+        except RuntimeError as failure:  # no more threads: the job is given back
+            runner.end(failure)
+            self._inbox.put(runner)
 
     def abandon(self, runner: Runner) -> None:
         """Nobody waits for this one any more. A thread cannot be cancelled: it goes on until its handler returns."""

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -129,12 +130,16 @@ class Run(Generic[R]):
 
 
 class Leases(Generic[R]):
-    """The jobs that run, by what runs them, and when to extend their leases."""
+    """The jobs that run, by what runs them, and when to extend their leases.
+
+    Handlers extend leases themselves, from threads of their own, while the worker looks through them.
+    """
 
     def __init__(self, plan: WorkerPlan, monotonic: Callable[[], float]) -> None:
         self._plan = plan
         self._monotonic = monotonic
         self._renewed: dict[int, float] = {}  # seq → when the lease was taken or extended
+        self._lock = Lock()
         self.running: dict[R, Run[R]] = {}
 
     @property
@@ -143,16 +148,17 @@ class Leases(Generic[R]):
         return min(CLAIM_MAX, (self._plan.slots - len(self.running)) * (self._plan.batch or 1))
 
     def add(self, runner: R, run: Run[R], claimed_at: float) -> None:
-        self.running[runner] = run
-        for job in run.jobs:
-            self._renewed[job.seq] = claimed_at
+        with self._lock:
+            self.running[runner] = run
+            self._renewed |= {job.seq: claimed_at for job in run.jobs}
 
     def end(self, runner: R) -> tuple[Run[R], tuple[Job, ...]] | None:
         """The run that has ended, and those of its jobs whose leases still hold. None if it was ended before."""
-        run = self.running.pop(runner, None)
-        if run is None:
-            return None
-        return run, tuple(job for job in run.jobs if self._renewed.pop(job.seq, None) is not None)
+        with self._lock:
+            run = self.running.pop(runner, None)
+            if run is None:
+                return None
+            return run, tuple(job for job in run.jobs if self._renewed.pop(job.seq, None) is not None)
 
     def overdue(self) -> list[R]:
         """The runners that run for too long."""
@@ -168,23 +174,25 @@ class Leases(Generic[R]):
         return [job for job in jobs if self._renewed.get(job.seq, limit + 1) <= limit][:CLAIM_MAX]
 
     def extended(self, jobs: list[Job], skipped: list[int], deadlines: Mapping[int, int], at: float) -> None:
-        runs = {job.seq: run for run in self.running.values() for job in run.jobs}
-        for job in jobs:
-            run = runs.get(job.seq)
-            if job.seq in skipped:
-                self._renewed.pop(job.seq, None)
-                logger.warning("the lease of job %d of %s was lost", job.seq, self._plan.topic)
-                if run is not None:
-                    run.context.end()
-            elif job.seq in self._renewed:
-                self._renewed[job.seq] = at
-                if run is not None:
-                    run.context.deadline = deadlines.get(job.seq, run.context.deadline)
+        with self._lock:
+            runs = {job.seq: run for run in self.running.values() for job in run.jobs}
+            for job in jobs:
+                run = runs.get(job.seq)
+                if job.seq in skipped:
+                    self._renewed.pop(job.seq, None)
+                    logger.warning("the lease of job %d of %s was lost", job.seq, self._plan.topic)
+                    if run is not None:
+                        run.context.end()
+                elif job.seq in self._renewed:
+                    self._renewed[job.seq] = at
+                    if run is not None:
+                        run.context.deadline = deadlines.get(job.seq, run.context.deadline)
 
     def patience_s(self) -> float:
         """How long only the end of a handler matters."""
         now = self._monotonic()
-        ends = [at + self._plan.lease_ms / 1000 / EXTEND_PART for at in self._renewed.values()]
+        with self._lock:
+            ends = [at + self._plan.lease_ms / 1000 / EXTEND_PART for at in self._renewed.values()]
         if self._plan.max_run_ms is not None:
             ends += [run.began_at + self._plan.max_run_ms / 1000 for run in self.running.values()]
         left = max(0.01, min(ends) - now) if ends else self._plan.poll_ms / 1000
