@@ -58,6 +58,7 @@ class History:
     calls: list[Call] = field(default_factory=list)
     last_of: dict[str, int] = field(default_factory=dict)  # number of each topic's last commit
     epochs: dict[tuple[str, int], int] = field(default_factory=dict)  # name and oracle's epoch → the engine's
+    acked_in_memory: set[tuple[str, int]] = field(default_factory=set)  # ephemeral topics with writes, and epochs
     acked_heads: dict[tuple[str, int], int] = field(default_factory=dict)  # highest seq acked, logged classes
     checkpointed: dict[tuple[str, int], int] = field(default_factory=dict)  # heads that the last checkpoint has
     weak_before: dict[tuple[str, int], int] = field(default_factory=dict)  # `weak` as of `base`
@@ -157,7 +158,9 @@ class History:
             return
         epoch = self.now._topics[name].epoch
         self.epochs[name, epoch] = topic.epoch
-        if isinstance(call.operation, Append) and topic.is_logged:
+        if isinstance(call.operation, Append) and not topic.is_logged:
+            self.acked_in_memory.add((name, topic.epoch))
+        elif isinstance(call.operation, Append):
             self.acked_heads[name, epoch] = max(self.acked_heads.get((name, epoch), 0), answer[1])
 
     def failed(self, call: Call) -> None:

@@ -134,6 +134,36 @@ async def test_on_a_full_disk_deletes_are_taken_and_make_the_space_for_writes() 
         assert await texts(engine, "small") == [b'"taken"']
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+async def test_no_seq_of_an_epoch_is_given_twice_by_a_start_without_a_log(is_clean: bool) -> None:
+    """DU9, TP16, ST16: an epoch that no log has is raised again by the next start, so nothing is written in it."""
+    disk, clock = MemoryDisk(), ManualClock()
+    engine = open_engine(disk, clock)
+    await engine.start()
+    await engine.append("t", data(1), config={"durability": "ephemeral"})
+    await engine.checkpoint()
+    await engine.append("t", data(2))
+    if is_clean:
+        await engine.close()
+    seen = (await engine.topic_state("t")).epoch if not is_clean else 0
+    full = disk.kill()
+    full.has_reserve = False
+    full.hooks.append(capacity := Capacity(0))
+    async with running(full, clock) as again:
+        assert reason(again) == "disk_full"
+        found = await again.topic_state("t")
+        assert found.epoch > seen and found.count == 0
+        with pytest.raises(CommitFailed):
+            await again.append("t", data(3))
+        capacity.size = 4 * RESERVE_BYTES
+        await later(again, clock)
+        assert (await again.append("t", data(4))).first_seq == found.head_seq + 1
+        assert (await again.topic_state("t")).epoch == found.epoch
+        full.hooks.clear()
+        async with running(full.kill(), clock) as third:
+            assert (await third.topic_state("t")).epoch > found.epoch
+
+
 @pytest.mark.parametrize("has_reserve", [True, False])
 async def test_a_start_on_a_full_disk_succeeds_and_writes_are_taken_once_there_is_space(has_reserve: bool) -> None:
     """ST16, HM7"""

@@ -124,6 +124,7 @@ class Ledger:
                     self._note_logged(frame, end, depends_on)
                 self._on_commit()
             else:
+                wal.check_begun()
                 for entry in frame.entries:
                     apply(self.state, entry)
                 for topic in frame.topics:

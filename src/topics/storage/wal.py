@@ -202,6 +202,11 @@ class Wal(Progress):
         """Take no more frames."""
         self._refusal = why
 
+    def check_begun(self) -> None:
+        """Refuse a change that needs no log while there is none: a crash would not be known as one, nor its losses."""
+        if not self.number:
+            raise CommitFailed(READ_ONLY)
+
     def append(self, payload: bytes, needs_sync: bool, depends_on: int = 0, *, frees: bool = False) -> int:
         """Buffer one frame. Gives the position at its end. CommitFailed: nothing was taken.
 
