@@ -27,6 +27,7 @@ MARKERS = {
     "torture": "process",
     "live/test_console.py": "browser",
     "test_docs.py": "process",
+    "test_guides.py": "process",
 }
 LOGGERS = ["topics", "topics.client", "topics.server"]
 LEFT_OUT_OF_QUICK = {"spark", "browser", "process", "slow", "full"}
