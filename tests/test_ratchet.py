@@ -36,11 +36,6 @@ EXCEPTIONS: Sizes = {
         "testing.wire.WireTransport": 28,
     },
     FILE: {
-        "client.protocol.operations": 508,
-        "client.results": 524,
-        "server.openapi.document": 592,
-        "server.wire.replies": 537,
-        "server.wire.requests": 504,
         "testing.disk": 689,
         "testing.oracle": 709,
     },

@@ -11,7 +11,7 @@ from tests.api.clients.transcript import Client, ok, refused
 from tests.api.clients.websocket import open_socket
 from tests.api.conftest import Start
 from topics.server.live.feeds import Template, _templates
-from topics.server.wire.requests import parameters_of
+from topics.server.wire.queries import parameters_of
 
 Ask = Callable[[Client, str, Any], str]  # gives the code of the refusal, or nothing
 

@@ -10,7 +10,7 @@ import pytest
 
 from topics import client as api
 from topics.client import AsyncClient, Client, results
-from topics.client.protocol.operations import RECORD_FIELDS, ConfigFields
+from topics.client.arguments import RECORD_FIELDS, ConfigFields
 from topics.testing.server import ServerThread
 
 # operationId → the method, and the names that its parameters and fields have there, where they differ.

@@ -1,8 +1,10 @@
 """The Python client: `Client` for blocking code, `AsyncClient` for asyncio, with the same methods.
 
-    errors, results     what a client raises and returns; record_types: records and jobs
+    errors, results     what a client raises and returns; record_types: records and jobs;
+                        watch_events: what a watch delivers
     client_config       where the server is, the key, how long to try
     hooks               what is logged and told
+    arguments           configs, records and matches as callers pass them
     values              Python types from and to JSON
     kept_cursors        where a consumer keeps its place
     protocol/           requests, answers, retries, cursors and watches, without a socket

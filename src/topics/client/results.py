@@ -1,17 +1,21 @@
 """What a client returns: frozen structs with the fields of the API, in its order (Appendix A).
 
-Unknown fields are skipped (CV1). Records and jobs are those of `record_types`.
+Unknown fields are skipped (CV1). Records and jobs are those of `record_types`, events those of `watch_events`.
 """
 
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from topics.client.record_types import Job as Job
 from topics.client.record_types import NewRecord as NewRecord
 from topics.client.record_types import Record as Record
 from topics.client.record_types import TypedRecord as TypedRecord
+from topics.client.watch_events import CaughtUp as CaughtUp
+from topics.client.watch_events import Lost as Lost
+from topics.client.watch_events import Records as Records
+from topics.client.watch_events import TopicGone as TopicGone
+from topics.client.watch_events import WatchEvent as WatchEvent
 from topics.model import Durability, Tombstone, TopicConfig, TopicType
 
 T = TypeVar("T")
@@ -437,49 +441,6 @@ class WatchSession(Struct, frozen=True):
     session_ttl_ms: int
     topics: dict[str, WatchedTopic]
     performance: Performance = Performance()
-
-
-class Records(Struct, frozen=True):
-    """A watch delivers the next records of a topic. They cover every seq above `from_seq` and up to `to_seq`."""
-
-    topic: str
-    records: list[Record]
-    from_seq: int
-    to_seq: int
-    head_seq: int
-
-
-class Lost(Tombstone, frozen=True, kw_only=True):
-    """A tombstone, and its topic: a reader missed seqs `gap_from` to `gap_to`. Consumers and watches hand it out."""
-
-    topic: str
-    missed_estimate: int = -1  # a watch does not say; then all of them
-
-    def __post_init__(self) -> None:
-        if self.missed_estimate < 0:
-            msgspec.structs.force_setattr(self, "missed_estimate", self.gap_to - self.gap_from + 1)
-
-    @classmethod
-    def of(cls, topic: str, tombstone: Tombstone) -> "Lost":
-        return cls(topic=topic, **msgspec.structs.asdict(tombstone))
-
-
-class CaughtUp(Struct, frozen=True):
-    """A watch has delivered everything that a topic has."""
-
-    topic: str
-    head_seq: int
-
-
-class TopicGone(Struct, frozen=True):
-    """A watched topic was deleted; the watch delivers nothing more of it."""
-
-    topic: str
-    head_seq: int
-    reason: str = "deleted"
-
-
-WatchEvent = Records | Lost | CaughtUp | TopicGone
 
 
 class ExportInfo(NamedTuple):

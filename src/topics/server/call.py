@@ -13,8 +13,8 @@ from topics.server.routes import Route, item_of
 from topics.server.seeing.traffic import UNTIMED
 from topics.server.transport.encoding import GZIP_BYTES_MIN, admits_gzip, compress
 from topics.server.transport.exchange import JSON, Exchange, Headers, Request, Stream, logger
+from topics.server.wire.queries import Parameters, parameters_of
 from topics.server.wire.replies import Performance, encode, refusal
-from topics.server.wire.requests import Parameters, parameters_of
 
 if TYPE_CHECKING:
     from topics.server.app import App

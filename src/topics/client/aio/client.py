@@ -12,10 +12,11 @@ from topics.client.aio.producer import AsyncProducer, append_parts
 from topics.client.aio.queue_calls import AsyncQueueCalls
 from topics.client.aio.read_calls import AsyncReadCalls
 from topics.client.aio.streams import AsyncListing
+from topics.client.arguments import Config, ConfigFields, Match, OnMismatch, TopicOrder
 from topics.client.client_config import ClientConfig
 from topics.client.hooks import Hooks, Reconnecting, Retrying
 from topics.client.protocol import operations
-from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match, OnMismatch, TopicOrder
+from topics.client.protocol.operations import ARROW, NDJSON
 from topics.client.protocol.outbox import (
     BATCH_BYTES,
     BATCH_RECORDS_MAX,

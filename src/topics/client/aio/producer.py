@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from topics.client.aio.caller import AsyncCaller
 from topics.client.aio.concurrency import AsyncCondition, AsyncReceipt, AsyncSide, new_receipt, settle, wait_for
+from topics.client.arguments import record_of
 from topics.client.errors import ApiError, BatchTooLarge, ClientClosed, ClientError, InvalidRequest, PayloadTooLarge
 from topics.client.hooks import logger
 from topics.client.protocol import operations
@@ -147,7 +148,7 @@ async def append_parts(
 ) -> Written:
     """Append records in as many writes as it takes. Each is under a key made of `key` and its place."""
     rest = list(records)
-    sizes = [encode(operations.record_of(record, n)) for n, record in enumerate(rest)]
+    sizes = [encode(record_of(record, n)) for n, record in enumerate(rest)]
     parts = parts_of(sizes, BATCH_RECORDS_MAX, SPLIT_BYTES)[::-1]
     done: list[Written] = []
     while parts:

@@ -7,9 +7,9 @@ from topics.client.aio.caller import AsyncCaller
 from topics.client.aio.concurrency import AsyncHandler
 from topics.client.aio.streams import AsyncListing
 from topics.client.aio.worker import AsyncWorker
+from topics.client.arguments import Match
 from topics.client.protocol import operations
 from topics.client.protocol.leases import JobDone, WorkerPlan
-from topics.client.protocol.operations import Match
 from topics.client.results import Job
 
 

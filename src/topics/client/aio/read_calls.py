@@ -9,10 +9,10 @@ from topics.client import results
 from topics.client.aio.caller import AsyncCaller
 from topics.client.aio.concurrency import started
 from topics.client.aio.streams import AsyncConsumer, AsyncExport, AsyncListing, AsyncWatcher
+from topics.client.arguments import Match
 from topics.client.kept_cursors import KeptCursor, NamedCursor
 from topics.client.protocol import operations
 from topics.client.protocol.cursors import Cursor
-from topics.client.protocol.operations import Match
 from topics.client.protocol.watching import Watch
 from topics.client.results import Record, TypedRecord
 

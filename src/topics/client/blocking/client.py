@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from topics.client import results
+from topics.client.arguments import Config, ConfigFields, Match, OnMismatch, TopicOrder
 from topics.client.blocking.caller import Caller
 from topics.client.blocking.concurrency import BlockingClock, system_clock
 from topics.client.blocking.producer import Producer, append_parts
@@ -16,7 +17,7 @@ from topics.client.blocking.streams import Listing
 from topics.client.client_config import ClientConfig
 from topics.client.hooks import Hooks, Reconnecting, Retrying
 from topics.client.protocol import operations
-from topics.client.protocol.operations import ARROW, NDJSON, Config, ConfigFields, Match, OnMismatch, TopicOrder
+from topics.client.protocol.operations import ARROW, NDJSON
 from topics.client.protocol.outbox import (
     BATCH_BYTES,
     BATCH_RECORDS_MAX,

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
+from topics.client.arguments import record_of
 from topics.client.blocking.caller import Caller
 from topics.client.blocking.concurrency import Condition, Receipt, Side, new_receipt, settle, wait_for
 from topics.client.errors import ApiError, BatchTooLarge, ClientClosed, ClientError, InvalidRequest, PayloadTooLarge
@@ -148,7 +149,7 @@ def append_parts(
 ) -> Written:
     """Append records in as many writes as it takes. Each is under a key made of `key` and its place."""
     rest = list(records)
-    sizes = [encode(operations.record_of(record, n)) for n, record in enumerate(rest)]
+    sizes = [encode(record_of(record, n)) for n, record in enumerate(rest)]
     parts = parts_of(sizes, BATCH_RECORDS_MAX, SPLIT_BYTES)[::-1]
     done: list[Written] = []
     while parts:

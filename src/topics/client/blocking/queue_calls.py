@@ -4,13 +4,13 @@
 from collections.abc import Callable, Sequence
 
 from topics.client import results
+from topics.client.arguments import Match
 from topics.client.blocking.caller import Caller
 from topics.client.blocking.concurrency import Handler
 from topics.client.blocking.streams import Listing
 from topics.client.blocking.worker import Worker
 from topics.client.protocol import operations
 from topics.client.protocol.leases import JobDone, WorkerPlan
-from topics.client.protocol.operations import Match
 from topics.client.results import Job
 
 

@@ -7,13 +7,13 @@ from typing import Any, Literal, TypeVar, overload
 from msgspec import UNSET, UnsetType
 
 from topics.client import results
+from topics.client.arguments import Match
 from topics.client.blocking.caller import Caller
 from topics.client.blocking.concurrency import started
 from topics.client.blocking.streams import Consumer, Export, Listing, Watcher
 from topics.client.kept_cursors import KeptCursor, NamedCursor
 from topics.client.protocol import operations
 from topics.client.protocol.cursors import Cursor
-from topics.client.protocol.operations import Match
 from topics.client.protocol.watching import Watch
 from topics.client.results import Record, TypedRecord
 

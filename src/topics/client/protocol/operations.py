@@ -7,20 +7,20 @@ an idempotency key and within the topic's window (ID1); `retries` sees to that.
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from topics.client import results
+from topics.client.arguments import Config, Match, OnMismatch, config_body, match_of, record_of
 from topics.client.errors import UnexpectedAnswer
 from topics.client.protocol.http_parser import Request, Response
 from topics.client.results import NewRecord, Page
-from topics.client.values import encode, is_object
+from topics.client.values import encode
 from topics.errors import InvalidRequest
-from topics.faults import nearest, one_of, quoted
-from topics.model import Discard, Durability, TagMatch, TopicConfig, TopicType
+from topics.model import TopicConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,35 +30,8 @@ T = TypeVar("T")
 JSON: Final = (("content-type", "application/json"),)
 NDJSON: Final = (("content-type", "application/x-ndjson"),)
 ARROW: Final = (("content-type", "application/vnd.apache.arrow.stream"),)
-RECORD_FIELDS: Final = frozenset(("data", "tag", "node", "meta", "delay_ms", "deliver_at"))
 
 Repeat = Literal["always", "keyed", "never"]
-OnMismatch = Literal["refuse"]
-TopicOrder = Literal["name", "-written_rate", "-bytes", "-count", "-lost_total", "-ready"]
-Match = str | Sequence[str] | TagMatch
-Config = TopicConfig | Mapping[str, Any]
-
-
-class ConfigFields(TypedDict, total=False):
-    """The fields of a topic's config. A field left out has its default (Appendix A.4)."""
-
-    type: TopicType
-    ttl_ms: int
-    cap_records: int
-    cap_bytes: int
-    discard: Discard
-    durable: bool
-    durability: Durability
-    priority: int | None
-    auto_priority: bool
-    auto_create: bool
-    idempotency_window_ms: int
-    dedupe_node: bool
-    lease_ms: int
-    claim_jitter_ms: int
-    max_deliveries: int
-    dead_letter: str | None
-    leases_durable: bool
 
 
 class Operation(Struct, Generic[T], frozen=True):
@@ -450,51 +423,6 @@ def with_query(path: str, **parameters: Any) -> str:
 
 def given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def config_body(config: Config | None, **fields: Any) -> dict[str, Any]:
-    """A config as it is sent. One that the server would ignore in part is refused."""
-    known = TopicConfig.__struct_fields__
-    if config is None or not isinstance(config, TopicConfig):
-        body = {**(config or {}), **fields}
-        refuse_unknown(body, known, "a field of a config")
-        return body
-    refuse_unknown(fields, known, "a field of a config")
-    return fields_of(config) | fields
-
-
-def fields_of(config: TopicConfig) -> dict[str, Any]:
-    if config.durable != (config.durability == "fsync"):
-        raise InvalidRequest(
-            f"durable is {config.durable} but durability is {config.durability!r}; set only one of the two"
-        )
-    fields: dict[str, Any] = msgspec.structs.asdict(config)
-    return fields
-
-
-def record_of(record: Any, n: int) -> NewRecord | Mapping[str, Any]:
-    if isinstance(record, NewRecord):
-        return record
-    if isinstance(record, Mapping) and "data" in record:
-        if not record.keys() <= RECORD_FIELDS:
-            refuse_unknown(record, sorted(RECORD_FIELDS), f"a field of records[{n}]")
-        return record
-    if is_object(record):
-        return NewRecord(record)
-    raise InvalidRequest(f'records[{n}] is not a record: pass a mapping with "data", or a NewRecord')
-
-
-def refuse_unknown(given: Iterable[Any], known: Sequence[str], what: str) -> None:
-    """Raise at a name that the server would ignore: it is most likely a slip."""
-    for name in given:
-        if name not in known:
-            close = nearest(str(name), known)
-            hint = f"did you mean {close}?" if close is not None else f"use {one_of(known)}"
-            raise InvalidRequest(f"{quoted(str(name))} is not {what}; {hint}")
-
-
-def match_of(match: Match | None) -> Any:
-    return match.as_tuple() if isinstance(match, TagMatch) else match
 
 
 def key_of(idempotency_key: str | None, idempotent: bool) -> str | None:

@@ -9,7 +9,7 @@ from topics.engine.instance import Cold, Query
 from topics.errors import TopicNotFound
 from topics.model import WAIT_MS_MAX
 from topics.server.call import Call
-from topics.server.wire.replies import diff_answer
+from topics.server.wire.rendered import diff_answer
 from topics.server.wire.requests import DiffIn, diff_in, diff_of, query_of
 
 

@@ -16,20 +16,12 @@ from topics.model import SEQ_MAX
 from topics.server.call import Call
 from topics.server.handlers.live.events import check_accept, opening_of
 from topics.server.handlers.records import is_synced
-from topics.server.wire.replies import (
-    JobsNacked,
-    LeaseList,
-    LeasesExtended,
-    LettersRedriven,
-    QueuePaused,
-    ack_answer,
-    claim_answer,
-    encode,
-)
+from topics.server.wire.queries import encode_cursor
+from topics.server.wire.rendered import ack_answer, claim_answer
+from topics.server.wire.replies import JobsNacked, LeaseList, LeasesExtended, LettersRedriven, QueuePaused, encode
 from topics.server.wire.requests import (
     ack_in,
     claim_in,
-    encode_cursor,
     extend_in,
     lease_length,
     nack_in,

@@ -26,9 +26,9 @@ from topics.server.transport.exchange import Request
 from topics.server.wire.advice import Warned, advice_on_inline
 from topics.server.wire.bulk import arrow_in, ndjson_in
 from topics.server.wire.counts import LARGE_BYTES
-from topics.server.wire.replies import RecordsDeleted, SyncPerformance, encode, write_answer
+from topics.server.wire.rendered import record_answer, write_answer
+from topics.server.wire.replies import RecordsDeleted, SyncPerformance, encode
 from topics.server.wire.requests import delete_in, seq_in_path, write_in
-from topics.server.wire.seen import record_answer
 
 if TYPE_CHECKING:
     from topics.server.app import App

@@ -13,8 +13,9 @@ from topics.errors import Forbidden, InvalidRequest, RouterCycle
 from topics.model import is_router_name
 from topics.server.auth import Key
 from topics.server.call import Call
+from topics.server.wire.queries import encode_cursor
 from topics.server.wire.replies import RouterGone, RouterList, RouterListed, router_put, router_shown
-from topics.server.wire.requests import encode_cursor, router_in
+from topics.server.wire.requests import router_in
 
 
 async def put_router(call: Call) -> None:

@@ -14,6 +14,7 @@ from topics.model import TopicConfig
 from topics.server.auth import Key
 from topics.server.call import Call
 from topics.server.wire.advice import advice_on_put
+from topics.server.wire.queries import BY_NAME, encode_cursor, filter_in, order_in, walk_cursor, walk_in
 from topics.server.wire.replies import (
     HIDDEN,
     Evicting,
@@ -22,18 +23,18 @@ from topics.server.wire.replies import (
     config_shown,
     topic_shown,
 )
-from topics.server.wire.requests import cursor_in, encode_cursor, put_in
-from topics.server.wire.seen import CursorGone, CursorList, LossList, LossShown, cursor_listed, cursor_shown
+from topics.server.wire.requests import cursor_in, put_in
 from topics.server.wire.sights import (
-    BY_NAME,
+    CursorGone,
+    CursorList,
+    LossList,
+    LossShown,
     TopicDetailed,
     TopicList,
-    filter_in,
-    order_in,
+    cursor_listed,
+    cursor_shown,
     topic_detailed,
     topic_plain,
-    walk_cursor,
-    walk_in,
 )
 
 

@@ -1,15 +1,11 @@
-"""What requests say: JSON bodies, query strings and list cursors, decoded and checked.
+"""What requests say: their bodies, decoded and checked; a diff may be a query string instead.
 
 The structs here are the request bodies of the API; the OpenAPI document is made of the same types. Fields that are
 unknown are ignored (CV4); a null where a rule does not allow it is a type error (CV19). Must not know: the engine's
-state, who is calling. Rules: CV3, CV15, CV18-CV24.
+state, who is calling. Rules: CV3, CV18-CV23.
 """
 
-import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, TypeVar
-from urllib.parse import parse_qsl
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -19,7 +15,6 @@ from topics.core.topic.config import LEASE_MS_MAX, LEASE_MS_MIN, ConfigIn
 from topics.core.topic.records import DELAY_MS_MAX, WriteIn, decode_json
 from topics.engine.instance import Projection, Query
 from topics.errors import BatchTooLarge, InvalidRequest
-from topics.faults import quoted
 from topics.model import (
     BATCH_BYTES_DEFAULT,
     BATCH_BYTES_MAX,
@@ -30,6 +25,7 @@ from topics.model import (
     is_topic_name,
 )
 from topics.server.wire.counts import SMALL_BYTES, CountedRecord, check_lists, decode_counted, may_exceed
+from topics.server.wire.queries import DIGITS_MAX, Parameters
 from topics.settings import Settings
 
 T = TypeVar("T")
@@ -37,14 +33,8 @@ T = TypeVar("T")
 WATCH_BATCH_BYTES_DEFAULT: Final = 256 * 1024
 HEARTBEAT_MS_DEFAULT: Final = 15_000
 HEARTBEAT_MS_MAX: Final = 60_000
-PAGE_SIZE_DEFAULT: Final = 100
-PAGE_SIZE_MAX: Final = 1000
-LOSSES_DEFAULT: Final = 100
-LOSSES_MAX: Final = 1000
 SMALL_BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # of all requests but writes
 NODES_MAX: Final = 256  # ids that one reader may stand for
-QUERY_KEPT_BYTES_MAX: Final = 256  # of a query string whose parameters are remembered
-DIGITS_MAX: Final = 40  # of a number in a query; further ones are ignored, it is above every range anyway
 
 Natural = Annotated[int, Meta(ge=0)]
 Match = str | list[str]
@@ -199,7 +189,6 @@ _decode_backup = msgspec.json.Decoder(BackupIn).decode
 _decode_write = msgspec.json.Decoder(WriteIn).decode
 _decode_counted = msgspec.json.Decoder(CountedWriteIn).decode
 _decode_texts = msgspec.json.Decoder(list[str]).decode
-_decode_cursor = msgspec.json.Decoder(dict[str, Any]).decode
 
 EMPTY_DIFF: Final = DiffIn()
 EMPTY_PUT: Final = PutIn()
@@ -401,58 +390,6 @@ def seq(field: str, number: int) -> int:
     return number
 
 
-class Parameters:
-    """A query string. If a name comes twice, the first one counts."""
-
-    def __init__(self, query: bytes) -> None:
-        self._values: dict[str, str] = {}
-        for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="replace"):
-            self._values.setdefault(name, value)
-
-    def text(self, name: str) -> str | None:
-        return self._values.get(name)
-
-    def flag(self, name: str, default: bool) -> bool:
-        """A boolean; what is neither true nor false means the default (CV24)."""
-        return {"true": True, "1": True, "false": False, "0": False}.get(self._values.get(name, ""), default)
-
-    def natural(self, name: str) -> int | None:
-        """A whole number; None if it is left out. A very long one is cut: it is above every range anyway."""
-        text = self._values.get(name)
-        if text is None:
-            return None
-        if not text.isascii() or not text.isdigit():
-            raise InvalidRequest(f"{name} is {quoted(text)}; it must be a whole number")
-        return int(text) if len(text) <= DIGITS_MAX else int(text.lstrip("0")[:DIGITS_MAX] or "0")
-
-    def losses_limit(self) -> int:
-        """How many losses are asked for, 1 to 1000."""
-        limit = self.natural("limit")
-        return LOSSES_DEFAULT if limit is None else max(1, min(LOSSES_MAX, limit))
-
-    def page_size(self) -> int:
-        """How many entries a list page has; what cannot be read means the default."""
-        text = self._values.get("page_size", "")
-        if not text.isascii() or not text.isdigit():
-            return PAGE_SIZE_DEFAULT
-        return max(1, min(PAGE_SIZE_MAX, int(text[-4:]) if len(text.lstrip("0")) <= 4 else PAGE_SIZE_MAX))
-
-    def cursor(self) -> str:
-        """The name after which a list page starts; empty = at the beginning."""
-        text = self._values.get("cursor")
-        return decode_cursor(text) if text else ""
-
-
-_remembered = lru_cache(maxsize=1024)(Parameters)
-
-
-def parameters_of(query: bytes) -> Parameters:
-    """The parameters of a query string. Clients repeat short ones; secrets, nodes and what is large are not kept."""
-    if len(query) > QUERY_KEPT_BYTES_MAX or b"node" in query or b"token" in query or b"ticket" in query:
-        return Parameters(query)
-    return _remembered(query)
-
-
 def diff_of(parameters: Parameters) -> DiffIn:
     """A diff as a query string."""
     given = {name: parameters.natural(name) for name in ("from_seq", "limit", "wait_ms", "max_batch_bytes")}
@@ -473,32 +410,3 @@ def _match_text(text: str | None) -> Match | None:
         return _decode_texts(text or "")
     except (msgspec.MsgspecError, UnicodeEncodeError):
         return text
-
-
-CURSOR_TEXT: Final = re.compile(r"[A-Za-z0-9_+/ -]+={0,2}", re.ASCII)
-
-
-def encode_cursor(after: str) -> str:
-    """The cursor of the list page that starts after the name `after`."""
-    return urlsafe_b64encode(msgspec.json.encode({"after": after})).rstrip(b"=").decode()
-
-
-def decode_cursor(text: str) -> str:
-    """The name in a cursor. Both base64 alphabets are taken, with or without padding, and a space as a plus (CV15)."""
-    try:
-        after = _decode_cursor(unpacked(text)).get("after")
-        if not isinstance(after, str):
-            raise ValueError("it does not say where to go on")
-    except (msgspec.MsgspecError, RecursionError):
-        raise InvalidRequest("cursor is not one that a list gave: it holds something else") from None
-    except ValueError as error:
-        raise InvalidRequest(f"cursor is not one that a list gave: {error}") from None
-    return after
-
-
-def unpacked(text: str) -> bytes:
-    """What a text in base64 stands for, in any of the spellings of CV15. ValueError: it is none."""
-    if not CURSOR_TEXT.fullmatch(text):
-        raise ValueError("it is not base64")
-    bare = text.rstrip("=").replace(" ", "-").replace("+", "-").replace("/", "_")
-    return urlsafe_b64decode(bare + "=" * (-len(bare) % 4))

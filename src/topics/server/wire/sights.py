@@ -1,31 +1,16 @@
-"""What is asked and answered about the whole: lists of topics with details (OB1), the server's history (OB2).
-
-Owns the query fields of lists, and cursors of walks: beside the last name they hold which walk it is, and how far it
-has come. Must not know: how an order is made, who is calling.
+"""What answers to those who look around say: topics in lists (OB1), the server's history (OB2), losses, single records,
+named cursors. One struct per answer, as in `replies`.
 """
 
-from base64 import urlsafe_b64encode
-from typing import Any, Final, get_args
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from topics.engine.answers import TopicDetail, TopicState
-from topics.engine.instance import TopicFilter
-from topics.errors import InvalidRequest
-from topics.faults import quoted
-from topics.model import Durability, TopicType
-from topics.server.seeing.history import HISTORY_MS_DEFAULT, HISTORY_MS_MAX, Sample
+from topics.engine.answers import CursorState, TopicDetail, TopicState
+from topics.model import Durability, Record, TopicType
+from topics.server.seeing.history import Sample
 from topics.server.wire.replies import Performance, TopicListed, topic_listed
-from topics.server.wire.requests import Parameters, decode_cursor, unpacked
-
-BY_NAME: Final = "name"
-ORDERS: Final = (BY_NAME, "-written_rate", "-bytes", "-count", "-lost_total", "-ready")
-TYPES: Final = get_args(TopicType)
-CLASSES: Final = get_args(Durability)
-PLACE_DIGITS_MAX: Final = 9
-
-_decode_members = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class JobCounts(Struct):
@@ -108,57 +93,66 @@ def topic_detailed(detail: TopicDetail, allowed: tuple[str, ...], with_epoch: bo
     )
 
 
-# --- asking
+# --- records, losses, named cursors
 
 
-def filter_in(parameters: Parameters, allowed: tuple[str, ...]) -> TopicFilter:
-    """Which topics a list is to hold."""
-    return TopicFilter(
-        prefix=parameters.text("prefix") or "",
-        contains=parameters.text("contains") or "",
-        type=_choice(parameters, "type", TYPES),
-        durability=_choice(parameters, "class", CLASSES),
-        allowed=allowed,
-    )
+class RecordShown(Struct):
+    topic: str
+    epoch: int
+    record: Record
+    performance: Performance
 
 
-def order_in(parameters: Parameters) -> Any:
-    """One of ORDERS."""
-    order = parameters.text("sort")
-    if order is None:
-        return BY_NAME
-    if order not in ORDERS:
-        raise InvalidRequest(f"sort is {quoted(order)}; use one of {', '.join(ORDERS)}")
-    return order
+class LossShown(Struct):
+    """A range that was lost, and when; some of its seqs may have been deleted before."""
+
+    gap_from: int
+    gap_to: int
+    reason: Literal["cap", "ttl", "mixed", "source_trim"]
+    ts: int
 
 
-def _choice(parameters: Parameters, name: str, choices: tuple[str, ...]) -> str | None:
-    text = parameters.text(name)
-    if not text:
-        return None
-    if text not in choices:
-        raise InvalidRequest(f"{name} is {quoted(text)}; use one of {', '.join(choices)}")
-    return text
+class LossList(Struct):
+    topic: str
+    losses: list[LossShown]
+    performance: Performance
 
 
-def walk_in(parameters: Parameters) -> tuple[str, int] | None:
-    """The walk that a cursor goes on with, and how far it has come; None: there is no cursor."""
-    text = parameters.text("cursor")
-    if not text:
-        return None
-    decode_cursor(text)  # it is one of a list
-    walk, _, place = str(_decode_members(unpacked(text)).get("walk")).rpartition(":")
-    if not walk or not place.isascii() or not place.isdigit() or len(place) > PLACE_DIGITS_MAX:
-        raise InvalidRequest("cursor is of a list in another order; ask again without one")
-    return walk, int(place)
+class CursorListed(Struct):
+    topic: str
+    name: str
+    seq: int
+    epoch: int
+    lag: int
+    lost: int
+    seconds_until_loss: float | None
+    updated_ts: int
 
 
-def walk_cursor(after: str, walk: str, place: int) -> str:
-    """The cursor of the page of a walk that begins at `place`, behind the name `after`."""
-    return urlsafe_b64encode(msgspec.json.encode({"after": after, "walk": f"{walk}:{place}"})).rstrip(b"=").decode()
+class CursorShown(CursorListed, kw_only=True):
+    """`created` in the answer to a PUT."""
+
+    created: bool | UnsetType = UNSET
+    performance: Performance
 
 
-def history_in(parameters: Parameters, default: int = HISTORY_MS_DEFAULT) -> int:
-    """How far back samples are asked for, in milliseconds."""
-    given = parameters.natural("history")
-    return default if given is None else min(HISTORY_MS_MAX, given)
+class CursorList(Struct, kw_only=True):
+    topic: str
+    cursors: list[CursorListed]
+    next_cursor: str | UnsetType = UNSET
+    performance: Performance
+
+
+class CursorGone(Struct):
+    topic: str
+    name: str
+    deleted: bool
+    performance: Performance
+
+
+def cursor_listed(state: CursorState) -> CursorListed:
+    return CursorListed(*msgspec.structs.astuple(state))
+
+
+def cursor_shown(state: CursorState, performance: Performance, created: bool | UnsetType = UNSET) -> CursorShown:
+    return CursorShown(*msgspec.structs.astuple(state), created=created, performance=performance)

@@ -16,17 +16,16 @@ from msgspec import Struct
 
 from topics.errors import InvalidRequest
 from topics.model import SEQ_MAX
+from topics.server.wire.queries import Parameters, unpacked
 from topics.server.wire.requests import (
     HEARTBEAT_MS_DEFAULT,
     NODES_MAX,
     Match,
     Natural,
-    Parameters,
     WatchIn,
     WatchTopicIn,
     check_starts,
     seq,
-    unpacked,
 )
 from topics.settings import Settings
 

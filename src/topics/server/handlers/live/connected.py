@@ -8,8 +8,8 @@ from msgspec import UNSET
 from topics.errors import CommitFailed, Forbidden
 from topics.server.call import Call
 from topics.server.live.registry import Entry
+from topics.server.wire.queries import encode_cursor
 from topics.server.wire.replies import ConnectionGone, ConnectionList, ConnectionListed
-from topics.server.wire.requests import encode_cursor
 
 NAMES_MAX: Final = 5000  # a page ends behind the connection with which it has as many
 
