@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK := $(VENV)/.ready-spark
 FUZZ := $(VENV)/.ready-fuzz
+DOCS := .venv-docs
 # The peers of the benchmarks are Debian's builds, and so is the Python, where it is new enough: one that was built
 # without profile-guided optimization, as pyenv does, is a quarter to a third slower.
 BENCH_PYTHON ?= $(or $(shell /usr/bin/python3 -c 'import sys; sys.version_info < (3, 11) or print(sys.executable)' \
@@ -27,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run quick test test-full sim fuzz torture soak check lint-openapi format browser s3 promtool bench \
-    bench-spark bench-run bench-peers demo vendor screenshots lock clean
+    bench-spark bench-run bench-peers demo vendor screenshots docs docs-tools lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,10 +43,10 @@ quick: $(READY) ## lint, and in a minute the tests that need neither Spark nor a
 	$(BIN)/ruff format --check .
 	$(PARALLEL) --quick
 
-test: $(READY) $(SPARK) browser s3 promtool ## run the tests, without the slow sweeps
+test: $(READY) $(SPARK) browser s3 promtool docs-tools ## run the tests, without the slow sweeps
 	$(call both,-m "not full")
 
-test-full: $(READY) $(SPARK) browser s3 promtool ## run all tests
+test-full: $(READY) $(SPARK) browser s3 promtool docs-tools ## run all tests
 	$(call both)
 
 fuzz: $(FUZZ) ## search by coverage for inputs that break something: SECONDS=60 for each of TARGETS="json http2"
@@ -117,6 +118,19 @@ vendor: ## renew the libraries of the console from npm, in the versions that too
 screenshots: $(READY) browser ## make the pictures of the console in docs/images
 	$(BIN)/python -m tools.screenshots
 
+docs: docs-tools ## build the site of the documentation into site/
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(DOCS)/bin/python -m mkdocs build --quiet
+	@echo "site/index.html is the front page"
+
+docs-tools: $(DOCS)/.ready
+
+$(DOCS)/.ready: requirements-docs.lock requirements.lock pyproject.toml
+	@echo "setting up $(DOCS)"
+	@$(call make_venv,$(DOCS))
+	@$(call pip,$(DOCS)) install --quiet --disable-pip-version-check -r requirements-docs.lock
+	@$(call pip,$(DOCS)) install --quiet --disable-pip-version-check --constraint requirements.lock --editable .
+	@touch $@
+
 demo: $(READY) ## run the demo
 	$(BIN)/python -m examples.demo
 
@@ -130,7 +144,7 @@ lock: ## write the lock files anew, with the newest versions that pyproject.toml
 	rm -rf .lock-venv
 
 clean: ## remove the environment, caches and build products
-	rm -rf $(VENV) .venv-bench .venv-s3 .lock-venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(DOCS) site .venv-bench .venv-s3 .lock-venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian ships venv without ensurepip unless python3-venv is installed. An environment without

@@ -28,6 +28,8 @@ MARKERS = {
     "live/test_console.py": "browser",
     "test_docs.py": "process",
     "test_guides.py": "process",
+    "test_site.py": "process",
+    "test_deploy.py": "process",
 }
 LOGGERS = ["topics", "topics.client", "topics.server"]
 LEFT_OUT_OF_QUICK = {"spark", "browser", "process", "slow", "full"}

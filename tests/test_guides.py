@@ -82,7 +82,9 @@ class Reader:
         memory = self.directory / ".memory"
         memory.touch()
         code = step.code.replace(ADDRESS, self.server.url)
-        script = f". {memory}\nset -eu -o pipefail\n{code}\nset +eu\n{{ declare -f; declare -p; }} 2>/dev/null > {memory}"
+        script = (
+            f". {memory}\nset -eu -o pipefail\n{code}\nset +eu\n{{ declare -f; declare -p; }} 2>/dev/null > {memory}"
+        )
         run = self._run("bash", "-c", script.replace("declare -p;", "declare -p | grep -v 'declare -[a-z]*r';"))
         assert run.returncode == 0, f"line {step.line}: {run.stdout}{run.stderr}"
         return run.stdout
@@ -136,8 +138,8 @@ def test_a_wrong_guide_is_noticed(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
         reader = Reader(tmp_path, server)
         for text in wrong.values():
+            (step, *_) = steps(text)
             with pytest.raises(AssertionError):
-                for step in steps(text):
-                    reader.work_through(step)
-        for step in steps("```bash\nx=1; f() { echo \"$x\"; }\n```\n\n```bash\nf\n```\n\n```text\n…\n```\n"):
+                reader.work_through(step)
+        for step in steps('```bash\nx=1; f() { echo "$x"; }\n```\n\n```bash\nf\n```\n\n```text\n…\n```\n'):
             reader.work_through(step)
