@@ -29,12 +29,16 @@ def fill(client: Client, count: int = COUNT) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:4000")
-    arguments = parser.parse_args()
+    run(parser.parse_args().url)
+
+
+def run(url: str) -> None:
+    """Fill the topic, run the pipeline, and print what it wrote."""
     spark = session.build("orders", is_short_lived=True, conf={"spark.sql.shuffle.partitions": "4"})
     try:
-        with Client(arguments.url) as client:
+        with Client(url) as client:
             fill(client)
-            done = transform(spark, str(FILE), once=True, url=arguments.url)
+            done = transform(spark, str(FILE), once=True, url=url)
             print(f"{done.rows} orders read, {done.late} of them too late for their minute")
             for record in client.consume("revenue", follow=False):
                 print(record.value if hasattr(record, "value") else record)

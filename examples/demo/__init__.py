@@ -1,0 +1,1 @@
+"""A tour of topics in one terminal: `make demo`, or `python -m examples.demo`."""
