@@ -59,7 +59,7 @@ EXCEPTIONS: Sizes = {
         "worker": 2,
     },
     HEART: {
-        "all": 14643,
+        "all": 14641,
     },
 }
 

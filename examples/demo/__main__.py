@@ -73,10 +73,10 @@ def late_reader(client: Client) -> None:
     client.append("prices", [{"data": price} for price in range(101, 111)])
     say("   ten prices were written to a topic that keeps three; a reader starts at the beginning:")
     for item in client.consume("prices", follow=False):
-        lost = isinstance(item, Tombstone)
-        say(
-            f"   {'LOST' if lost else 'read'}  {f'{item.gap_from} to {item.gap_to}, {item.reason}' if lost else item.value}"
-        )
+        if isinstance(item, Tombstone):
+            say(f"   LOST  {item.gap_from} to {item.gap_to}, {item.reason}")
+        else:
+            say(f"   read  {item.value}")
 
 
 def routed(client: Client) -> None:
@@ -102,16 +102,15 @@ def killed_worker(url: str, client: Client) -> None:
         for worker in workers:
             worker.send_signal(signal.SIGTERM)
             worker.wait()
-    dead = client.state("parcels").queue
-    say(
-        f"   300 jobs done, {dead.dead_lettered if dead else 0} dead letters: anna's came back when her leases had ended"
-    )
+    counts = client.state("parcels").queue
+    dead = counts.dead_lettered if counts else 0
+    say(f"   300 jobs done, {dead} dead letters: anna's came back when her leases had ended")
 
 
 def killed_server(server: Server, client: Client, seconds: float) -> Producers:
     act("4. Four producers write orders; the server is killed with -9 three times meanwhile")
     with Producers(server.url, 4).running() as producers:
-        for number in range(3):
+        for _ in range(3):
             time.sleep(seconds / 4)
             before = len(producers.acked)
             server.kill()
@@ -159,11 +158,8 @@ def main() -> int:
                 routed(client)
                 killed_worker(server.url, client)
                 is_right = counted(client, killed_server(server, client, arguments.seconds))
-            say(
-                "\nNothing that was acknowledged is gone."
-                if is_right
-                else "\nTHE ACCOUNT IS WRONG: please report this."
-            )
+            is_wrong = "THE ACCOUNT IS WRONG: please report this."
+            say(f"\n{'Nothing that was acknowledged is gone.' if is_right else is_wrong}")
             if arguments.keep:
                 say(f"The server stays at {server.url}/ until Ctrl-C.")
                 threading.Event().wait()

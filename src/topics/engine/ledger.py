@@ -33,7 +33,7 @@ from topics.core.framing import Frame, concerned, frames_of, sync_needed
 from topics.core.state import State, Topic
 from topics.engine.durability.store import Store
 from topics.errors import CommitFailed, StorageError, UnusableDirectory
-from topics.storage.wal import DiskFull, Obstacle, Wal, settle
+from topics.storage.wal import READ_ONLY, DiskFull, Obstacle, Wal, settle
 
 logger = logging.getLogger("topics.engine.ledger")
 
@@ -124,7 +124,8 @@ class Ledger:
                     self._note_logged(frame, end, depends_on)
                 self._on_commit()
             else:
-                wal.check_begun()
+                if not wal.number:  # a crash would not be known as one, nor what it takes
+                    raise CommitFailed(READ_ONLY)
                 for entry in frame.entries:
                     apply(self.state, entry)
                 for topic in frame.topics:
@@ -283,12 +284,8 @@ class Ledger:
             if before is not None:
                 topic.notes.take_over(before.notes)
                 if not topic.is_logged:
-                    topic.epoch, topic.log, topic.keys, topic.cursors = (
-                        before.epoch,
-                        before.log,
-                        before.keys,
-                        before.cursors,
-                    )
+                    topic.epoch, topic.log = before.epoch, before.log
+                    topic.keys, topic.cursors = before.keys, before.cursors
                     topic.queue, topic.hops, topic.stamps = before.queue, before.hops, before.stamps
                     self.store.catalogue.adopt(topic.log.parts)
                 elif topic.is_queue:

@@ -34,7 +34,7 @@ from topics.storage.disk import NO_SPACE, Disk, File
 from topics.storage.log_files import PADDING_BYTES
 from topics.storage.log_progress import READ_ONLY, Callback, Counters, DiskFull, Obstacle, Progress, settle
 
-__all__ = ["Callback", "DiskFull", "Obstacle", "Wal", "settle"]
+__all__ = ["READ_ONLY", "Callback", "DiskFull", "Obstacle", "Wal", "settle"]
 
 AHEAD_BYTES = 1024 * 1024  # zeros written at a time
 AHEAD_BYTES_MIN = 64 * 1024  # in the first file, if the disk is full
@@ -58,7 +58,7 @@ class Wal(Progress):
         self.on_progress: Callable[[], None] = lambda: None  # `written` or `synced` has moved
         self.on_failure: Callable[[frozenset[int]], None] = lambda void: None  # these frames do not count
         self._file: File | None = None
-        self.number = 0  # of the file that is written to
+        self.number = 0  # of the file that is written to; 0: the log has not begun
         self._ahead = 0  # offset up to which the file was filled with zeros
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
@@ -201,11 +201,6 @@ class Wal(Progress):
     def refuse(self, why: str) -> None:
         """Take no more frames."""
         self._refusal = why
-
-    def check_begun(self) -> None:
-        """Refuse a change that needs no log while there is none: a crash would not be known as one, nor its losses."""
-        if not self.number:
-            raise CommitFailed(READ_ONLY)
 
     def append(self, payload: bytes, needs_sync: bool, depends_on: int = 0, *, frees: bool = False) -> int:
         """Buffer one frame. Gives the position at its end. CommitFailed: nothing was taken.
