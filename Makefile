@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run quick test test-full sim fuzz torture soak check lint-openapi format browser s3 promtool bench \
-    bench-spark bench-run bench-peers demo demo-spark vendor screenshots docs docs-tools lock clean
+    bench-spark bench-run bench-peers demo demo-spark vendor screenshots docs docs-tools release-check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -136,6 +136,9 @@ demo: $(READY) ## a tour in one terminal: losses that are told, a killed worker,
 
 demo-spark: $(READY) $(SPARK) ## the data pipeline in one terminal: revenue per minute, back into a topic
 	$(BIN)/python -m examples.demo.spark
+
+release-check: $(READY) ## build what would be released, install it into a fresh environment, serve from it, kill it
+	$(BIN)/python -m tools.release
 
 lock: ## write the lock files anew, with the newest versions that pyproject.toml admits
 	rm -rf .lock-venv

@@ -1,4 +1,4 @@
-"""The guides are carried out: every command and every program of a page, in order, against a real server of its own.
+"""The README and the guides are carried out: every command and every program of a page, in order, against a real server of its own.
 
 A page is one script of bash. What a block of text behind a block of commands says is what they print, where `…` stands
 for anything. A block opened as
@@ -26,7 +26,7 @@ from tests.test_docs import FENCE, ROOT
 from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
-PAGES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 ADDRESS = "http://127.0.0.1:4000"
 
 
