@@ -1,4 +1,4 @@
-"""Effort: how hard a test that samples tries, and how much work a loop does in one piece.
+"""Effort: how hard a test that samples tries, sweeps in one test, and how much work a loop does in one piece.
 
 A test that samples tries fully, or a fifth of it in the quick run (`pytest --quick`).
 
@@ -7,9 +7,12 @@ and what counts its own tries asks here. A sampled test must hold for any number
 """
 
 import asyncio
+import functools
+import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 
@@ -31,6 +34,32 @@ def tries(usual: int) -> int:
 def stride() -> int:
     """For sweeps over everything: every one, or every fifth."""
     return QUICK_PART if is_quick() else 1
+
+
+def swept(name: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As `parametrize`, for hundreds of values that take microseconds each: one test tries them all.
+
+    A failure names its value. All values share the fixtures of that test.
+    """
+    tried = list(values)
+    assert tried, f"there is no {name} to try"
+
+    def sweep(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def try_all(**given: Any) -> None:
+            for value in tried:
+                try:
+                    test(**given, **{name: value})
+                except BaseException as error:
+                    error.add_note(f"{name} = {value!r}")
+                    raise
+
+        signature = inspect.signature(test)
+        others = [parameter for parameter in signature.parameters.values() if parameter.name != name]
+        try_all.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return try_all
+
+    return sweep
 
 
 def is_quick() -> bool:

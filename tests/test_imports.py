@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import swept
+
 SRC = Path(__file__).parent.parent / "src"
 
 # Groups of modules that share a row. Each member is a part of its own.
@@ -235,12 +237,12 @@ def parsed(name: str) -> Module:
     return Module(name, PATHS[name].read_text(), is_package=PATHS[name].name == "__init__.py")
 
 
-@pytest.mark.parametrize("name", PATHS)
+@swept("name", PATHS)
 def test_a_module_imports_only_what_its_layer_may(name: str) -> None:
     assert forbidden_imports(parsed(name)) == []
 
 
-@pytest.mark.parametrize("name", PATHS)
+@swept("name", PATHS)
 def test_files_time_and_environment_are_used_by_their_owners_only(name: str) -> None:
     assert forbidden_uses(parsed(name)) == []
 
