@@ -270,7 +270,7 @@ class Wal(Progress):
     # --- obstacles
 
     def attend(self) -> None:
-        """Look at the directory, and try to get over what stands in the way of writes. Every now and then."""
+        """Examine the directory, and try to overcome what stands in the way of writes. Called every now and then."""
         file = self._file if self._latched is None else None  # a read-only log has one that failed, if any
         if file is not None and not self._missing and (missing := self._disk.missing(file)):
             self._missing = missing
@@ -439,7 +439,7 @@ class Wal(Progress):
 
 
 def _call_back(callbacks: list[Callback], failure: CommitFailed | None) -> None:
-    """Call each one; if one fails, the others are still told."""
+    """Call each callback; if one fails, the others are still called."""
     for callback in callbacks:
         try:
             callback(failure)

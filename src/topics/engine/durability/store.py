@@ -41,7 +41,7 @@ class Store:
         self.replayed_frames = 0
 
     def close(self) -> None:
-        """Let go of the files. No checkpoint may be under way."""
+        """Close the files. No checkpoint may be under way."""
         self.wal.close()
         self._sealer.close()
 

@@ -68,7 +68,7 @@ def may_exceed(body: bytes, records_max: int) -> bool:
 
 
 def exceeds(body: bytes, what: bytes, most: int) -> bool:
-    """Whether something comes more than so many times; looks no further than it has to."""
+    """Whether `what` occurs more than `most` times; reads no further than it has to."""
     count = 0
     for start in range(0, len(body), COUNTED_SLICE_BYTES):
         count += body.count(what, start, start + COUNTED_SLICE_BYTES)
