@@ -274,7 +274,7 @@ class Wal(Progress):
         file = self._file if self._latched is None else None  # a read-only log has one that failed, if any
         if file is not None and not self._missing and (missing := self._disk.missing(file)):
             self._missing = missing
-            self._refusal = f"{missing} was removed while the server was running; nothing can be kept any more"
+            self._refusal = f"{missing} was removed while the server was running; nothing can be stored any more"
             logger.critical("%s", self._refusal)
         if self._missing or (self._latched is None and self._full is None):
             return

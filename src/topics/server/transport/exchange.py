@@ -351,7 +351,7 @@ class Connections:
         if len(self.open) < self.connections_max:
             return True
         if not self.refused_total:
-            logger.warning("%d connections are open, which is the most: new ones are closed", self.connections_max)
+            logger.warning("%d connections are open, which is the limit: new ones are closed", self.connections_max)
         self.refused_total += 1
         return False
 
