@@ -114,11 +114,11 @@ class Module:
 
     def __init__(self, name: str, source: str, *, is_package: bool = False) -> None:
         self.name = name
-        self.tree = ast.parse(source)
         self.package = name if is_package else name.rpartition(".")[0]
         self.imports: list[tuple[int, str]] = []  # line, full name of a module or of a name in one
         self.aliases: dict[str, str] = {}  # local name → full name
-        for node in ast.walk(self.tree):
+        self.nodes = list(ast.walk(ast.parse(source)))
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 self._import(node)
             elif isinstance(node, ast.ImportFrom):
@@ -145,7 +145,7 @@ class Module:
 
     def uses(self) -> Iterator[tuple[int, str]]:
         """Line and full name of every name and attribute, as far as imports tell; `open` alone is the builtin."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Name | ast.Attribute) and (name := self._full_name(node)):
                 yield node.lineno, name
 
@@ -157,7 +157,7 @@ class Module:
         return None
 
     def method_calls(self) -> Iterator[tuple[int, ast.expr, str]]:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 yield node.lineno, node.func.value, node.func.attr
 
