@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick",
         action="store_true",
-        help=f"no tests marked {', '.join(sorted(LEFT_OUT_OF_QUICK))}; the others that sample try a fifth",
+        help=f"no tests marked {', '.join(sorted(LEFT_OUT_OF_QUICK))}; the others that sample try a tenth",
     )
 
 

@@ -1,36 +1,65 @@
-"""Effort: how hard a test that samples tries, and how much work a loop does in one piece.
+"""Effort: how hard a test that samples tries, sweeps in one test, and how much work a loop does in one piece.
 
-A test that samples tries fully, or a fifth of it in the quick run (`pytest --quick`).
+A test that samples tries fully, or a tenth of it in the quick run (`pytest --quick`).
 
 The choice is a profile of Hypothesis, which tests/conftest.py loads before it collects: `@given` follows it by itself,
 and what counts its own tries asks here. A sampled test must hold for any number of tries.
 """
 
 import asyncio
+import functools
+import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 
 QUICK = "quick"
 USUAL = "usual"
 TICK_S = 0.001
-QUICK_PART = 5  # the quick run tries one in so many
+QUICK_PART = 10  # the quick run tries one in so many
 
 # A busy machine is slow, which is no failure of a test: neither an example nor its making has a deadline.
 settings.register_profile(USUAL, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile(QUICK, settings.get_profile(USUAL), max_examples=20)
+settings.register_profile(QUICK, settings.get_profile(USUAL), max_examples=10)
 
 
 def tries(usual: int) -> int:
-    """This many, or a fifth of it, but at least two."""
+    """This many, or a tenth of it, but at least two."""
     return max(2, usual // QUICK_PART) if is_quick() else usual
 
 
 def stride() -> int:
-    """For sweeps over everything: every one, or every fifth."""
+    """For sweeps over everything: every one, or every tenth."""
     return QUICK_PART if is_quick() else 1
+
+
+def swept(name: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As `parametrize`, for hundreds of values that take microseconds each: one test tries them all.
+
+    A failure names its value. All values share the fixtures of that test.
+    """
+    tried = list(values)
+    assert tried, f"there is no {name} to try"
+
+    def sweep(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def try_all(**given: Any) -> None:
+            for value in tried:
+                try:
+                    test(**given, **{name: value})
+                except BaseException as error:
+                    error.add_note(f"{name} = {value!r}")
+                    raise
+
+        signature = inspect.signature(test)
+        others = [parameter for parameter in signature.parameters.values() if parameter.name != name]
+        try_all.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return try_all
+
+    return sweep
 
 
 def is_quick() -> bool:

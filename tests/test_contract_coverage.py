@@ -31,7 +31,11 @@ def contract_ids() -> list[str]:
 
 def named_ids(source: str) -> Iterator[str]:
     """What looks like an id in the docstrings of functions and classes and in contract markers."""
-    for node in ast.walk(ast.parse(source)):
+    yield from named_in(ast.parse(source))
+
+
+def named_in(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield from re.findall(r"\b[A-Z]{1,2}\d+\b", ast.get_docstring(node) or "")
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "contract":

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 
-from tests.test_contract_coverage import ORACLE_TESTS, TESTS, contract_ids, named_ids
+from tests.test_contract_coverage import ORACLE_TESTS, TESTS, contract_ids, named_in
 
 PAGE = TESTS.parent / "docs" / "security.md"
 FAMILIES = ("AU", "SC", "LM")
@@ -34,8 +34,7 @@ def shown_in(source: str) -> Iterator[tuple[str, list[str]]]:
     """What each test of a module shows, and the rules that it names."""
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            named = list(named_ids(ast.unparse(node)))
-            yield node.name.removeprefix("test_").replace("_", " "), named
+            yield node.name.removeprefix("test_").replace("_", " "), list(named_in(node))
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.effort import swept
 from topics.errors import ConfigurationError
 from topics.settings import Settings
 
@@ -63,12 +64,12 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert (settings.host, settings.port) == ("127.0.0.1", 4000)
 
 
-@pytest.mark.parametrize("variable", sorted(FIELDS))
+@swept("variable", sorted(FIELDS))
 def test_a_blank_variable_means_its_default(variable: str) -> None:
     assert Settings.load({variable: "  "}) == Settings()
 
 
-@pytest.mark.parametrize("variable", NUMBERS)
+@swept("variable", NUMBERS)
 @pytest.mark.parametrize(
     "text", ["many", "-1", "+1", "1.5", "1e3", "1_000", "0x10", "²", "١", pytest.param("9" * 5000, id="huge")]
 )
@@ -78,25 +79,25 @@ def test_a_malformed_number_stops_the_start_with_its_name(variable: str, text: s
         Settings.load({variable: text})
 
 
-@pytest.mark.parametrize("variable", sorted(set(NUMBERS) - {"TOPICS_PORT", *LIMITS_THAT_MAY_BE_OFF}))
+@swept("variable", sorted(set(NUMBERS) - {"TOPICS_PORT", *LIMITS_THAT_MAY_BE_OFF}))
 def test_a_limit_below_its_minimum_stops_the_start_with_its_name(variable: str) -> None:
     """SC5"""
     with pytest.raises(ConfigurationError, match=f"{variable} is 0; it must be at least"):
         Settings.load({variable: "0"})
 
 
-@pytest.mark.parametrize("variable", LIMITS_THAT_MAY_BE_OFF)
+@swept("variable", LIMITS_THAT_MAY_BE_OFF)
 def test_zero_switches_a_resource_cap_off(variable: str) -> None:
     assert value_of(variable, "0") == 0
 
 
-@pytest.mark.parametrize("variable", NUMBERS)
+@swept("variable", NUMBERS)
 def test_a_number_is_read_with_blanks_around_it(variable: str) -> None:
     minimum = max(1, FIELDS[variable].metadata["minimum"])
     assert value_of(variable, f" {minimum} ") == minimum
 
 
-@pytest.mark.parametrize("variable", FLAGS)
+@swept("variable", FLAGS)
 @pytest.mark.parametrize(("text", "on"), [("1", True), ("true", True), ("0", False), ("false", False), ("yes", False)])
 def test_a_flag_is_on_for_1_and_true_only(variable: str, text: str, on: bool) -> None:
     assert value_of(variable, text) is on

@@ -17,8 +17,8 @@ class Clock(Protocol):
         """Seconds since an arbitrary point."""
         ...
 
-    def worked(self) -> float:
-        """Seconds that this thread has had of a processor."""
+    def cpu_seconds(self) -> float:
+        """Processor time that this thread has used."""
         ...
 
     async def wait(self, future: "asyncio.Future[Any]", timeout_ms: float) -> None:
@@ -35,7 +35,7 @@ class SystemClock:
     def monotonic(self) -> float:
         return time.perf_counter()
 
-    def worked(self) -> float:
+    def cpu_seconds(self) -> float:
         return time.thread_time()
 
     async def wait(self, future: "asyncio.Future[Any]", timeout_ms: float) -> None:

@@ -20,7 +20,7 @@ RECORDS = 150_000
 TURN_S_MAX = 0.25  # of the loop; 0.05 is what is promised
 
 
-@pytest.fixture(scope="module", params=["in memory", "in segments"])
+@pytest.fixture(scope="module", params=[pytest.param("in memory", marks=pytest.mark.slow), "in segments"])
 def full(request: pytest.FixtureRequest) -> Iterator[ServerThread]:
     """A server with a topic whose first and last record alone are tagged `rare`, and of the node `other`."""
     server = ServerThread().start()
@@ -38,7 +38,7 @@ def full(request: pytest.FixtureRequest) -> Iterator[ServerThread]:
 
 
 @pytest.mark.parametrize("asked", [{"filter": "rare"}, {"filter": ["tag", "Glob", "ra*"]}, {"node": "me"}])
-@pytest.mark.parametrize("wait_ms", [0, 10_000])
+@pytest.mark.parametrize("wait_ms", [pytest.param(0, marks=pytest.mark.slow), 10_000])
 def test_a_diff_answers_what_it_has(full: ServerThread, asked: dict[str, object], wait_ms: int) -> None:
     """LM13, DF3, DF6: pages may be empty, the cursor moves, and only the last one has caught up."""
     api, cursor, found, answers = Client(full.address), 0, [], 0

@@ -23,6 +23,7 @@ def server(start: Start) -> ServerThread:
     return start()
 
 
+@pytest.mark.slow
 def test_a_large_body_is_kept_in_pieces_that_are_cheap_to_read() -> None:
     """LM10: a reader of one record does not decode all of them."""
     assert len(BODY) > CUT_BYTES

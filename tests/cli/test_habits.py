@@ -11,6 +11,7 @@ import typer
 from typer.main import get_command
 
 from tests.cli.conftest import Shell
+from tests.effort import stride
 from topics.cli import app
 from topics.cli.shell import exits
 from topics.cli.shell.manual import page
@@ -50,7 +51,7 @@ def test_every_command_has_an_example_and_json(name: str) -> None:
         assert any("--json" in parameter.opts for parameter in one.params)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", list(COMMANDS)[:: min(3, stride())])
 def test_help_eats_nothing_and_names_no_types_of_flags(shell: Shell, name: str) -> None:
     answer = shell.run(*name.split(), "--help", COLUMNS="80")
     assert answer.code == 0 and "<bool>" not in answer.out

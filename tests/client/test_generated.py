@@ -38,6 +38,7 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+@pytest.mark.slow
 def test_a_changed_source_is_noticed_and_written(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"], root) == 0
     edit(root / SOURCE / "caller.py", "body.status < 400", "body.status < 300")

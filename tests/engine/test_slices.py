@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from tests.effort import turns_measured
+from tests.effort import stride, turns_measured
 from tests.engine.running import begun, running
 from topics.core.topic.blocks import BLOCK
 from topics.engine import Engine
@@ -50,7 +50,7 @@ async def exported(engine: Engine) -> list[int]:
     return seqs
 
 
-@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize("is_sealed", [pytest.param(False, marks=pytest.mark.slow), True])
 async def test_every_second_record_deleted(tmp_path: Path, is_sealed: bool) -> None:
     """LM10: neither the delete, nor an export, nor a checkpoint of it is one long piece of work."""
     async with on_disk(tmp_path) as engine:
@@ -101,7 +101,7 @@ async def test_a_delete_at_any_step_of_a_checkpoint_holds(before: int, is_sealed
     expected = [seq for seq in range(2, 3001, 2) if seq > before]
     step = 0
     while True:
-        step, disk = step + 1, Meddling()
+        step, disk = step + min(3, stride()), Meddling()
         async with running(disk, settings=Settings(segment_max_events=800)) as engine:
             await fill(engine, 3000)
             if is_sealed:

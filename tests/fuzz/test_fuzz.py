@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from tests.effort import tries
+from tests.effort import stride, tries
 from tests.fuzz import bars
 from tests.fuzz.mutate import mutations
 from tests.fuzz.targets import CORPUS, TARGETS, corpus
@@ -20,7 +20,7 @@ def test_inputs_are_answered_properly_and_cost_little(name: str) -> None:
     target = TARGETS[name]
     known = [*target.seeds(), *corpus(name)]
     changed = mutations(known, target.words, target.bytes_max, random.Random(f"fuzz {name}"))
-    for data in (*known, *islice(changed, tries(MUTATIONS))):
+    for data in (*known[:: stride()], *islice(changed, tries(MUTATIONS))):
         try:
             target.run(data)
         except BaseException as error:

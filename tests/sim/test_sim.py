@@ -62,6 +62,7 @@ def test_a_seed_is_one_history() -> None:
         assert first == again
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_same_history_in_another_process() -> None:
     """Hashes of strings, and so the order of sets, are others there."""
     command = [sys.executable, "-m", "tests.sim", "--seed", "3", "--verbose"]
@@ -80,7 +81,7 @@ def test_histories_have_everything_in_them() -> None:
     assert {life.end for life in lives} == {"kill", "power loss", "stop"}
     assert {fault.kind for life in lives for fault in life.faults} == {"write", "sync", "create", "rename"}
     assert {life.mode for life in lives if life.crash is not None} == {"before", "torn", "after"}
-    lines = [line for seed in range(tries(25)) for line in lines_of(seed)]
+    lines = [line for seed in range(max(5, tries(25))) for line in lines_of(seed)]
     assert {line.what for line in lines} >= {"asks", "heard", "connect", "checkpoint", "leaves", "is gone", "stop"}
     heard = {str(line.detail)[:22] for line in lines if line.what == "heard"}
     assert {"Pushed(event='record',", "Pushed(event='tombston"} <= heard

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.effort import swept
 from topics.storage import frames
 from topics.storage.frames import BadHeader, End, FileHeader, Frame, NewerVersion
 
@@ -42,13 +43,13 @@ def test_a_header_comes_back_whole() -> None:
     assert frames.decode_header(FILE) == (HEADER, START)
 
 
-@pytest.mark.parametrize("size", range(START))
+@swept("size", range(START))
 def test_a_header_cut_short_is_refused(size: int) -> None:
     with pytest.raises(BadHeader):
         frames.decode_header(FILE[:size])
 
 
-@pytest.mark.parametrize("bit", range(START * 8))
+@swept("bit", range(START * 8))
 def test_a_header_with_a_flipped_bit_is_refused_or_says_the_same(bit: int) -> None:
     try:
         assert frames.decode_header(flipped(FILE, bit)) == (HEADER, START)
@@ -69,7 +70,7 @@ def test_frames_come_back_whole() -> None:
     assert [frames.offset_of(frame.position) for frame in found] == STARTS
 
 
-@pytest.mark.parametrize("size", range(START, len(FILE)))
+@swept("size", range(START, len(FILE)))
 def test_frames_cut_at_any_length_give_those_before_the_cut(size: int) -> None:
     """ST1, G5"""
     complete = sum(end <= size for end in ENDS)
@@ -88,7 +89,7 @@ def test_zeros_behind_frames_are_space_written_ahead(zeros: int) -> None:
     assert scanned(FILE + bytes(zeros)) == (PAYLOADS, End(len(FILE), is_clean=True))
 
 
-@pytest.mark.parametrize("bit", range(START * 8, len(FILE) * 8))
+@swept("bit", range(START * 8, len(FILE) * 8))
 def test_a_flipped_bit_ends_the_frames_before_its_own(bit: int) -> None:
     """ST1, G5: a damaged frame is never misread, and those behind it are still found."""
     hurt = sum(end <= bit // 8 for end in ENDS)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import swept
 from tests.storage.outside import descriptors
 from topics.errors import Damaged, UnusableDirectory
 from topics.storage import frames
@@ -84,7 +85,7 @@ def cut_short(size: int, boot_id: str) -> MemoryDisk:
 
 
 @pytest.mark.parametrize("boot_id", [SAME_BOOT, OTHER_BOOT])
-@pytest.mark.parametrize("size", range(FIRST, len(ONE)))
+@swept("size", range(FIRST, len(ONE)))
 def test_a_newest_file_cut_at_any_length_loses_its_torn_tail_only(size: int, boot_id: str) -> None:
     """ST8, G5: and the tail is cut off, so that the next start finds the file whole."""
     disk = cut_short(size, boot_id)
@@ -98,7 +99,7 @@ def test_a_newest_file_cut_at_any_length_loses_its_torn_tail_only(size: int, boo
         assert disk.names() == []
 
 
-@pytest.mark.parametrize("size", range(FIRST))
+@swept("size", range(FIRST))
 def test_a_newest_file_without_a_whole_header_was_never_in_force(size: int) -> None:
     disk = cut_short(size, OTHER_BOOT)
     payloads, log = replayed(disk)
@@ -109,7 +110,7 @@ def hurt(file: bytes, offset: int) -> bytes:
     return file[:offset] + bytes([file[offset] ^ 0x10]) + file[offset + 1 :]
 
 
-@pytest.mark.parametrize("offset", range(FIRST, FIRST + 78))
+@swept("offset", range(FIRST, FIRST + 78))
 def test_damage_in_an_older_file_is_refused_with_file_and_offset(offset: int) -> None:
     """ST12, G5"""
     start = max(start for start in (FIRST, FIRST + 25, FIRST + 51) if start <= offset)
@@ -117,14 +118,14 @@ def test_damage_in_an_older_file_is_refused_with_file_and_offset(offset: int) ->
         replayed(MemoryDisk({name_of(1): hurt(ONE, offset), name_of(2): TWO}))
 
 
-@pytest.mark.parametrize("offset", range(FIRST))
+@swept("offset", range(FIRST))
 def test_a_damaged_header_of_an_older_file_is_refused(offset: int) -> None:
     """ST12"""
     with pytest.raises((Damaged, UnusableDirectory), match=name_of(1)):
         replayed(MemoryDisk({name_of(1): hurt(ONE, offset), name_of(2): TWO}))
 
 
-@pytest.mark.parametrize("size", range(end_of(ONE)))
+@swept("size", range(end_of(ONE)))
 def test_an_older_file_that_was_cut_short_is_refused(size: int) -> None:
     """ST12, G5: also where the cut lies between two frames; the next file's first frame says where it ended."""
     with pytest.raises(Damaged, match=f"{name_of(1)}: damaged at offset"):

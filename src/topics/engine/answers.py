@@ -255,7 +255,7 @@ class Flows(Struct, frozen=True):
 
 
 class InstanceCounters(Struct, frozen=True):
-    """How much there is of everything."""
+    """Counts of what an instance holds."""
 
     topics: int
     topics_by_class: dict[str, int]  # durability class → topics; a class without any may be missing
@@ -336,7 +336,7 @@ def topic_totals(topic: Topic, now: int) -> TopicTotals:
 
 
 def topic_detail(topic: Topic, now: int, dead_letters: Topic | None) -> TopicDetail:
-    """`dead_letters`: the topic that the config names, if it is there."""
+    """A topic in detail. `dead_letters`: the dead_letter topic that its config names, if it exists."""
     log = topic.log
     oldest = newest = ready = None
     if log.count:

@@ -148,7 +148,7 @@ class Changes:
 
 
 def _previewed(topic: Topic, decided: Sequence[AnyEntry]) -> DeleteResult:
-    """What a delete that was decided would answer."""
+    """The answer that a decided delete would get."""
     log, gone, gone_bytes, earliest = topic.log, 0, 0, topic.log.earliest
     for entry in decided:
         assert isinstance(entry, Deleted), "a delete only deletes"

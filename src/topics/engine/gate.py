@@ -50,7 +50,7 @@ class Gates:
         self._wal = ledger.wal
 
     def of(self, topic: Topic | None) -> Gate:
-        """The gate for what was just read of a topic, or of there being none."""
+        """The gate for what was just read of a topic, or for its absence."""
         wal = self._wal
         if topic is None:
             return Gate(self._ledger.state.names_at, 0, wal.generation)
@@ -61,7 +61,7 @@ class Gates:
         return Gate(needed, topic.notes.written_at, wal.generation)
 
     def of_name(self, name: str | None) -> Gate:
-        """The gate for what was just found out about the topic of this name, or of there being none."""
+        """The gate for what was just found out about the topic of this name, or for its absence."""
         return self.of(None if name is None else self._ledger.state.topics.get(name))
 
     def is_open(self, gate: Gate) -> bool:
@@ -114,7 +114,7 @@ class Gates:
 
     @asynccontextmanager
     async def refusing(self, name: str | None) -> AsyncIterator[None]:
-        """Hold back a refusal that is raised in here until the topic, or that there is none, may be shown."""
+        """Hold back a refusal raised in this block until the topic's state, or its absence, may be shown."""
         try:
             yield
         except Refusal:

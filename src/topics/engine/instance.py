@@ -215,7 +215,7 @@ class Instance:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the log takes no more writes, after a failure that it could not get over."""
+        """Whether the log takes no more writes, after a failure it could not recover from."""
         return self.wal.is_read_only
 
     @property
@@ -341,7 +341,7 @@ class Instance:
 
 
 async def _kill_silent_helpers(store: Store, clock: Clock) -> None:
-    """Let no helper that hangs hold up the end."""
+    """Keep a helper that hangs from holding up the shutdown."""
     while True:
         await clock.wait(asyncio.get_running_loop().create_future(), SILENT_MS)
         store.kill_silent_helpers()

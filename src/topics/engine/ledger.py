@@ -257,7 +257,7 @@ class Ledger:
                 del self._listeners[topic_id]
 
     def attend(self) -> None:
-        """Try to get over what stands in the way of writes and reads. Every now and then."""
+        """Try to overcome what stands in the way of writes and reads. Called every now and then."""
         self.wal.attend()
         if self._unread is not None:
             self._rebuild(self._unread)

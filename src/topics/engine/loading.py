@@ -45,7 +45,7 @@ class Loader:
         self._rows: OrderedDict[PageAddress, Columns] = OrderedDict()
 
     def clear(self) -> None:
-        """The state is another one: its parts are others."""
+        """The state was rebuilt: its parts are new ones."""
         self._cache.clear()
         self._rows.clear()
 

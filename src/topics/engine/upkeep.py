@@ -109,7 +109,7 @@ class Upkeep:
     def _announced(self, task: "asyncio.Task[None]") -> None:
         self._checkpoint = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the snapshot cannot be told of the log's new file, and will be again: %s", error)
+            logger.error("the log's new file cannot be entered in the snapshot, which will be tried again: %s", error)
 
     def _current_state(self) -> State:
         return self._ledger.state

@@ -61,11 +61,11 @@ class Key:
             raise Forbidden(f"this key does not have the scope {missing}")
 
     def permits(self, scopes: frozenset[str], names: Iterable[str]) -> bool:
-        """Whether it still allows what was begun with it."""
+        """Whether the key still allows what was begun with it."""
         return not self.is_gone and scopes <= self.scopes and all(map(self.may_name, names))
 
     def check_still(self, scopes: frozenset[str], names: Iterable[str]) -> None:
-        """Check what was checked some time ago; keys change (AU17)."""
+        """Repeat a check made some time ago: keys change (AU17)."""
         if self.is_gone:
             raise Unauthorized("the key is no longer known")
         self.check_scopes(scopes)

@@ -73,7 +73,7 @@ class Call:
 
     @property
     def stop(self) -> "asyncio.Future[None]":
-        """Done when nobody waits for the answer any more, may have it no longer, or the server is about to stop."""
+        """Done when nobody waits for the answer any more, the key no longer allows it, or the server will stop."""
         if self._stop is None:
             self._stop = stop = asyncio.get_running_loop().create_future()
 

@@ -18,7 +18,7 @@ class Slots:
         self._sessions_of: dict[Key, int] = {}
 
     def check_request(self, key: Key) -> None:
-        """Refuse a request if its key has as many running as it may have."""
+        """Refuse a request if its key has reached its limit of running requests."""
         cap = self._settings.max_inflight_per_key
         if cap and key is not ANYONE and key.inflight >= cap:
             raise _full("max_inflight_per_key", cap, "requests of this key are running")

@@ -108,7 +108,7 @@ class Disk(Protocol):
         ...
 
     def missing(self, file: File) -> str:
-        """What was removed under the feet of this process: the directory or this file of it; "" = nothing."""
+        """What was removed while this process uses it: the directory, or this file in it; "" = nothing."""
         ...
 
     def set_space_aside(self) -> None:
@@ -116,7 +116,7 @@ class Disk(Protocol):
         ...
 
     def use_reserved_space(self) -> bool:
-        """Give up the space that was kept back: the disk is full. False: there is none."""
+        """The disk is full: release the space that was set aside. False: none was."""
         ...
 
     @property

@@ -139,7 +139,7 @@ class Progress:
             self._due.append(heappop(waiters)[2])
 
     def _take_waiters(self) -> list[Callback]:
-        """Give up all waiters, in the order of what they wait for: it will not come."""
+        """Take all waiters, in the order of their positions, which will not be reached."""
         waiters = [*self._written_waiters, *(waiter for _, _, waiter in sorted(self._synced_waiters))]
         self._written_waiters, self._synced_waiters, self._sync_wanted = [], [], 0
         return waiters

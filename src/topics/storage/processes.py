@@ -332,7 +332,7 @@ class SpareDescriptors:
         self.fill()
 
     def get(self, work: Callable[[], T]) -> T:
-        """Do work that needs one descriptor more."""
+        """Do work that needs one more descriptor."""
         while True:
             try:
                 return work()
@@ -341,7 +341,7 @@ class SpareDescriptors:
                     raise
 
     def fill(self) -> None:
-        """Keep back what is missing, as far as there are descriptors."""
+        """Set descriptors aside until there are enough, or the process has no more."""
         if len(self._kept) < RESERVE_DESCRIPTORS:
             with self._lock, suppress(OSError):
                 while len(self._kept) < RESERVE_DESCRIPTORS and self._directory >= 0:

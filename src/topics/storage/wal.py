@@ -265,11 +265,11 @@ class Wal(Progress):
     # --- obstacles
 
     def attend(self) -> None:
-        """Look at the directory, and try to get over what stands in the way of writes. Every now and then."""
+        """Examine the directory, and try to overcome what stands in the way of writes. Called every now and then."""
         file = self._file if self._latched is None else None  # a read-only log has one that failed, if any
         if file is not None and not self._missing and (missing := self._disk.missing(file)):
             self._missing = missing
-            self._refusal = f"{missing} was removed while the server was running; nothing can be kept any more"
+            self._refusal = f"{missing} was removed while the server was running; nothing can be stored any more"
             logger.critical("%s", self._refusal)
         if self._missing or (self._latched is None and self._full is None):
             return
@@ -434,7 +434,7 @@ class Wal(Progress):
 
 
 def _call_back(callbacks: list[Callback], failure: CommitFailed | None) -> None:
-    """Call each one; if one fails, the others are still told."""
+    """Call each callback; if one fails, the others are still called."""
     for callback in callbacks:
         try:
             callback(failure)

@@ -18,7 +18,7 @@ class ManualClock:
     def monotonic(self) -> float:
         return self._passed_ms / 1000
 
-    def worked(self) -> float:
+    def cpu_seconds(self) -> float:
         return 0.0
 
     async def wait(self, future: "asyncio.Future[Any]", timeout_ms: float) -> None:

@@ -41,7 +41,7 @@ class Store:
         self.replayed_frames = 0
 
     def close(self) -> None:
-        """Let go of the files. No checkpoint may be under way."""
+        """Close the files. No checkpoint may be under way."""
         self.wal.close()
         self._sealer.close()
 
@@ -66,7 +66,7 @@ class Store:
             raise Damaged(f"{self._disk.path}/{recovery.missing_log}", 0, "this log file is missing")
         losses = recovery.announce_losses(self._clock.now_ms())
         if log.torn is not None:
-            logger.warning("%s: cut at offset %d, a torn write was behind it", *log.torn)
+            logger.warning("%s: cut at offset %d, where a torn write began", *log.torn)
         await self._disk.run(lambda: self._begin(log, entries.encode(losses, self._clock.now_ms())))
         await self.wal.warm_up()
         self.progress = 1.0

@@ -47,16 +47,16 @@ class Worker(Claimer):
 
     @property
     def room(self) -> int:
-        """How many jobs it can take now."""
+        """How many jobs the worker can take now."""
         return self.jobs_max - len(self.held)
 
     @property
     def can_take(self) -> bool:
-        """Whether it takes jobs at all for now."""
+        """Whether the worker takes jobs at all for now."""
         raise NotImplementedError
 
     def deliver(self, claimed: Claimed) -> None:
-        """Give it jobs that may be shown."""
+        """Hand the worker jobs that may be shown."""
         raise NotImplementedError
 
     def dismissed(self, error: TopicsError) -> None:
@@ -338,7 +338,7 @@ class Workers:
     # --- both
 
     async def _serve(self, crew: _Crew, present: Callable[[Topic], Sequence[Claimer]]) -> int:
-        """One pass for those that are present then; how many jobs were handed out."""
+        """One pass for the claimers present now. Returns how many jobs were handed out."""
 
         def hand_out(takes_what_is_warm: bool) -> tuple[Sequence[Claimer], list[Claimed], Gate | None]:
             topic = self._queues.claimable(crew.name)

@@ -144,7 +144,7 @@ class DeadLetters:
         return gates.of(source).join(gates.of(dest))
 
     def _take_later(self, move: Move) -> None:
-        """Let the source lose its records when the dest has them for sure."""
+        """Remove the records from the source once the dest certainly has them."""
         source, moving = move.source, self._moving.setdefault(move.source.id, set())
         moving.update(move.seqs)
 

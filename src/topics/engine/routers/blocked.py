@@ -61,7 +61,7 @@ class BlockedRouters:
             await asyncio.wait([self._retrying])
 
     def add(self, router: Router, error: TopicsError | None) -> None:
-        """Try a router again later, with twice the patience each time."""
+        """Try a router again later, after twice the time of the last attempt."""
         before = self.by_id.get(router.id)
         delay_ms: float = RETRY_MS_MIN if error is not None else DEFERRED_MS
         if before is not None and error is not None and before.error is not None:

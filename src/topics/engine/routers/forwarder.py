@@ -147,7 +147,7 @@ class Forwarder:
             asyncio.get_running_loop().call_soon(turn or self._turn)
 
     def _yield(self) -> None:
-        """Those who wait for the write that was just flushed go on first."""
+        """Let those who wait for the write that was just flushed go first."""
         asyncio.get_running_loop().call_soon(self._turn)
 
     # --- passes
@@ -172,7 +172,7 @@ class Forwarder:
                 self._walks.clear()
 
     def _age_ms(self) -> int:
-        """How long ago the record was written that the next router forwards. It is another one each time."""
+        """The age of the record that the next router forwards."""
         state = self._ledger.state
         router = self.ready.peek(state.routers.by_id)
         part = None if router is None else state.by_id[router.source].log.part_at(router.cursor + 1)

@@ -23,7 +23,7 @@ class Pacing:
         self._clock = clock
         self._pass_ended_at = 0.0
         self._pass_took_s = 0.0
-        self._cpu_s = 0.0  # what this thread had worked when the last pass ended
+        self._cpu_s = 0.0  # processor time of this thread when the last pass ended
         self._written_at = 0.0  # when a source was last written to
 
     def source_written(self) -> None:
@@ -32,7 +32,7 @@ class Pacing:
     def pass_ended(self, started_at: float) -> None:
         self._pass_ended_at = self._clock.monotonic()
         self._pass_took_s = self._pass_ended_at - started_at
-        self._cpu_s = self._clock.worked()
+        self._cpu_s = self._clock.cpu_seconds()
 
     def is_idle(self, now: float) -> bool:
         """Whether nobody but the forwarder has used the loop since the last pass."""
@@ -42,6 +42,6 @@ class Pacing:
         """How long to leave the loop to others, if what is forwarded next was written so long ago."""
         others_s = now - self._pass_ended_at
         share = SHARE_LATE if age_ms > LATE_MS else SHARE
-        if age_ms > BEHIND_MS and self._clock.worked() - self._cpu_s < others_s / 2:
+        if age_ms > BEHIND_MS and self._clock.cpu_seconds() - self._cpu_s < others_s / 2:
             share = SHARE_BEHIND
         return self._pass_took_s / share - others_s

@@ -77,7 +77,7 @@ class ReadyRouters:
         self._paused.setdefault(dest, set()).update(self._dests.pop(dest, ()))
 
     def go_on(self, dest: int) -> None:
-        """The page is there, or will not come."""
+        """The page is loaded, or cannot be."""
         ids = self._paused.pop(dest, None)
         if ids:
             self._dests[dest] = ids

@@ -122,7 +122,7 @@ class Overview:
     async def details_after(
         self, after: str, count: int, wanted: TopicFilter = EVERY, *, touch: bool = False
     ) -> tuple[list[TopicDetail], bool]:
-        """The same with details."""
+        """As `states_after`, with details."""
         return await self._after(after, count, wanted, self._touched if touch else self._detail)
 
     async def _after(

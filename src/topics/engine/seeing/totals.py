@@ -21,7 +21,7 @@ WHOLE = Projection(True, True, True)
 
 
 class Totals:
-    """What an instance can tell of what it holds and of what is gone."""
+    """What an instance holds, and what became of the rest."""
 
     def __init__(
         self, ledger: Ledger, gates: Gates, make_copies: Callable[[Topic], None], clock: Clock, cache: Cache
@@ -55,7 +55,7 @@ class Totals:
         return await self._gates.shown(name, look)
 
     def of(self, name: str) -> TopicTotals | None:
-        """The running totals of a topic, at the end of the log; None: there is none."""
+        """The running totals of a topic, at the end of the log; None: there is no such topic."""
         topic = self._ledger.state.topics.get(name)
         return None if topic is None else topic_totals(topic, self._clock.now_ms())
 

@@ -30,7 +30,7 @@ class Entrance:
         self._probes_need_key = settings.probe_auth
 
     def check_visitor(self, request: Request) -> None:
-        """While auth is off: probes come from anywhere, all others only from where they may."""
+        """While auth is off, probes may come from anywhere, other requests only from an allowed Host and origin."""
         headers = request.headers
         if (
             headers.get(b"host") in self._visitors.good
@@ -45,7 +45,7 @@ class Entrance:
                 raise
 
     def _is_navigation(self, request: Request) -> bool:
-        """Whether a user follows a link, from wherever, to the console."""
+        """Whether a user follows a link, on any site, to the console."""
         mode = request.headers.get(b"sec-fetch-mode", b"").strip().lower()
         return mode == b"navigate" and request.method == "GET" and self._routes.is_page("GET", request.path)
 

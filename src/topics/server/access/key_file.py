@@ -54,7 +54,7 @@ class KeyFile:
             self._wake.set_result(None)
 
     async def follow(self) -> None:
-        """Read the file whenever it has changed, or `reread` was called; for ever."""
+        """Read the file whenever it has changed or `reread` was called. Runs until it is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             self._wake = loop.create_future()
@@ -81,7 +81,7 @@ class KeyFile:
 
 
 def signature(path: str) -> Signature | None:
-    """What changes when a file does; None: there is none, or it cannot be looked at."""
+    """A value that changes whenever the file does; None: the file is missing or cannot be examined."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

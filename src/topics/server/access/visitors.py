@@ -31,7 +31,7 @@ class Visitors:
         self.good: set[bytes | None] = set()  # Hosts that passed
 
     def check(self, request: Request) -> None:
-        """Forbidden: it asks for another host, or a page of another site sent it."""
+        """Refuse a request for another host, and one that a page of another site sent."""
         headers = request.headers
         host = headers.get(b"host")
         if self._checks_host and host not in self.good:

@@ -124,7 +124,7 @@ class Write:
             self.warnings = advice_on_inline(body, given.config, config)
 
     async def _append_again(self, command: Append) -> None:
-        """Decide a refused write once more; the refusal is told when the state that it depends on may be shown."""
+        """Decide a refused write once more; the refusal leaves when the state that it depends on may be shown."""
         self.submitted_at = self.app.clock.monotonic()
         self.result = await self.app.engine.append_batch(command)
 

@@ -220,7 +220,7 @@ class Conversation(SocketReader):
         self._end("server_shutting_down", "the server is shutting down", CloseCode.GOING_AWAY)
 
     def dismiss(self) -> None:
-        """Somebody wants the socket gone (OB3)."""
+        """An operator closes the socket (OB3)."""
         self._end("closed", "an administrator has closed this socket", CloseCode.GOING_AWAY)
 
     def check_key(self) -> None:

@@ -123,7 +123,7 @@ class Delivery:
             return True
 
     def _serve(self, hub: Hub, slice_end: float) -> bool:
-        """Give each pending feed what one read yields. False: the time was too short for all of them."""
+        """Give each pending feed what one read yields. False: time ran out before all were served."""
         topic = hub.topic
         if not topic.refresh():
             self._lose(hub)

@@ -38,7 +38,7 @@ class Template:
 
     @property
     def base(self) -> "Template":
-        """The same without the nodes. A read of it will do as long as none of these nodes wrote any of its records."""
+        """The template without its nodes. Its reads serve this one, unless one of the nodes wrote a record in them."""
         return self._base or self
 
     @staticmethod
@@ -95,7 +95,7 @@ class Feed:
 
     @property
     def lag(self) -> int:
-        """How many seqs it has not been told of, as of the end of the log."""
+        """How many seqs the reader has not been told of, as of the end of the log."""
         if self.hub is None:
             return 0
         topic = self.hub.topic
@@ -161,7 +161,7 @@ class Reader(Outlet):
         self.advised_in = 0  # the last episode of pressure that it was told of
 
     def followed(self) -> dict[str, int]:
-        """The topics, and how far it is behind in each."""
+        """The topics, and how far the reader is behind in each."""
         return {name: feed.lag for name, feed in self.feeds.items()}
 
     def tombstone(self, feed: Feed, push: Push, is_first: bool) -> None:

@@ -56,7 +56,7 @@ class Outlet:
         raise NotImplementedError
 
     def beat(self, now: int) -> int:
-        """Break the silence if it is due; gives when to check again, NEVER = not at all."""
+        """Send a heartbeat if one is due. Returns when to check again; NEVER = not at all."""
         raise NotImplementedError
 
     def too_slow(self) -> None:
@@ -75,13 +75,13 @@ class Outlet:
         return True
 
     def unblocked(self) -> bool:
-        """The transport takes more again; gives whether the consumer had stalled."""
+        """The transport takes more again. Returns whether the consumer had stalled."""
         was_stalled, self.is_stalled = self.is_stalled, False
         self.blocked_at = NEVER
         return was_stalled
 
     def check(self, now: int) -> int:
-        """For the wheel: do what is due by now; gives when to check again."""
+        """Called by the wheel: do what is due by now; returns when to check again."""
         if self.blocked_at == NEVER:
             return self.beat(now)
         if self.buffered < self.unsent_bytes:

@@ -29,11 +29,11 @@ class Member(Protocol):
 
     @property
     def buffered(self) -> int:
-        """Bytes that are held for it."""
+        """Bytes that are held for the connection."""
         ...
 
     def followed(self) -> dict[str, int]:
-        """What it follows: topics, and how much of each it has not been sent yet."""
+        """The topics the connection follows, and how much of each it has not been sent yet."""
         ...
 
     def shut_down(self) -> None:
@@ -41,7 +41,7 @@ class Member(Protocol):
         ...
 
     def check_key(self) -> None:
-        """Keys have changed: end if its own no longer allows it."""
+        """Keys have changed: end if the connection's own key no longer allows it."""
         ...
 
     def dismiss(self) -> None:
@@ -89,7 +89,7 @@ class Registry:
         return entry
 
     def leave(self, entry: Entry) -> None:
-        """A connection is over; more than once does no harm."""
+        """A connection is over. Idempotent."""
         self._entries.pop(entry.id, None)
 
     def after(self, last_id: str, count: int) -> list[Entry]:
@@ -97,7 +97,7 @@ class Registry:
         return [self._entries[one] for one in nsmallest(count, (one for one in self._entries if one > last_id))]
 
     def dismiss(self, connection_id: str) -> bool:
-        """End a connection. False: there is none of this id."""
+        """End a connection. False: no connection has this id."""
         entry = self._entries.get(connection_id)
         if entry is not None:
             entry.member.dismiss()

@@ -178,11 +178,11 @@ class Rounds:
     # --- pressure
 
     def _must_wait(self, hub: Hub) -> bool:
-        """Whether pressure keeps a topic back; never one that is gone, which is told at once."""
+        """Whether pressure holds a topic back; never one that is gone, which is announced at once."""
         return self._pressure.is_deferring and not hub.topic.is_gone and hub.topic.priority < 0
 
     def _defer(self, hub: Hub) -> None:
-        """Keep a topic back, and tell its readers, once per episode (PR6)."""
+        """Hold a topic back, and tell its readers, once per episode (PR6)."""
         self._deferred[hub] = None
         for feed in list(hub.feeds):
             self._advise(feed.reader)

@@ -43,7 +43,7 @@ class Session:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it outlives its stream."""
+        """Whether the session outlives its stream."""
         return bool(self.wid)
 
     def rewind(self, told: Positions) -> None:
@@ -93,14 +93,14 @@ class Sessions:
         return self._sessions.get(wid)
 
     def remove(self, session: Session) -> None:
-        """Have it found no more."""
+        """Forget a session; its wid is unknown from now on."""
         if self._sessions.pop(session.wid, None) is not None:
             self._idle.pop(session.wid, None)
             self._slots.give_session(session.key)
             session.wid = ""
 
     def open(self, session: Session, opening: Opening, told: Positions = NO_POSITIONS) -> None:
-        """Open a stream in place of the session's present one. Throttled: there are as many as there may be."""
+        """Open a stream in place of the session's present one. Throttled: no slot is free."""
         if session.stream is not None:
             session.stream.replaced()
         self._slots.take_stream(session.key)

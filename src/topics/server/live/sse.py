@@ -142,7 +142,7 @@ class EventStream(Outlet):
         self.finish(self.error(503, "server_shutting_down", retry_after_ms=RETRY_AFTER_MS))
 
     def dismiss(self) -> None:
-        """Somebody wants the stream gone (OB3)."""
+        """An operator closes the stream (OB3)."""
         self.finish(self.error(410, "an administrator has closed this stream"), closes=True)
 
     def unauthorized(self) -> None:

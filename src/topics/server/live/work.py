@@ -34,7 +34,7 @@ class WorkStreams:
         self.jobs_total = 0  # sent so far
 
     def open(self, name: str, key: Key, worker: tuple[str, int, int | None], opening: Opening) -> "WorkStream":
-        """Open a stream for the jobs of a queue. Throttled: there are as many as there may be."""
+        """Open a stream for the jobs of a queue. Throttled: no slot is free."""
         self._slots.take_stream(key)
         try:
             stream = WorkStream(self, name, key, opening)

@@ -148,7 +148,7 @@ def _operation(route: Route, operation: Operation, schemas: Schemas) -> Schema:
 
 
 def _name(route: Route) -> str:
-    """What generators of clients call it: as its handler, or by its path if it is an alias."""
+    """The name that client generators use: the handler's, or the path's if the route is an alias."""
     if not route.path.startswith("/v0/") and ":" not in route.path:
         return route.path.rpartition("/")[2]
     return "not_built" if route.handle is None else route.handle.__name__

@@ -104,7 +104,7 @@ def _description(route: Route) -> str:
 
 
 def _security(schemes: tuple[str, ...], app: "App") -> list[Schema]:
-    """One of these; without keys, or none."""
+    """The credentials a route takes; where auth is off, none is needed."""
     asked: list[Schema] = [{name: []} for name in schemes]
     return asked if app.keyring else [{}, *asked]
 

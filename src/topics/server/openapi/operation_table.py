@@ -14,23 +14,8 @@ from topics.server.handlers.metrics import Metrics
 from topics.server.openapi.meanings import SEQ
 from topics.server.openapi.schemas import Schema
 from topics.server.transport.encoding import ARROW_TYPE
-from topics.server.wire import queries, replies, sights
+from topics.server.wire import queries, replies, requests, sights
 from topics.server.wire.queries import LOSSES_DEFAULT, LOSSES_MAX, PAGE_SIZE_MAX
-from topics.server.wire.requests import (
-    AckIn,
-    BackupIn,
-    ClaimIn,
-    CursorIn,
-    DeleteIn,
-    DiffIn,
-    ExtendIn,
-    NackIn,
-    NothingIn,
-    PutIn,
-    RedriveIn,
-    RouterIn,
-    WatchIn,
-)
 
 STRICT_FLAG: Final[Schema] = {"type": "string", "enum": ["true", "1", "false", "0"]}
 FLAG: Final[Schema] = {"type": "string", "description": "true or 1, false or 0; anything else means the default"}
@@ -142,7 +127,7 @@ WRITE_QUERY: Final = (
 OPERATIONS: Final = {
     ("PUT", TOPIC): Operation(
         {200: replies.TopicPut, 201: replies.TopicPut},
-        PutIn,
+        requests.PutIn,
         errors=(errors.TopicIncompatible,),
         checks_name=True,
     ),
@@ -160,26 +145,26 @@ OPERATIONS: Final = {
         (*QUEUE, *TOO_LARGE, errors.IdempotencyMismatch, errors.TopicFull),
         checks_name=True,
     ),
-    ("POST", f"{TOPIC}/diff"): Operation({200: replies.Diff}, DiffIn, errors=NOT_FOUND),
+    ("POST", f"{TOPIC}/diff"): Operation({200: replies.Diff}, requests.DiffIn, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/diff"): Operation({200: replies.Diff}, query=DIFF_QUERY, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/export"): Operation({200: ARROW_TYPE}, query=RANGE_QUERY, errors=NOT_FOUND),
-    ("POST", "/v0/backup"): Operation({200: BACKUP_TYPE}, BackupIn),
+    ("POST", "/v0/backup"): Operation({200: BACKUP_TYPE}, requests.BackupIn),
     ("POST", f"{TOPIC}/delete"): Operation(
-        {200: replies.RecordsDeleted}, DeleteIn, errors=(*NOT_FOUND, errors.EpochMismatch)
+        {200: replies.RecordsDeleted}, requests.DeleteIn, errors=(*NOT_FOUND, errors.EpochMismatch)
     ),
     ("GET", f"{TOPIC}/records/:seq"): Operation({200: sights.RecordShown}, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/live"): Operation({200: replies.LiveRuns}, query=RANGE_QUERY, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/losses"): Operation({200: sights.LossList}, query=LOSSES_QUERY, errors=NOT_FOUND),
     ("PUT", CURSOR): Operation(
-        {200: sights.CursorShown}, CursorIn, errors=(*NOT_FOUND, errors.EpochMismatch, errors.CursorMoved)
+        {200: sights.CursorShown}, requests.CursorIn, errors=(*NOT_FOUND, errors.EpochMismatch, errors.CursorMoved)
     ),
     ("GET", CURSOR): Operation({200: sights.CursorShown}, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/cursors"): Operation({200: sights.CursorList}, query=PAGE_QUERY[1:3], errors=NOT_FOUND),
     ("DELETE", CURSOR): Operation({200: sights.CursorGone}, errors=NOT_FOUND),
-    ("POST", f"{TOPIC}/claim"): Operation({200: replies.JobsClaimed}, ClaimIn, errors=QUEUE),
-    ("POST", f"{TOPIC}/ack"): Operation({200: replies.JobsAcked}, AckIn, errors=LEASES),
-    ("POST", f"{TOPIC}/nack"): Operation({200: replies.JobsNacked}, NackIn, errors=LEASES),
-    ("POST", f"{TOPIC}/extend"): Operation({200: replies.LeasesExtended}, ExtendIn, errors=LEASES),
+    ("POST", f"{TOPIC}/claim"): Operation({200: replies.JobsClaimed}, requests.ClaimIn, errors=QUEUE),
+    ("POST", f"{TOPIC}/ack"): Operation({200: replies.JobsAcked}, requests.AckIn, errors=LEASES),
+    ("POST", f"{TOPIC}/nack"): Operation({200: replies.JobsNacked}, requests.NackIn, errors=LEASES),
+    ("POST", f"{TOPIC}/extend"): Operation({200: replies.LeasesExtended}, requests.ExtendIn, errors=LEASES),
     ("GET", f"{TOPIC}/work"): Operation(
         {200: EVENTS},
         query=(
@@ -191,21 +176,21 @@ OPERATIONS: Final = {
         errors=(*QUEUE, errors.NotAcceptable),
     ),
     ("POST", f"{TOPIC}/redrive"): Operation(
-        {200: replies.LettersRedriven}, RedriveIn, errors=(*QUEUE, errors.NoDeadLetter, errors.TopicFull)
+        {200: replies.LettersRedriven}, requests.RedriveIn, errors=(*QUEUE, errors.NoDeadLetter, errors.TopicFull)
     ),
-    ("POST", f"{TOPIC}/pause"): Operation({200: replies.QueuePaused}, NothingIn, errors=QUEUE),
-    ("POST", f"{TOPIC}/resume"): Operation({200: replies.QueuePaused}, NothingIn, errors=QUEUE),
+    ("POST", f"{TOPIC}/pause"): Operation({200: replies.QueuePaused}, requests.NothingIn, errors=QUEUE),
+    ("POST", f"{TOPIC}/resume"): Operation({200: replies.QueuePaused}, requests.NothingIn, errors=QUEUE),
     ("GET", f"{TOPIC}/leases"): Operation({200: replies.LeaseList}, query=PAGE_QUERY[1:3], errors=QUEUE),
     ("PUT", ROUTER): Operation(
         {200: replies.RouterShown, 201: replies.RouterShown},
-        RouterIn,
+        requests.RouterIn,
         errors=(errors.TopicNotFound, errors.TopicIncompatible, errors.RouterCycle),
         checks_name=True,
     ),
     ("GET", ROUTER): Operation({200: replies.RouterShown}, errors=(errors.RouterNotFound,)),
     ("GET", "/v0/routers"): Operation({200: replies.RouterList}, query=ROUTERS_QUERY),
     ("DELETE", ROUTER): Operation({200: replies.RouterGone}),
-    ("POST", "/v0/watch"): Operation({200: replies.Watching}, WatchIn, (("lenient", FLAG),), errors=NOT_FOUND),
+    ("POST", "/v0/watch"): Operation({200: replies.Watching}, requests.WatchIn, (("lenient", FLAG),), errors=NOT_FOUND),
     ("GET", "/v0/watch/:wid"): Operation(
         {200: EVENTS},
         query=(("cursor", RESUME_ID), ("epochs", FLAG), *ERROR_QUERY, *EVENTS_QUERY[:-1]),
@@ -234,7 +219,7 @@ OPERATIONS: Final = {
             ("Sec-WebSocket-Version", {"const": "13"}),
         ),
     ),
-    ("POST", "/v0/ticket"): Operation({200: replies.TicketGiven}, NothingIn),
+    ("POST", "/v0/ticket"): Operation({200: replies.TicketGiven}, requests.NothingIn),
     ("GET", "/v0/me"): Operation({200: replies.Me}),
     ("GET", "/v0/connections"): Operation({200: replies.ConnectionList}, query=PAGE_QUERY[1:3]),
     ("DELETE", "/v0/connections/:id"): Operation({200: replies.ConnectionGone}),

@@ -27,7 +27,7 @@ class Series(NamedTuple):
 
 
 def text_of(series: Series) -> str:
-    """Nothing if it has no samples."""
+    """The text of a family; empty if it has no samples."""
     if not series.samples:
         return ""
     name = series.name
@@ -43,7 +43,7 @@ def escaped(text: str) -> str:
 
 
 def of_contents(counters: InstanceCounters) -> Iterator[Series]:
-    """How much there is of everything."""
+    """Counts of topics, records, bytes and the like."""
     by_class = [(f'{{class="{name}"}}', counters.topics_by_class.get(name, 0)) for name in CLASSES]
     yield _gauge("topics_topics", "topics", counters.topics)
     yield Series("topics_topics_by_class", "gauge", "topics per durability class", by_class)

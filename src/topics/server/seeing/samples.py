@@ -38,7 +38,7 @@ class SampleStreams:
         history.listeners.add(self._sampled)
 
     def open(self, key: Key, opening: Opening, past: list[Sample]) -> None:
-        """Open a stream that begins with samples of the past. Throttled: there are as many as there may be."""
+        """Open a stream that begins with samples of the past. Throttled: no slot is free."""
         self._slots.take_stream(key)
         try:
             stream = SampleStream(self, key, opening)

@@ -63,7 +63,7 @@ class Traffic:
         tally.statuses[status] += 1
 
     def count_refusal(self, error: Exception) -> None:
-        """Something was refused, over whatever protocol."""
+        """A request or command was refused, over any protocol."""
         cause = cause_of(error)
         if cause:
             self.refused[cause] += 1

@@ -182,13 +182,13 @@ class Stream:
         self.end(closes=closes)
 
     def abort(self) -> None:
-        """Drop what is not sent; the peer sees an incomplete answer."""
+        """Drop what has not been sent; the peer sees an incomplete answer."""
         raise NotImplementedError
 
     # --- what the transport calls
 
     def writable(self) -> None:
-        """The peer takes more again."""
+        """The peer reads again."""
         call(self._on_writable)
 
     def closed(self) -> None:
@@ -213,7 +213,7 @@ class Exchange:
 
     @property
     def is_lost(self) -> bool:
-        """Nobody can be answered any more; a client that only half-closed still can."""
+        """The client is gone. One that has only half-closed its side is not: it can still be answered."""
         raise NotImplementedError
 
     def when_disconnected(self, callback: Callback) -> None:
@@ -240,7 +240,7 @@ class Exchange:
         raise RuntimeError("this connection cannot be upgraded")
 
     def fail(self, error: BaseException) -> None:
-        """The application broke: 500 if there is still an answer to give, else cut the stream off."""
+        """The application failed: answer 500 if nothing was answered yet, else cut the stream off."""
         logger.error("%s %s failed", self.request.method, self.request.path.decode("latin-1"), exc_info=error)
         if not self.is_answered:
             self.respond(INTERNAL.status, INTERNAL.body)
@@ -351,12 +351,12 @@ class Connections:
         if len(self.open) < self.connections_max:
             return True
         if not self.refused_total:
-            logger.warning("%d connections are open, which is the most: new ones are closed", self.connections_max)
+            logger.warning("%d connections are open, which is the limit: new ones are closed", self.connections_max)
         self.refused_total += 1
         return False
 
     def grew(self, size: int) -> None:
-        """So much more may be held for a connection than before. Every so often all of them are looked at."""
+        """A connection may hold so many bytes more than before. Once enough has come together, all are examined."""
         self._grown_bytes += size
         if self._grown_bytes >= min(LOOK_BYTES, self.limits.held_bytes_max // 16):
             self._look()

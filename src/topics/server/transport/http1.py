@@ -325,7 +325,7 @@ class Http1(asyncio.Protocol):
             self.reader.feed(data[start : start + SLICE_BYTES])
 
     def _await_rest(self) -> None:
-        """A message is incomplete. If nothing else is going on, see to it that it arrives."""
+        """A message is incomplete. If nothing else is going on, let the client send the rest."""
         if self._current is not None or self.stage != OPEN:
             return
         if self.reader.has_stopped:
@@ -486,12 +486,12 @@ class Http1(asyncio.Protocol):
 
 
 def _has_worked(connection: Http1) -> bool:
-    """Whether this turn has had its share (LM10): what is left waits for the next one."""
+    """Whether this turn has done its share of work (LM10): the rest waits for the next turn."""
     return connection._burst >= BURST_MAX or connection.reader.work >= WORK_MAX
 
 
 def _is_idle(connection: Http1) -> bool:
-    """Whether nothing runs or waits, and nothing can come of what was received."""
+    """Whether nothing runs or waits, and what was received cannot become a request."""
     if connection._current is not None or connection._queue or connection.reader.has_stopped:
         return False
     if connection._ahead and connection.stage == OPEN:

@@ -137,11 +137,11 @@ class Http1Reader:
         return self._since + limits.body_s + self._body_bytes / limits.body_rate_min
 
     def restart_clock(self) -> None:
-        """The message could not go on, for no fault of the peer."""
+        """The message could not go on, through no fault of the peer: its time starts anew."""
         self._since = self._shared.now
 
     def close(self) -> None:
-        """Let go of all that refers back to this object."""
+        """Drop the references that lead back to this object."""
         self._parser = None
         del self._sink
 

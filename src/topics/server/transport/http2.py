@@ -240,7 +240,7 @@ class Http2(asyncio.Protocol):
                 exchange.stream.writable()
 
     def send_in_turn(self, exchanges: list[Http2Exchange]) -> None:
-        """A frame for each, and again, until nothing more can go."""
+        """Send a frame of each exchange in turn, until nothing more can go out."""
         while exchanges and not self.is_write_blocked:
             exchanges = [one for one in exchanges if one.send_frame()]
             self.flush()
@@ -252,7 +252,7 @@ class Http2(asyncio.Protocol):
         self._rest()
 
     def flush(self) -> None:
-        """Give what h2 wants to say to the socket."""
+        """Write what h2 has to send to the socket."""
         data = self.h2.data_to_send()
         if data and self._stage < CLOSING:
             self.transport.write(data)

@@ -172,14 +172,14 @@ class Http2Exchange(Exchange):
             self._connection.forget(self)
 
     def _finish(self) -> None:
-        """The answer is sent. What is left of the request is not wanted any more."""
+        """The answer is sent. The rest of the request is no longer wanted."""
         if not self.is_complete:
             attempt(self._connection.h2.reset_stream, self.id, ErrorCodes.NO_ERROR)
             self._connection.flush()
         self._connection.forget(self)
 
     def lost(self) -> None:
-        """For the connection: the client is not there any more."""
+        """Called by the connection: the client is gone."""
         self.is_gone = True
         self.disconnected()
         self._connection.forget(self)

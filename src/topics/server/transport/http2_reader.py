@@ -75,7 +75,7 @@ class Noise:
         self._since = now
 
     def hear(self, data: bytes, now: float) -> int:
-        """Weigh what came in; how much of it is enough for one turn of the loop."""
+        """Weigh what came in. Returns how much of it is enough for one turn of the loop."""
         if now - self._since >= self._limits.noise_s:
             self._weight, self._since = 0, now
         weight, used_bytes = self._watch.weigh(data)
@@ -88,7 +88,7 @@ class Noise:
             raise Flood("too many control frames")
 
     def forgive(self, weight: int) -> None:
-        """The peer has reason to send so many."""
+        """The peer has reason to send this many frames."""
         self._weight = max(0, self._weight - weight)
 
 

@@ -67,12 +67,12 @@ def may_exceed(body: bytes, records_max: int) -> bool:
     return len(body) > RECORD_BYTES_MIN * most and exceeds(body, b"{", most)
 
 
-def exceeds(body: bytes, what: bytes, most: int) -> bool:
-    """Whether something comes more than so many times; looks no further than it has to."""
+def exceeds(body: bytes, what: bytes, count_max: int) -> bool:
+    """Whether `what` occurs more than `count_max` times; reads no further than it has to."""
     count = 0
     for start in range(0, len(body), COUNTED_SLICE_BYTES):
         count += body.count(what, start, start + COUNTED_SLICE_BYTES)
-        if count > most:
+        if count > count_max:
             return True
     return False
 

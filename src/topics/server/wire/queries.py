@@ -164,7 +164,7 @@ def decode_cursor(text: str) -> str:
 
 
 def unpacked(text: str) -> bytes:
-    """What a text in base64 stands for, in any of the spellings of CV15. ValueError: it is none."""
+    """The bytes that a base64 text stands for, in any of the spellings of CV15. ValueError: the text is not base64."""
     if not CURSOR_TEXT.fullmatch(text):
         raise ValueError("it is not base64")
     bare = text.rstrip("=").replace(" ", "-").replace("+", "-").replace("/", "_")

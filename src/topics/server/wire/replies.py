@@ -54,7 +54,7 @@ class DiffPerformance(Struct):
 
 
 class Evicting(Struct):
-    """Live records that a config would take at once."""
+    """Live records that a config would evict at once."""
 
     records: int
     bytes: int
@@ -353,7 +353,7 @@ class Error(Struct):
 
 
 def config_shown(config: TopicConfig, may_name: Callable[[str], bool]) -> TopicConfig:
-    """A config as a key sees it that may name some topics only."""
+    """A config as seen by a key that may name only some topics."""
     if config.dead_letter is None or may_name(config.dead_letter):
         return config
     return msgspec.structs.replace(config, dead_letter=HIDDEN)

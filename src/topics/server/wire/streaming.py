@@ -48,7 +48,7 @@ class Positions(Struct, frozen=True):
     epochs: dict[str, int]
 
     def lowest(self, other: "Positions") -> "Positions":
-        """What is sure if a client says both. A topic that they place in two instances is in neither."""
+        """What a client that sends both certainly has. A topic placed in two instances is in neither."""
         cursors, epochs = {**self.cursors}, {**self.epochs}
         for name, cursor in other.cursors.items():
             cursors[name] = min(cursor, cursors.get(name, cursor))

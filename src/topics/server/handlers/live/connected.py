@@ -15,7 +15,7 @@ NAMES_MAX: Final = 5000  # a page ends behind the connection with which it has a
 
 
 def list_connections(call: Call) -> None:
-    """A page, in the order of ids. How far readers are behind is told when what they are behind of may be shown."""
+    """A page, in the order of ids. A reader's lag is shown only once the records it lags behind may be shown."""
     _check_key(call)
     app = call.app
     size = call.parameters.page_size()

@@ -94,7 +94,7 @@ def _open(call: Call, session: Session, told: Positions) -> None:
 
 
 def _lowest(call: Call) -> Positions:
-    """What the client has for sure, whichever of its ids is right (SS15)."""
+    """What the client certainly has, whichever of its ids is right (SS15)."""
     return reduce(Positions.lowest, _told(call), NO_POSITIONS)
 
 
@@ -108,7 +108,7 @@ def _told(call: Call) -> list[Positions]:
 
 
 async def _revive(call: Call, told: Positions) -> None:
-    """Make a session anew under its wid, of what the client says it has received."""
+    """Recreate a session under its wid from what the client says it has received."""
     app, key = call.app, call.key
     if app.keyring and key is ANYONE:
         raise Unauthorized("the key that created this session is needed")
@@ -165,7 +165,7 @@ async def _open_alone(call: Call, names: Collection[str]) -> None:
 
 
 async def _feeds(call: Call, asked: WatchIn, template: Template, told: Positions) -> dict[str, Feed]:
-    """What to follow. A topic that is gone will be told to be; unless none is left, or the client never saw it."""
+    """What to follow. A topic that is gone is announced as deleted, unless none is left or the client never saw it."""
     app = call.app
     states = await states_of(app, asked.topics, lambda: call.stop, is_lenient=True)
     missing = [name for name in asked.topics if name not in states]

@@ -21,7 +21,7 @@ def show_stats(call: Call) -> None:
 
 
 def open_stats(call: Call) -> None:
-    """A stream begins with what the client has missed, or asks for of the last ten minutes."""
+    """Open a stream. It begins with what the client has missed, or what it asks for of the last ten minutes."""
     app, asked_ms = call.app, min(history_in(call.parameters, 0), FINE_MS * FINE_SAMPLES)
     check_accept(call.request)
     app.history.take()
