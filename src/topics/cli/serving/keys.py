@@ -121,7 +121,9 @@ def _line(name: str, scopes: str, prefixes: list[str], secret: str) -> str:
     """A key as the file has it. Whatever would be read as something else is refused."""
     from topics.server.access.key_file import parse_keys
 
-    words = scopes.replace(",", "+").strip()
+    words = "+".join(scopes.replace(",", " ").replace("+", " ").split())
+    if not words:
+        raise ConfigurationError("a scope is empty; use read, write, delete, admin, joined by +, or all")
     allowed = "|".join(prefixes) or ALL
     line = f"{name} {ALL if words == 'all' else words} {allowed} sha256:{sha256(secret.encode()).hexdigest()}"
     if any(not one or one == ALL or one.startswith("#") or "|" in one or one.split() != [one] for one in prefixes):
