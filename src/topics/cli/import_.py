@@ -93,7 +93,7 @@ def import_(
         text = f"{done.rows_now:,} rows imported into {topic}; {done.rows:,} rows of {done.files:,} files in all"
         progress.finish(text, {"topic": topic, "rows": done.rows_now, "rows_total": done.rows, "files": done.files})
 
-    raise SystemExit(run("import", job, master=master, remote=remote, conf=conf or ()))
+    raise SystemExit(run("import", job, master=master, remote=remote, conf=conf or (), is_json=json))
 
 
 def _import_alone(
