@@ -8,7 +8,8 @@ import pytest
 
 from tests.cli.conftest import Shell
 from topics.client import Client
-from topics.testing.server import ServerProcess
+from topics.settings import Settings
+from topics.testing.server import ServerProcess, ServerThread
 
 
 def test_top_shows_the_server_and_its_topics(shell: Shell, client: Client) -> None:
@@ -17,6 +18,30 @@ def test_top_shows_the_server_and_its_topics(shell: Shell, client: Client) -> No
     assert "topped" in out and "ready" in out
     (found,) = shell.ok("top", "--once", "--every", "50ms", "--json", "--sort", "lost").lines
     assert {row["topic"] for row in found["topics"]} >= {"topped"}
+
+
+def test_top_shows_rates_p99_pressure_lag_and_losses(shell: Shell, client: Client, server: ServerThread) -> None:
+    client.put_topic("pressed", cap_records=2)
+    client.append("pressed", [{"data": n} for n in range(5)])
+    client.put_cursor("pressed", "reader", 1)
+    server.advance(2_000)
+    (found,) = shell.ok("top", "--once", "--every", "50ms", "--json", "--sort", "lost").lines
+    (row,) = (row for row in found["topics"] if row["topic"] == "pressed")
+    assert (row["lag"], row["lost"], row["records"]) == (4, 3, 2)
+    assert found["write_rate"] > 0 and found["p99_ms"] is not None and found["pressure"] is not None
+    out = shell.ok("top", "--once", "--every", "50ms").out
+    assert "written/s" in out and "p99 " in out and "pressure " in out
+    with ServerThread(Settings(api_keys="k:read:x.")) as other:
+        answer = shell.run(
+            "top", "--once", "--every", "50ms", "--json", "--url", "http://{}:{}".format(*other.address), "--key", "k"
+        )
+        assert answer.code == 0, "a key that may see little sees that"
+
+
+def test_doctor_compares_the_clocks(shell: Shell, client: Client, server: ServerThread) -> None:
+    server.advance(10_000)
+    said = [one["said"] for one in shell.run("doctor", "--json").lines if "clock" in one["said"]]
+    assert any("that of this machine" in text for text in said), "the clock of this server stands still"
 
 
 def test_doctor_explains_findings_with_remedies(shell: Shell, client: Client, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_report_has_the_numbers_of_the_server(own: Rig, tmp_path: Path) -> Non
 def test_without_spark_the_numbers_are_the_same(own: Rig, tmp_path: Path) -> None:
     fill(own)
     own.client.append("jobs.dead", [{"data": 1, "tag": "t"}, {"data": 2}, {"data": 3, "meta": {"error": 5}}])
-    own.client.append("orders", [{"meta": {"a": 1}}])
+    own.client.append("orders", [{"data": None, "meta": {"a": 1}}])
     now = SystemClock().now_ms() + 7_000
     on_spark, alone = OnSpark(own.spark, Connection.load(own.url)), Alone(own.client)
     topics = ["orders", "capped", "jobs", "jobs.dead"]
