@@ -39,7 +39,7 @@ from topics.cli.serving.effective import show
 from topics.cli.serving.flags import Gather, with_settings
 from topics.cli.serving.keys import keys
 from topics.cli.shell.invoking import command, help_of
-from topics.cli.shell.manual import Sections
+from topics.cli.shell.manual import Command, Sections
 from topics.cli.transform import transform
 
 SPARK = "Large data, on Spark"
@@ -99,7 +99,7 @@ JOBS: tuple[tuple[str, Callable[..., None], str], ...] = (
     ("report", report, SPARK),
 )
 
-app.command("serve", help=help_of(serve.__doc__ or ""))(with_settings(serve))
+app.command("serve", cls=Command, help=help_of(serve.__doc__ or ""))(with_settings(serve))
 command(config, "show", offline=True)(with_settings(show))
 app.add_typer(config, help="The settings.")
 app.add_typer(keys, help="The keys in a key file.")
@@ -115,7 +115,7 @@ app.add_typer(context, help="Servers by name.", rich_help_panel="This command")
 command(app, "completion", section="This command", offline=True)(completion)
 
 for name, function, section in JOBS:
-    app.command(name, help=help_of(function.__doc__ or ""), rich_help_panel=section)(function)
+    app.command(name, cls=Command, help=help_of(function.__doc__ or ""), rich_help_panel=section)(function)
 
 
 def main() -> None:
