@@ -1,17 +1,20 @@
 # Every target sets up what it needs by itself. PYTHON may name another interpreter (3.11 or newer).
 
-PYTHON ?= python3
+# A Python that was built without profile-guided optimization, as pyenv does, is a quarter to a third slower than one
+# with it, such as Debian's: that one is taken where it is new enough.
+FASTEST := $(shell /usr/bin/python3 -c 'import sys; sys.version_info < (3, 11) or print(sys.executable)' 2>/dev/null)
+PYTHON ?= $(or $(FASTEST),python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# What the environment was made with; what running needs; what developing needs; Spark; the fuzzer.
+MADE := $(VENV)/.python
 READY := $(VENV)/.ready
+DEV := $(VENV)/.ready-dev
 SPARK := $(VENV)/.ready-spark
 FUZZ := $(VENV)/.ready-fuzz
 DOCS := .venv-docs
-# The peers of the benchmarks are Debian's builds, and so is the Python, where it is new enough: one that was built
-# without profile-guided optimization, as pyenv does, is a quarter to a third slower.
-BENCH_PYTHON ?= $(or $(shell /usr/bin/python3 -c 'import sys; sys.version_info < (3, 11) or print(sys.executable)' \
-    2>/dev/null),$(PYTHON))
-BENCH := $(MAKE) --no-print-directory VENV=.venv-bench PYTHON=$(BENCH_PYTHON)
+# The peers of the benchmarks are Debian's builds, and so is the Python, where it can be.
+BENCH := $(MAKE) --no-print-directory VENV=.venv-bench PYTHON=$(or $(FASTEST),$(PYTHON))
 # Processes of a test run. Tests of Spark have one for themselves, one after the other: each may start a JVM.
 WORKERS ?= auto
 # How long `make fuzz` searches, for each target.
@@ -28,31 +31,31 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run quick test test-full sim fuzz torture soak check lint-openapi format browser s3 promtool bench \
-    bench-spark bench-run bench-peers demo demo-spark vendor screenshots docs docs-tools release-check lock clean
+    bench-spark bench-run bench-peers demo demo-spark vendor screenshots docs docs-tools release-check lock clean FORCE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) ## create .venv and install the locked packages and this project into it
+setup: $(DEV) ## create .venv and install what developing needs into it
 
 run: $(READY) ## start the server on 127.0.0.1:4000, data in ./topics-data
-	$(BIN)/topics serve
+	@$(BIN)/topics serve
 
-quick: $(READY) ## lint, and in a minute the tests that need neither Spark nor a browser nor server processes
+quick: $(DEV) ## lint, and in a minute the tests that need neither Spark nor a browser nor server processes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(PARALLEL) --quick
 
-test: $(READY) $(SPARK) browser s3 promtool docs-tools ## run the tests, without the slow sweeps
+test: $(DEV) $(SPARK) browser s3 promtool docs-tools ## run the tests, without the slow sweeps
 	$(call both,-m "not full")
 
-test-full: $(READY) $(SPARK) browser s3 promtool docs-tools ## run all tests
+test-full: $(DEV) $(SPARK) browser s3 promtool docs-tools ## run all tests
 	$(call both)
 
 fuzz: $(FUZZ) ## search by coverage for inputs that break something: SECONDS=60 for each of TARGETS="json http2"
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
 
-sim: $(READY) ## play simulated histories of the server: SEED=17 (VERBOSE=1, SHRINK=1, BUG=name), or SEEDS=10000
+sim: $(DEV) ## play simulated histories of the server: SEED=17 (VERBOSE=1, SHRINK=1, BUG=name), or SEEDS=10000
 	$(BIN)/python -m tests.sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) \
 	    $(if $(VERBOSE),--verbose) $(if $(SHRINK),--shrink) $(if $(BUG),--bug "$(BUG)")
 
@@ -76,16 +79,16 @@ promtool: ## install promtool from Debian for the tests of metrics and alerts, i
 	    rm -f /var/tmp/prometheus_*.deb; command -v promtool >/dev/null \
 	    || echo "promtool could not be installed; the tests of alerts are skipped" >&2; }
 
-check: $(READY) $(SPARK) ## lint, formatting and types
+check: $(DEV) $(SPARK) ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 	@$(MAKE) --no-print-directory lint-openapi
 
-lint-openapi: $(READY) ## lint the OpenAPI document with redocly and spectral, if node can install them
+lint-openapi: $(DEV) ## lint the OpenAPI document with redocly and spectral, if node can install them
 	$(BIN)/python -m tools.openapi.lint
 
-format: $(READY) ## sort imports and format the code
+format: $(DEV) ## sort imports and format the code
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
@@ -95,7 +98,7 @@ bench: bench-peers ## run the benchmarks and write bench/RESULTS.md; FIGURES="qu
 bench-spark: ## run those of Spark
 	@$(BENCH) bench-run FIGURES=spark
 
-bench-run: $(READY) $(SPARK)
+bench-run: $(DEV) $(SPARK)
 	$(BIN)/python -m bench $(FIGURES)
 
 bench-peers: ## install the peers of the benchmarks from Debian
@@ -106,16 +109,16 @@ bench-peers: ## install the peers of the benchmarks from Debian
 MINUTES ?= 15
 SEED ?= 1
 
-torture: $(READY) ## kill a server and its helpers over and over for MINUTES=15, by SEED=1, and check what it told
+torture: $(DEV) ## kill a server and its helpers over and over for MINUTES=15, by SEED=1, and check what it told
 	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
 
-soak: $(READY) ## a mixed load for MINUTES=15: is the server the same afterwards? CHART=docs/images/soak.svg draws it
+soak: $(DEV) ## a mixed load for MINUTES=15: is the server the same afterwards? CHART=docs/images/soak.svg draws it
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(SEED) $(if $(CHART),--chart $(CHART))
 
 vendor: ## renew the libraries of the console from npm, in the versions that tools/vendor.py names
 	$(PYTHON) -m tools.vendor
 
-screenshots: $(READY) browser ## make the pictures of the console in docs/images
+screenshots: $(DEV) browser ## make the pictures of the console in docs/images
 	$(BIN)/python -m tools.screenshots
 
 docs: docs-tools ## build the site of the documentation into site/
@@ -134,19 +137,24 @@ $(DOCS)/.ready: requirements-docs.lock requirements.lock pyproject.toml
 demo: $(READY) ## a tour in one terminal: losses that are told, a killed worker, a killed server, and the account
 	$(BIN)/python -m examples.demo
 
-demo-spark: $(READY) $(SPARK) ## the data pipeline in one terminal: revenue per minute, back into a topic
+demo-spark: $(DEV) $(SPARK) ## the data pipeline in one terminal: revenue per minute, back into a topic
 	$(BIN)/python -m examples.demo.spark
 
-release-check: $(READY) ## build what would be released, install it into a fresh environment, serve from it, kill it
+release-check: $(DEV) ## build what would be released, install it into a fresh environment, serve from it, kill it
 	$(BIN)/python -m tools.release
 
 lock: ## write the lock files anew, with the newest versions that pyproject.toml admits
 	rm -rf .lock-venv
 	$(call make_venv,.lock-venv)
-	$(call pip,.lock-venv) install --quiet --editable '.[dev]'
-	$(call pip,.lock-venv) freeze --exclude-editable > requirements.lock
-	$(call pip,.lock-venv) install --quiet --constraint requirements.lock --editable '.[spark,connect,pipelines,iceberg]'
-	$(call pip,.lock-venv) freeze --exclude-editable | grep -vxFf requirements.lock > requirements-spark.lock
+	$(call pip,.lock-venv) freeze --all > .lock-venv/before
+	$(call pip,.lock-venv) install --quiet --editable .
+	$(call pip,.lock-venv) freeze --all --exclude-editable | grep -vxFf .lock-venv/before > requirements.lock
+	$(call pip,.lock-venv) install --quiet --constraint requirements.lock --editable '.[dev]'
+	$(call pip,.lock-venv) freeze --exclude-editable | grep -vxFf requirements.lock > requirements-dev.lock
+	$(call pip,.lock-venv) install --quiet --constraint requirements.lock --constraint requirements-dev.lock \
+	    --editable '.[spark,connect,pipelines,iceberg]'
+	$(call pip,.lock-venv) freeze --exclude-editable | grep -vxFf requirements.lock -f requirements-dev.lock \
+	    > requirements-spark.lock
 	rm -rf .lock-venv
 
 clean: ## remove the environment, caches and build products
@@ -158,24 +166,44 @@ clean: ## remove the environment, caches and build products
 make_venv = $(PYTHON) -m venv $(1) >/dev/null 2>&1 || $(PYTHON) -m venv --clear --without-pip $(1)
 pip = $$(test -x $(1)/bin/pip && echo $(1)/bin/python -m pip \
     || echo $$($(PYTHON) -m pip --version >/dev/null 2>&1 && echo $(PYTHON) || echo python3) -m pip --python $(1)/bin/python)
+install = $(call pip,$(VENV)) install --quiet --disable-pip-version-check
+count = $$(grep -c == $(1))
+# The interpreter behind PYTHON, which may itself be that of an environment, and its version.
+interpreter = $$($(PYTHON) -c 'import sys; print(getattr(sys, "_base_executable", "") or sys.executable, sys.version.split()[0])')
 
-$(READY): pyproject.toml requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	    || { echo "topics needs Python 3.11 or newer; name one by: make PYTHON=..." >&2; exit 1; }
-	@echo "setting up $(VENV)"
-	@test -x $(BIN)/python || { $(call make_venv,$(VENV)); }
-	@$(call pip,$(VENV)) install --quiet --disable-pip-version-check --requirement requirements.lock
-	@$(call pip,$(VENV)) install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+# The environment, made anew when the interpreter is another one. It keeps its time if it is not.
+$(MADE): FORCE
+	@command -v $(PYTHON) >/dev/null || { echo "there is no $(PYTHON); name a Python by: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
+	    "topics needs Python 3.11 or newer, $(PYTHON) is older; name one by: make PYTHON=..." >&2; exit 1; }
+	@is="$(interpreter)"; test "$$is" = "$$(cat $@ 2>/dev/null)" || { \
+	    test ! -e $(VENV) || echo "$(VENV) was made with another Python"; \
+	    echo "making $(VENV) with $$is"; rm -rf $(VENV); set -- $$is; \
+	    { $$1 -m venv $(VENV) >/dev/null 2>&1 || $$1 -m venv --clear --without-pip $(VENV); } && echo "$$is" > $@; }
+
+FORCE:
+
+# What running needs.
+$(READY): $(MADE) requirements.lock
+	@echo "installing $(call count,requirements.lock) packages, 240 MB on disk; this is done once and takes about a minute"
+	@$(install) --requirement requirements.lock
+	@$(BIN)/python -m tools.linked
 	@touch $(READY)
 
+$(DEV): $(READY) requirements-dev.lock pyproject.toml
+	@echo "installing $(call count,requirements-dev.lock) packages that developing needs"
+	@$(install) --requirement requirements-dev.lock
+	@$(install) --no-deps --no-build-isolation --editable .
+	@touch $(DEV)
+
 # Spark is half a gigabyte, built from source: what can do without it does not wait for it.
-$(SPARK): requirements-spark.lock $(READY)
-	@echo "installing Spark into $(VENV)"
-	@$(call pip,$(VENV)) install --quiet --disable-pip-version-check --requirement requirements-spark.lock
+$(SPARK): $(DEV) requirements-spark.lock
+	@echo "installing Spark, $(call count,requirements-spark.lock) packages, half a gigabyte; this takes minutes"
+	@$(install) --requirement requirements-spark.lock
 	@touch $(SPARK)
 
 # The fuzzer is 35 MB, and only who searches needs it.
-$(FUZZ): pyproject.toml $(READY)
+$(FUZZ): $(DEV)
 	@echo "installing Atheris into $(VENV)"
-	@$(call pip,$(VENV)) install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[fuzz]'
+	@$(install) --constraint requirements.lock --constraint requirements-dev.lock --editable '.[fuzz]'
 	@touch $(FUZZ)

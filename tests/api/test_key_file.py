@@ -16,6 +16,7 @@ from tests.api.conftest import Start
 from topics.errors import ConfigurationError
 from topics.server.access.key_file import FILE_BYTES_MAX, POLL_MS, parse_keys, read_keys
 from topics.server.auth import SCOPES, Key, Keyring
+from topics.testing.patience import wait_until
 from topics.testing.server import ServerThread
 
 
@@ -361,3 +362,23 @@ def test_streams_and_sockets_that_keep_what_they_need_go_on(keys: Keys) -> None:
         assert stream.records(1) == [7]
         assert ws.message()["records"][0]["data"] == 7
         refused(feed.post("/v0/topics/f.log", {"records": [{"data": 1}]}), 403, "forbidden")
+
+
+def test_logs_name_keys_by_their_name(start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """AU17, SC4: of a key of the environment, which has no name, nothing is said."""
+    caplog.set_level("INFO")
+    settings = {"api_keys": "plain:read", "access_log": True}
+    keys = Keys(start, tmp_path / "keys", line("root") + line("feed", "rw", "f."), **settings)
+    ok(keys.to("root").get("/v0/topics"))
+    refused(keys.to("feed").get("/v0/topics/x"), 403, "forbidden")
+    refused(keys.to("nobody").get("/v0/topics"), 401, "unauthorized")
+    ok(keys.to("plain").get("/v0/topics?prefix=p"))
+
+    def said() -> list[str]:
+        return [message.rpartition(" ms")[2] for message in list(caplog.messages) if " ms" in message]
+
+    wait_until("the last request is logged", lambda: len(said()) == 4)
+    assert said() == [", key root", ", key feed", "", ""]
+    keys.change(line("root") + line("fresh"))
+    assert "holds 2 keys; new: fresh; gone: feed" in caplog.text
+    assert "plain" not in caplog.text and "nobody" not in caplog.text

@@ -84,7 +84,7 @@ REFUSALS: dict[str, tuple[dict[str, str], str]] = {
     "SC5 negative": ({"TOPICS_MAX_TOPICS": "-1"}, "TOPICS_MAX_TOPICS"),
     "SC5 below its minimum": ({"TOPICS_MAX_LIMIT": "0"}, "TOPICS_MAX_LIMIT"),
     "SC5 fraction": ({"TOPICS_MAX_BODY_BYTES": "1.5"}, "TOPICS_MAX_BODY_BYTES"),
-    "SC5 unit": ({"TOPICS_SEGMENT_MAX_BYTES": "64MiB"}, "TOPICS_SEGMENT_MAX_BYTES"),
+    "SC5 unit": ({"TOPICS_SEGMENT_MAX_BYTES": "64 parsecs"}, "TOPICS_SEGMENT_MAX_BYTES"),
     "SC5 log level": ({"TOPICS_LOG_LEVEL": "loud"}, "TOPICS_LOG_LEVEL"),
     "SC5 host without address": ({"TOPICS_HOST": ":4000"}, "TOPICS_HOST"),
     "SC5 origin": ({"TOPICS_CORS_ORIGINS": "example"}, "TOPICS_CORS_ORIGINS"),
@@ -508,6 +508,33 @@ def test_help_lists_every_variable_of_the_contract() -> None:
         assert len(re.findall(rf"\b{name}\b", answer.stdout)) >= 1, name
     for default in ("127.0.0.1", "4000", "67108864", "./topics-data", "16384", "100000"):
         assert default in answer.stdout
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_environment(tmp_path: Path) -> None:
+    """SC5: in a process; what is odd about the settings is a warning."""
+    (tmp_path / "topics.toml").write_text('max_batch_records = 2\nmax_tag_bytes = 2\nsegment_max_age_ms = "1h"\n')
+    environ = dict.fromkeys(("TOPICS_MAX_BATCH_RECORDS", "TOPICS_MAX_TAG_BYTES", "TOPICS_MAX_NODE_BYTES"), "3")
+    flags = ("--max-batch-records", "1", "--cache-bytes", "8MiB")
+    with ServerProcess(tmp_path, environ | {"TOPICS_DATADIR": "x"}, "serve", *flags) as server:
+        api, path = Client(server.address), "/v0/topics/a"
+        refused(api.post(path, {"records": [{"data": 1}] * 2}), 400, "batch_too_large")
+        refused(api.post(path, {"records": [{"data": 1, "tag": "t" * 3}]}), 400, "invalid_request")
+        refused(api.post(path, {"records": [{"data": 1, "node": "n" * 4}]}), 400, "invalid_request")
+        ok(api.post(path, {"records": [{"data": 1, "tag": "t" * 2, "node": "n" * 3}]}), 201)
+        assert "TOPICS_DATADIR is set and is no setting; did you mean TOPICS_DATA_DIR?" in server.output
+        assert "TOPICS_MAX_TAG_BYTES has no effect: max_tag_bytes in topics.toml wins over it" in server.output
+        assert "TOPICS_MAX_BATCH_RECORDS" not in server.output
+        assert server.stop() == 0
+
+
+def test_a_key_on_the_command_line_counts_and_is_warned_of(tmp_path: Path) -> None:
+    """AU3: it is in no log and in no child."""
+    with ServerProcess(tmp_path, {}, "serve", "--api-keys", SECRET) as server:
+        ok(Client(server.address, SECRET).get("/v0/topics"))
+        refused(Client(server.address).get("/v0/topics"), 401, "unauthorized")
+        assert "--api-keys can be read by everybody on this machine" in server.output
+        assert server.stop() == 0
+        assert SECRET not in server.output
 
 
 def test_config_show_tells_values_and_origins_and_masks_secrets() -> None:

@@ -17,7 +17,9 @@ from topics.clock import SystemClock
 from topics.errors import InvalidRequest
 from topics.reader import Lost
 from topics.spark.jobs.reporting import ages, report, step_of
+from topics.spark.options import Connection
 from topics.spark.report import charts
+from topics.spark.report.counting import Alone, OnSpark
 from topics.spark.tables.lake import Commit, Covered, Lake
 from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
@@ -88,6 +90,24 @@ def test_a_report_has_the_numbers_of_the_server(own: Rig, tmp_path: Path) -> Non
     assert (queue.ready, queue.in_flight, queue.dead_lettered) == (0, 2, 3)
     assert sum(queue.running.values()) == 2 and sum(queue.waiting.values()) == 0
     assert made.letters == {("jobs", "code 0", "1"): 2, ("jobs", "code 1", "1"): 1}
+
+
+def test_without_spark_the_numbers_are_the_same(own: Rig, tmp_path: Path) -> None:
+    fill(own)
+    own.client.append("jobs.dead", [{"data": 1, "tag": "t"}, {"data": 2}, {"data": 3, "meta": {"error": 5}}])
+    own.client.append("orders", [{"data": None, "meta": {"a": 1}}])
+    now = SystemClock().now_ms() + 7_000
+    on_spark, alone = OnSpark(own.spark, Connection.load(own.url)), Alone(own.client)
+    topics = ["orders", "capped", "jobs", "jobs.dead"]
+    for step_ms in (1, 1000):
+        wanted = {step[:3] for step in on_spark.steps(topics, now - 60_000, step_ms, 60)}
+        assert {step[:3] for step in alone.steps(topics, now - 60_000, step_ms, 60)} == wanted
+    assert alone.ages("orders", now, ()) == on_spark.ages("orders", now, ())
+    assert alone.ages("capped", now, {21, 22}) == on_spark.ages("capped", now, {21, 22})
+    assert alone.letters(["jobs.dead"]) == on_spark.letters(["jobs.dead"])
+    made = report(own.spark, str(tmp_path / "spark.html"), url=own.url, seconds=0)
+    same = report(None, str(tmp_path / "alone.html"), url=own.url, seconds=0)
+    assert (same.records, same.bytes, same.letters, same.gaps) == (made.records, made.bytes, made.letters, made.gaps)
 
 
 def test_a_report_is_one_page_that_loads_nothing_and_escapes_every_name(own: Rig, tmp_path: Path) -> None:
@@ -185,7 +205,7 @@ def test_killed_it_leaves_the_file_as_it_was_and_run_again_it_is_made(own: Rig, 
     own.append("orders", range(50))
     file = tmp_path / "r.html"
     file.write_text("the one before")
-    arguments = ("report", str(file), "--seconds", "0")
+    arguments = ("report", str(file), "--seconds", "0", "--spark")
     command = Command(tmp_path / "process", *arguments, url=own.url)
     command.kill_once(is_read_by_spark(own, "orders"))
     assert file.read_text() == "the one before"

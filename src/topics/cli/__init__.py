@@ -3,7 +3,8 @@
 shell/        what all commands share
 data/         topics, records, cursors, routers, queues
 operating/    servers, machines, and the command itself
-the rest      the server; the jobs on Spark
+serving/      the server: its start, its settings, its keys
+the rest      the jobs on Spark
 """
 
 from collections.abc import Callable
@@ -26,7 +27,6 @@ from topics.cli.data.router import router
 from topics.cli.data.sending import send
 from topics.cli.data.tailing import tail, watch
 from topics.cli.data.working import work
-from topics.cli.environment import variables_help
 from topics.cli.export import export
 from topics.cli.import_ import import_
 from topics.cli.operating.bench import bench
@@ -35,8 +35,11 @@ from topics.cli.operating.doctor import doctor
 from topics.cli.operating.top import top
 from topics.cli.replay import replay
 from topics.cli.report import report
+from topics.cli.serving.effective import show
+from topics.cli.serving.flags import Gather, with_settings
+from topics.cli.serving.keys import keys
 from topics.cli.shell.invoking import command, help_of
-from topics.cli.shell.manual import Sections
+from topics.cli.shell.manual import Command, Sections
 from topics.cli.transform import transform
 
 SPARK = "Large data, on Spark"
@@ -50,8 +53,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
 )
-config = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(config, name="config")
+config = typer.Typer(name="config", cls=Sections, no_args_is_help=True, rich_markup_mode=None)
 
 
 def _show_version(wanted: bool) -> None:
@@ -67,31 +69,20 @@ def topics(
     """A persistent event engine: named append-only logs over JSON HTTP."""
 
 
-def _show_serve_help(context: typer.Context, wanted: bool) -> None:
-    if wanted:
-        typer.echo(context.get_help())
-        typer.echo(variables_help())
-        raise typer.Exit
+def serve(gather: Gather) -> None:
+    """Start the server.
 
+    A setting is a flag here, a key in the settings file, and a variable: --data-dir, data_dir and TOPICS_DATA_DIR. The
+    flag wins over the file, the file over the variable; topics config show says what is in effect, and from where.
+    Sizes are written as 64MiB, times as 1h.
 
-@app.command(add_help_option=False)
-def serve(
-    help: bool = typer.Option(
-        False, "--help", callback=_show_serve_help, is_eager=True, help="Show this and all variables."
-    ),
-) -> None:
-    """Start the server. It is set by environment variables."""
-    from topics.cli.serve import run
+    Example: topics serve
 
-    run()
+    Example: topics serve --port 0 --data-dir /var/lib/topics --cache-bytes 1GiB
+    """
+    from topics.cli.serving.serve import run
 
-
-@config.command("show")
-def show() -> None:
-    """Print the settings in effect and where each comes from; secrets are masked."""
-    from topics.cli.environment import show_settings
-
-    show_settings()
+    run(gather)
 
 
 DATA: tuple[Callable[..., None], ...] = (send, read, tail, watch, ls, info, put, rm, delete)
@@ -108,6 +99,10 @@ JOBS: tuple[tuple[str, Callable[..., None], str], ...] = (
     ("report", report, SPARK),
 )
 
+app.command("serve", cls=Command, help=help_of(serve.__doc__ or ""))(with_settings(serve))
+command(config, "show", offline=True)(with_settings(show))
+app.add_typer(config, help="The settings.")
+app.add_typer(keys, help="The keys in a key file.")
 for function in DATA:
     command(app, function.__name__, section="Data")(function)
 app.add_typer(cursor, help="Named cursors: how far readers have come.", rich_help_panel="Data")
@@ -120,7 +115,7 @@ app.add_typer(context, help="Servers by name.", rich_help_panel="This command")
 command(app, "completion", section="This command", offline=True)(completion)
 
 for name, function, section in JOBS:
-    app.command(name, help=help_of(function.__doc__ or ""), rich_help_panel=section)(function)
+    app.command(name, cls=Command, help=help_of(function.__doc__ or ""), rich_help_panel=section)(function)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topics.cli import spark as on_spark
+from topics.cli.shell.invoking import Json
 from topics.cli.spark import Conf, Master, Remote, Url
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def archive(
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
+    json: Json = False,
 ) -> None:
     """Archive topics in a lake: Parquet files, a manifest of what they cover, a table of what was lost.
 
@@ -80,7 +82,7 @@ def archive(
             text += f", {done.trimmed:,} trimmed"
         progress.finish(text, {"lake": lake, **vars(done)})
 
-    raise SystemExit(run("archive", job, master=master, remote=remote, conf=conf or ()))
+    raise SystemExit(run("archive", job, master=master, remote=remote, conf=conf or (), is_json=json))
 
 
 def over_on_sigterm() -> threading.Event:

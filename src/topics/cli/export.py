@@ -90,7 +90,7 @@ def export(
         fields = {"rows": done.rows, "files": done.files, "lost": done.lost, "gaps": len(done.gaps)}
         progress.finish(f"{done.rows:,} records in {done.files:,} files{lost}", {"destination": destination, **fields})
 
-    raise SystemExit(run("export", job, master=master, remote=remote, conf=conf or ()))
+    raise SystemExit(run("export", job, master=master, remote=remote, conf=conf or (), is_json=json))
 
 
 def _same(given: Format | None, named: Format) -> Format:

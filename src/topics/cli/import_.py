@@ -31,8 +31,8 @@ def import_(
     topic: Annotated[str, typer.Argument(help="The topic; created if absent.")],
     format: Annotated[Format | None, typer.Option(help="Format of the files; by default their names tell.")] = None,
     data: Data = None,
-    tag: Annotated[str | None, typer.Option(help="The field or column that is the tag.")] = None,
-    node: Annotated[str | None, typer.Option(help="The field or column that is the node.")] = None,
+    tag: Annotated[str | None, typer.Option(metavar="FIELD", help="The field or column that is the tag.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="FIELD", help="The field or column that is the node.")] = None,
     meta: Annotated[str | None, typer.Option(help="The field or column that is the meta.")] = None,
     text: Annotated[bool, typer.Option("--text", help="The column of --data is plain text, not JSON.")] = False,
     option: Option = None,
@@ -93,7 +93,7 @@ def import_(
         text = f"{done.rows_now:,} rows imported into {topic}; {done.rows:,} rows of {done.files:,} files in all"
         progress.finish(text, {"topic": topic, "rows": done.rows_now, "rows_total": done.rows, "files": done.files})
 
-    raise SystemExit(run("import", job, master=master, remote=remote, conf=conf or ()))
+    raise SystemExit(run("import", job, master=master, remote=remote, conf=conf or (), is_json=json))
 
 
 def _import_alone(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topics.cli import spark as on_spark
+from topics.cli.shell.invoking import Json
 from topics.cli.spark import AtLeastOnce, Conf, Master, Name, Remote, SetWindow, State, Url
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def replay(
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
+    json: Json = False,
 ) -> None:
     """Append what a lake has of a topic to a topic again, in order, each record once.
 
@@ -77,4 +79,4 @@ def replay(
         fields = {"rows": done.rows_now, "rows_total": done.rows, "lost": lost, "missing": missing}
         progress.finish(text, {"topic": topic, **fields})
 
-    raise SystemExit(run("replay", job, master=master, remote=remote, conf=conf or ()))
+    raise SystemExit(run("replay", job, master=master, remote=remote, conf=conf or (), is_json=json))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topics.cli import spark as on_spark
+from topics.cli.shell.invoking import Call, ContextName, Json, Key, run_alone
 from topics.cli.spark import Conf, Master, Remote, Url
 
 if TYPE_CHECKING:
@@ -12,35 +13,50 @@ if TYPE_CHECKING:
 
     from topics.spark.runs.progress import Progress
 
+FileName = Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")]
+
 
 def report(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")] = "topics-report.html",
-    topics: Annotated[str | None, typer.Option(help="Only topics whose whole name matches this expression.")] = None,
-    seconds: Annotated[float, typer.Option(min=0, help="How long to watch the queues.")] = 5.0,
-    checkpoint: Annotated[
-        list[str] | None, typer.Option(help="A pipeline's checkpoint, for its lag; may be repeated.")
+    file: FileName = "topics-report.html",
+    topics: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Only topics whose whole name matches this expression.")
     ] = None,
-    lake: Annotated[list[str] | None, typer.Option(help="A lake, for its lag; may be repeated.")] = None,
+    seconds: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to watch the queues.")] = 5.0,
+    checkpoint: Annotated[
+        list[str] | None, typer.Option(metavar="DIR", help="A pipeline's checkpoint, for its lag; may be repeated.")
+    ] = None,
+    lake: Annotated[
+        list[str] | None, typer.Option(metavar="LAKE", help="A lake, for its lag; may be repeated.")
+    ] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="Count on Spark, for very many records.")] = False,
     url: Url = None,
+    key: Key = None,
+    context: ContextName = None,
+    json: Json = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
     """Write a report of a server: throughput, sizes, lag, gaps, queues, dead letters.
 
-    One HTML file with charts, which needs nothing but a browser.
+    One HTML file with charts, which needs nothing but a browser. It reads all live records once, in this process, or
+    on Spark with --spark, --master, --remote or --conf.
 
-    Example: topics report report.html --checkpoint /tmp/topics-examples/revenue
+    Example: topics report report.html --seconds 0
+
+    Example: topics report report.html --checkpoint /tmp/topics-examples/revenue --spark
     """
-    on_spark.require()
-    from topics.spark.jobs.reporting import report as run_report
-    from topics.spark.runs.running import run
+    is_on_spark = bool(spark or master or remote or conf)
+    if is_on_spark:
+        on_spark.require("; without --spark, --master, --remote and --conf it needs none")
 
-    def job(spark: "SparkSession", progress: "Progress") -> None:
+    def make(session: "SparkSession | None", progress: "Progress") -> None:
+        from topics.spark.jobs.reporting import report as run_report
+
         made = run_report(
-            spark,
+            session,
             file,
-            url=url,
+            server=on_spark.connection(url, key, context),
             pattern=topics,
             seconds=seconds,
             checkpoints=checkpoint or (),
@@ -51,4 +67,15 @@ def report(
         text = f"{file}: {len(made.states):,} topics, {records:,} records"
         progress.finish(text, {"file": file, "topics": len(made.states), "records": records})
 
-    raise SystemExit(run("report", job, master=master, remote=remote, conf=conf or ()))
+    if is_on_spark:
+        from topics.spark.runs.running import run
+
+        raise SystemExit(run("report", make, master=master, remote=remote, conf=conf or (), is_json=json))
+
+    def alone(call: Call) -> None:
+        from topics.spark.runs.progress import Progress
+
+        with Progress("report", is_json=call.is_json) as progress:
+            make(None, progress)
+
+    run_alone("report", alone, url, key, context, is_json=json)

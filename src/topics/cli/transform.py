@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from topics.cli import spark as on_spark
+from topics.cli.shell.invoking import Json
 from topics.cli.spark import Conf, Master, Remote, Url
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def transform(
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
+    json: Json = False,
 ) -> None:
     """Run a pipeline: topics through SQL into topics, files or tables.
 
@@ -62,4 +64,4 @@ def transform(
             text += f", {done.late:,} of them too late for their watermark"
         progress.finish(text, vars(done))
 
-    raise SystemExit(run("transform", job, master=master, remote=remote, conf=[*settings, *(conf or ())]))
+    raise SystemExit(run("transform", job, master=master, remote=remote, conf=[*settings, *(conf or ())], is_json=json))

@@ -157,7 +157,7 @@ class App:
         """For Call, if `watches_ends` is set: a request has ended."""
         self.check_idle()
         if self._logs_access:
-            _log_access(call.request, status, call.total_ms)
+            _log_access(call.request, status, call.total_ms, call.key)
 
     def check_idle(self) -> None:
         """Let the drain go on if no request is running."""
@@ -334,7 +334,7 @@ class App:
         if self.cors is not None:
             headers += self.cors.headers(request)
         if self._logs_access:
-            _log_access(request, error.status, 0.0)
+            _log_access(request, error.status, 0.0, self._entrance.named_by(request))
         route = None
         with suppress(Refusal):
             route, _ = self.routes.find(request.method, request.path)
@@ -365,7 +365,8 @@ def _check_media(route: Route, request: Request) -> str:
     return kind
 
 
-def _log_access(request: Request, status: int, total_ms: float) -> None:
-    """The query is left out: it may hold a token."""
+def _log_access(request: Request, status: int, total_ms: float, key: Key | None) -> None:
+    """The query is left out: it may hold a token. A key goes by its name."""
     path = request.path.decode("latin-1")
-    access_log.info("%s %s %d %.3f ms", request.method, path, status, total_ms)
+    who = "" if key is None or key.name is None else f", key {key.name}"
+    access_log.info("%s %s %d %.3f ms%s", request.method, path, status, total_ms, who)

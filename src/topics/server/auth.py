@@ -88,6 +88,11 @@ class Keyring:
     def __len__(self) -> int:
         return len(self._keys)
 
+    @property
+    def names(self) -> set[str]:
+        """Those of the key file; the others have none."""
+        return {key.name for key in self._keys if key.name is not None}
+
     def take(self, filed: Iterable[Key]) -> None:
         """Put these in place of the keys of the key file; auth is on from the first time on, even if there are none.
 

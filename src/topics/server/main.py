@@ -8,7 +8,7 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final
 
@@ -165,9 +165,14 @@ def _reason(error: Exception) -> str:
     return text.rpartition("): ")[2] or text
 
 
-def serve(settings: Settings, on_bound: Bound = lambda port_file, address: None) -> None:
-    """Serve until SIGINT or SIGTERM. `on_bound` gets the port file and host:port. Raises what stops the start."""
+def serve(settings: Settings, on_bound: Bound = lambda port_file, address: None, notices: Iterable[str] = ()) -> None:
+    """Serve until SIGINT or SIGTERM. `on_bound` gets the port file and host:port. Raises what stops the start.
+
+    `notices` on the settings are logged as warnings.
+    """
     set_up_logging(settings.log_level)
+    for notice in notices:
+        logger.warning("%s", notice)
     server = Server.open(settings)
     del settings  # it holds the keys
     tune_process()

@@ -29,7 +29,10 @@ DESCRIPTORS_MIN: Final = 4096
 FREE_BYTES_MIN: Final = 1024**3
 FREE_SHARE_MIN: Final = 0.05
 SYNC_MS_MAX: Final = 50.0
-SKEW_MS_MAX: Final = 2_000
+SKEW_MS_MAX: Final = 5_000
+SAMPLED_MS: Final = 3_000
+CLOCK_UNKEPT: Final = 5  # TIME_ERROR of adjtimex
+TIMEX_BYTES: Final = 512  # more than its struct has; all zero, it changes nothing
 SOON_S: Final = 3600.0
 TOPICS_MAX: Final = 1000
 VOLATILE: Final = ("tmpfs", "ramfs")
@@ -107,14 +110,32 @@ def _machine() -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "Python", f"{version}, an optimized build")
-    clock = Path("/run/systemd/timesync")
-    if clock.is_dir() and not (clock / "synchronized").exists():
+    yield from _machine_clock()
+
+
+def _machine_clock() -> Iterator[Finding]:
+    """Whether a time service keeps the clock, as the kernel knows it; nothing where it does not tell."""
+    state = _kernel_clock()
+    if state == CLOCK_UNKEPT:
         yield Finding(
             "note",
             "clock",
-            "systemd-timesyncd has not synchronized it yet",
-            "see timedatectl; times of records may jump",
+            "no time service keeps it: it drifts, and TTLs, delays and times of records with it",
+            "run systemd-timesyncd, chrony or ntpd; timedatectl says which",
         )
+    elif state is not None:
+        yield Finding("ok", "clock", "a time service keeps it")
+
+
+def _kernel_clock() -> int | None:
+    """What adjtimex returns, asked to change nothing."""
+    import ctypes
+
+    try:
+        found: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
+    except (OSError, AttributeError):
+        return None
+    return None if found < 0 else found
 
 
 # --- a data directory
@@ -175,11 +196,30 @@ def _server(call: Call) -> Iterator[Finding]:
                 "note", subject, f"this command is version {__version__}", "use the same version on both sides"
             )
         client.ready()
+        yield from _server_clock(call, subject)
         yield from _log(client.metrics(), subject)
         yield from _topics(client)
         yield from _routers(client)
     except TopicsError as error:
         yield Finding("fault", subject, told(error, call.server), "see its log; topics serve starts one")
+
+
+def _server_clock(call: Call, subject: str) -> Iterator[Finding]:
+    """Its clock beside this one, by the last sample of its history."""
+    samples = call.client.stats(SAMPLED_MS).samples
+    if not samples:
+        return
+    ahead_ms = samples[-1].ts - call.clock.now_ms()
+    if -SKEW_MS_MAX - SAMPLED_MS <= ahead_ms <= SKEW_MS_MAX:
+        yield Finding("ok", subject, "its clock and that of this machine agree")
+        return
+    where = "ahead of" if ahead_ms > 0 else "behind"
+    yield Finding(
+        "note",
+        subject,
+        f"its clock is {shown_duration(abs(ahead_ms))} {where} that of this machine",
+        "let a time service keep both: times of records, TTLs and delays are the server's",
+    )
 
 
 def _log(metrics: dict[str, Any], subject: str) -> Iterator[Finding]:

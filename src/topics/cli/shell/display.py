@@ -5,6 +5,7 @@ Colours are used on a terminal only, and not if NO_COLOR is set. A line of a pro
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 BOLD, DIM, RED, YELLOW, CYAN, GREEN = "1", "2", "1;31", "33", "36", "32"
 _ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", "0": "\0"}
+_PIECES: Final = re.compile("(\x1b\\[[0-9;]*m)|(.)", re.DOTALL)
 SHOWN_DATA_MAX: Final = 200  # characters of data in a table
 
 
@@ -48,6 +50,18 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, right: Ite
         cells = [cell.rjust(widths[n]) if n in to_right else cell.ljust(widths[n]) for n, cell in enumerate(row)]
         lines.append("  ".join(cells).rstrip())
     return [coloured(lines[0], BOLD), *lines[1:]]
+
+
+def clipped(line: str, columns: int) -> str:
+    """So much of a line as fits; colours take no room, and end with it."""
+    out, room = [], columns
+    for colour, char in _PIECES.findall(line):
+        if colour:
+            out.append(colour)
+        elif room > 0:
+            out.append(char)
+            room -= 1
+    return "".join(out)
 
 
 def printable(text: str) -> str:

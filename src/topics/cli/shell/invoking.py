@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 
 from topics.cli.shell import contexts, display, exits
+from topics.cli.shell.manual import Command
 from topics.errors import TopicsError
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def command(app: typer.Typer, name: str, *, section: str | None = None, offline:
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         title = f"{app.info.name} {name}" if app.info.name and app.info.name != "topics" else name
-        app.command(name, help=help_of(function.__doc__ or ""), rich_help_panel=section)(
+        app.command(name, cls=Command, help=help_of(function.__doc__ or ""), rich_help_panel=section)(
             _adapted(function, title, offline=offline)
         )
         return function

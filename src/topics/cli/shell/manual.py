@@ -7,13 +7,33 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from topics.cli.shell import exits
+from topics.units import plain_duration, plain_size
 
 OTHERS: Final = "Server"  # the section of commands that name none
 ORDER: Final = ("Data", "Queues", "Operating", "Large data, on Spark", "This command", OTHERS)
 OF_ALL: Final = ("--url", "--key", "--context", "--json", "--help")
+
+NUMBER: Final = "N"
+# What the value of an option is called, where that is not the option's own name.
+VALUES: Final = {
+    "idempotency_key": "KEY",
+    "path": "DIR",
+    "state": "DIR",
+    "archive": "LAKE",
+    "checkpoint": "DIR",
+    "health": "FILE",
+    "dead_letter": "TOPIC",
+    "source": "TOPIC",
+    "dest": "TOPIC",
+    "since": "TIME",
+    "until": "TIME",
+    "topics": "REGEX",
+    "data": "FIELD",
+    "meta": "FIELD",
+}
 
 HEAD: Final = """\
 # The command line
@@ -51,6 +71,43 @@ zsh` and `topics completion fish` likewise.
 
 `topics audit` has [its own](#topics-audit).
 """
+
+
+class Command(TyperCommand):
+    """A command whose help says what a value is, and not how it is kept: N, TIME, TOPIC, not <int range>."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        for parameter in self.params:
+            _name_value(parameter)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces = [self.options_metavar or ""]
+        for parameter in self.params:
+            if parameter.param_type_name == "argument":
+                name = parameter.metavar or parameter.name
+                name += "…" if parameter.nargs != 1 and "…" not in name else ""
+                pieces.append(name if parameter.required or name.startswith("[") else f"[{name}]")
+        return pieces
+
+
+def _name_value(parameter: Any) -> None:
+    descriptor = getattr(parameter, "type_descriptor", None)
+    if descriptor is None or getattr(parameter, "is_flag", False):
+        return
+    if parameter.param_type_name == "argument":
+        parameter.metavar = parameter.metavar or parameter.name.upper()
+        if not descriptor.is_choice:
+            parameter.display_type_rich = lambda ctx: None  # its name says it
+        return
+    if parameter.metavar is None and not descriptor.is_choice:
+        is_number = descriptor.is_ranged or "int" in parameter.bare_type() or "float" in parameter.bare_type()
+        name = parameter.name.removesuffix("_")
+        parameter.metavar = NUMBER if is_number else VALUES.get(name, name.replace("_", "-").upper())
+    forms = {"TIME": plain_duration, "SIZE": plain_size}
+    if parameter.metavar in forms and isinstance(parameter.default, int):
+        parameter.show_default = False
+        parameter.help = f"{parameter.help}  [default: {forms[parameter.metavar](parameter.default)}]"
 
 
 class Sections(TyperGroup):

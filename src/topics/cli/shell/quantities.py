@@ -1,18 +1,13 @@
 """Sizes, times, tags and positions as people write them. Each function says what is wrong with a text it refuses."""
 
-import re
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 
-_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+", re.ASCII)
-_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.ASCII | re.IGNORECASE)
-_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-DIGITS_MAX: Final = 18  # below 2^63
-DURATION_MAX_MS: Final = 10**15
+from topics import units
+from topics.units import whole
 
 
 class Position(NamedTuple):
@@ -23,41 +18,30 @@ class Position(NamedTuple):
     last: int | None = None
 
 
-def whole(text: str) -> int | None:
-    """The number, if the text is one."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None
-
-
 def duration_ms(text: Any) -> int:
     """`500ms`, `30s`, `1h30m`; a bare number is milliseconds."""
-    if isinstance(text, int):
-        return text
-    if (number := whole(text.strip())) is not None:
-        return number
-    if len(text) > 64 or not _DURATION.fullmatch(text.strip()):
-        raise typer.BadParameter(f"{text!r} is not a time; write 500ms, 30s, 5m, 1h30m or 7d")
-    total = sum(float(n) * _UNITS_MS[unit] for n, unit in _DURATION_PART.findall(text))
-    if total > DURATION_MAX_MS:
-        raise typer.BadParameter(f"{text!r} is too long")
-    return round(total)
+    return _read(units.duration_ms, text, "time")
 
 
 def size_bytes(text: Any) -> int:
     """`64MiB`, `10kB`, `1.5g`; a bare number is bytes. With an i, units are powers of 1024, else of 1000."""
+    return _read(units.size_bytes, text, "size")
+
+
+def _read(read: Callable[[str], int], text: Any, kind: str) -> int:
     if isinstance(text, int):
         return text
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or len(match[1]) > DIGITS_MAX:
-        raise typer.BadParameter(f"{text!r} is not a size; write 4096, 64KiB, 10MB or 1GiB")
-    factor: int = (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]
-    return round(float(match[1]) * factor)
+    try:
+        return read(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a {kind}; {error}") from None
 
 
 def moment_ms(text: str, now_ms: int) -> int:
     """A point in time: epoch milliseconds, `2026-01-31T12:00:00Z`, or `5m`, which is five minutes ago."""
     if (number := whole(text)) is not None:
         return number
-    if len(text) <= 64 and _DURATION.fullmatch(text):
+    if units.is_duration(text):
         return max(0, now_ms - duration_ms(text))
     try:
         found = datetime.fromisoformat(text)

@@ -72,6 +72,12 @@ class Entrance:
             raise Unauthorized(reason)
         return ANYONE
 
+    def named_by(self, request: Request) -> Key | None:
+        """The key in a request's header, for the log."""
+        header = request.headers.get(b"authorization")
+        token = None if header is None else bearer_token(header)
+        return None if token is None else self._keyring.find(token)
+
     def _by_ticket(self, request: Request) -> tuple[Key | None, str]:
         """The key that a ticket stands for, or why there is none."""
         ticket = query_value(request.query, b"ticket") if self._takes(request, is_ticket=True) else None

@@ -69,15 +69,22 @@ class KeyFile:
     async def _read_again(self) -> None:
         try:
             keys = await asyncio.get_running_loop().run_in_executor(None, read_keys, self._path)
+            before = self._keyring.names
             self._keyring.take(keys)
         except ConfigurationError as error:
             logger.error("%s; the keys stay as they were", error.message)
             return
-        logger.info("%s was read again and holds %d keys", VARIABLE, len(keys))
+        logger.info("%s was read again and holds %d keys%s", VARIABLE, len(keys), _told(before, self._keyring.names))
         try:
             self._on_change()
         except Exception:  # later changes count all the same
             logger.exception("connections could not be checked against the changed keys")
+
+
+def _told(before: set[str], now: set[str]) -> str:
+    """Which keys came and went, by name."""
+    changes = (("new", now - before), ("gone", before - now))
+    return "".join(f"; {word}: {', '.join(sorted(names))}" for word, names in changes if names)
 
 
 def signature(path: str) -> Signature | None:

@@ -15,6 +15,6 @@ from topics.cli import main  # noqa: E402
 if sys.argv[1:] == ["--where"]:
     print(Path(__file__).resolve())  # noqa: T201
 else:
-    if sys.argv[1:2] in (["import"], ["export"]):
+    if sys.argv[1:2] in (["import"], ["export"], ["report"]):
         sys.argv.append("--spark")  # whoever asks for a job of Spark gets one, also for a small file
     main()

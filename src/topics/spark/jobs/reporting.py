@@ -1,11 +1,12 @@
 """`topics report`: throughput, sizes, lag, routers, gaps, queues and dead letters of a server, as one HTML file.
 
     report(spark, "report.html", url="http://127.0.0.1:4000", seconds=10)
+    report(None, "report.html")                     without Spark
 
-What a server knows of the past is its live records: throughput is counted by their times, in Spark. It keeps no record
+What a server knows of the past is its live records: throughput is counted by their times. It keeps no record
 of finished jobs, so how long jobs wait and run is watched for some seconds; besides, the age of what waits now is told.
 
-Owned here: what is asked and how it is counted. `paper` puts it on a page.
+Owned here: what is asked. `counting` counts records, in Spark or without it, and `paper` puts it all on a page.
 """
 
 import json
@@ -25,24 +26,16 @@ from topics.errors import InvalidRequest, RouterNotFound, TopicNotFound
 from topics.reader import Lost
 from topics.spark.options import Connection
 from topics.spark.origins import clipped
+from topics.spark.report.counting import AGES_MS, OLDER, Alone, Counting, OnSpark
 from topics.spark.runs.progress import Progress
 from topics.spark.tables.lake import Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 BUCKETS: Final = 120
 STEPS_S: Final = (1, 5, 10, 60, 300, 600, 3600, 6 * 3600, 86_400, 7 * 86_400)
 POLL_S: Final = 0.25
-AGES_MS: Final = {
-    "< 1 s": 1000,
-    "< 10 s": 10_000,
-    "< 1 min": 60_000,
-    "< 10 min": 600_000,
-    "< 1 h": 3_600_000,
-    "< 1 d": 86_400_000,
-}
-OLDER: Final = "older"
 
 
 @dataclass
@@ -92,10 +85,11 @@ class Report:
 
 
 def report(
-    spark: "SparkSession",
+    spark: "SparkSession | None",
     file: str,
     *,
     url: str | None = None,
+    server: Connection | None = None,
     pattern: str | None = None,
     seconds: float = 5.0,
     checkpoints: Sequence[str] = (),
@@ -107,10 +101,11 @@ def report(
     """Write the report into `file`, whole or not at all. Queues are watched for `seconds`."""
     from topics.spark.report import paper
 
-    server = Connection.load(url)
+    server = server or Connection.load(url)
     progress = progress or Progress("report")
     with server.open() as client:
-        maker = _Maker(spark, client, server, clock or SystemClock(), pause or threading.Event().wait, progress)
+        counting = Alone(client) if spark is None else OnSpark(spark, server)
+        maker = _Maker(client, counting, clock or SystemClock(), pause or threading.Event().wait, progress)
         made = maker.make(pattern, seconds)
         made.behind = [
             *(one for place in checkpoints for one in _of_checkpoint(place, made.states)),
@@ -130,16 +125,14 @@ class _Maker:
 
     def __init__(
         self,
-        spark: "SparkSession",
         client: Client,
-        server: Connection,
+        counting: Counting,
         clock: Clock,
         pause: Callable[[float], object],
         progress: Progress,
     ) -> None:
-        self._spark = spark
         self._client = client
-        self._server = server
+        self._counting = counting
         self._clock = clock
         self._pause = pause
         self._progress = progress
@@ -192,10 +185,6 @@ class _Maker:
 
     # --- throughput
 
-    def _rows(self, topics: Sequence[str], columns: str) -> "DataFrame":
-        reader = self._spark.read.format("topics").schema(columns).options(**self._server.options())
-        return reader.option("topics", ",".join(topics)).option("onGap", "ignore").load()
-
     def _count(self, made: Report) -> None:
         """Records and bytes over time, of what is live."""
         filled = [state for state in made.states if state.count]
@@ -206,15 +195,10 @@ class _Maker:
         made.step_ms = step_of(max(0, last - first))
         made.start_ms = first // made.step_ms * made.step_ms
         count = (last - made.start_ms) // made.step_ms + 1
-        rows = self._rows([state.topic for state in filled], "topic STRING, ts TIMESTAMP, data STRING")
-        buckets = rows.selectExpr(
-            "topic",
-            f"least({count - 1}, greatest(0, (unix_millis(ts) - {made.start_ms}) div {made.step_ms})) AS step",
-            "octet_length(data) AS size",
-        )
-        for row in buckets.groupBy("topic", "step").agg({"*": "count", "size": "sum"}).collect():
-            made.records.setdefault(row["topic"], [0.0] * count)[row["step"]] = row["count(1)"]
-            made.bytes.setdefault(row["topic"], [0.0] * count)[row["step"]] = row["sum(size)"]
+        names = [state.topic for state in filled]
+        for step in self._counting.steps(names, made.start_ms, made.step_ms, count):
+            made.records.setdefault(step.topic, [0.0] * count)[step.number] = step.records
+            made.bytes.setdefault(step.topic, [0.0] * count)[step.number] = step.bytes
         self._progress.update(rows=int(sum(map(sum, made.records.values()))))
 
     def _first_ts(self, state: TopicState) -> int:
@@ -234,13 +218,7 @@ class _Maker:
             running.append(now - (lease.deadline - state.config.lease_ms))
         found.running = ages(running)
         if state.count:
-            rows = self._rows([state.topic], "seq BIGINT, ts TIMESTAMP")
-            by_age = rows.selectExpr("seq", f"{now} - unix_millis(ts) AS age")
-            if leased:
-                by_age = by_age.where(~by_age["seq"].isin(sorted(leased)))
-            cases = " ".join(f"WHEN age < {limit} THEN '{name}'" for name, limit in AGES_MS.items())
-            counted = by_age.selectExpr(f"CASE {cases} ELSE '{OLDER}' END AS name").groupBy("name").count().collect()
-            found.waiting = dict.fromkeys((*AGES_MS, OLDER), 0) | {row["name"]: row["count"] for row in counted}
+            found.waiting = self._counting.ages(state.topic, now, leased)
         return found
 
     def _watch(self, queues: Sequence[Queue], states: dict[str, TopicState], seconds: float) -> None:
@@ -279,22 +257,10 @@ class _Maker:
     # --- dead letters
 
     def _sort_letters(self, made: Report) -> None:
-        """Letters by queue and reason: what their meta says in `reason`, `error` or `cause`, else their tag."""
         names = {state.topic for state in made.states if state.count}
-        topics = sorted(
-            {state.config.dead_letter for state in made.states if state.config.dead_letter in names} - {None}
-        )
-        if not topics:
-            return
-        rows = self._rows([topic for topic in topics if topic], "topic STRING, tag STRING, meta STRING")
-        reasons = ", ".join(f"get_json_object(meta, '$.{name}')" for name in ("reason", "error", "cause"))
-        sorted_rows = rows.selectExpr(
-            "coalesce(get_json_object(meta, \"$['$dead_letter_from']\"), topic) AS queue",
-            f"coalesce({reasons}, tag, '(no tag)') AS reason",
-            "coalesce(get_json_object(meta, \"$['$dead_letter_deliveries']\"), '?') AS deliveries",
-        )
-        for row in sorted_rows.groupBy("queue", "reason", "deliveries").count().collect():
-            made.letters[row["queue"], row["reason"], row["deliveries"]] = row["count"]
+        topics = sorted({name for state in made.states if (name := state.config.dead_letter) in names and name})
+        if topics:
+            made.letters = self._counting.letters(topics)
 
 
 def step_of(length_ms: int) -> int:

@@ -1,7 +1,8 @@
 """How far a job has come: rows, rows per second, lag and the time left.
 
 On a terminal one line that is rewritten, otherwise a JSON line every few seconds, both on stderr. What came out of
-a job goes to stdout, as lines for people or as one JSON line. Knows nothing of what the job does.
+a job goes to stdout, as lines for people, or as one JSON line: without a terminal, and with `is_json`. Knows nothing
+of what the job does.
 
 A job calls `update` as it learns something, and may do so from any thread.
 """
@@ -36,6 +37,7 @@ class Progress:
         out: TextIO | None = None,
         clock: Clock | None = None,
         is_terminal: bool | None = None,
+        is_json: bool = False,
         line_every_s: float = LINE_EVERY_S,
     ) -> None:
         self.job = job
@@ -43,6 +45,7 @@ class Progress:
         self._out = out or sys.stdout
         self._clock = clock or SystemClock()
         self._is_terminal = self._stream.isatty() if is_terminal is None else is_terminal
+        self._is_json = is_json or not self._out.isatty()
         self._line_every_s = line_every_s
         self._lock = threading.Lock()
         self._began = self._spoke = self._clock.monotonic()
@@ -93,7 +96,7 @@ class Progress:
     def finish(self, text: str, summary: Mapping[str, Any]) -> None:
         """What came out: `text` for people, `summary` for programs."""
         self._end_line()
-        if self._out.isatty():
+        if not self._is_json:
             self._out.write(f"{text}\n")
             self._out.flush()
         else:

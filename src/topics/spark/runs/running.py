@@ -5,6 +5,7 @@
 A job is a function of a session and a progress; it returns its exit code, None being 0.
 """
 
+import json
 import logging
 import os
 import sys
@@ -35,13 +36,17 @@ def run(
     master: str | None = None,
     remote: str | None = None,
     conf: Sequence[str] = (),
+    is_json: bool = False,
 ) -> int:
-    """Run a job to its end; its exit code. A failure is told on stderr. `conf` is as in settings_of."""
+    """Run a job to its end; its exit code. A failure is told on stderr. `conf` is as in settings_of.
+
+    With `is_json` the result, and a failure, are JSON lines on a terminal, too.
+    """
     token = ClientSettings.load().token
     try:
         settings = settings_of(conf)
         with (
-            Progress(name) as progress,
+            Progress(name, is_json=is_json) as progress,
             _warnings_as_notes(progress),
             opened(name, master=master, remote=remote, conf=settings) as spark,
         ):
@@ -50,7 +55,9 @@ def run(
         print(f"topics {name}: interrupted; run it again to continue", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     except Exception as error:
-        print(f"topics {name}: {failure_of(error, token=token)}", file=sys.stderr)  # noqa: T201
+        message = failure_of(error, token=token)
+        line = json.dumps({"error": {"code": "failed", "message": message}}) if is_json else f"topics {name}: {message}"
+        print(line, file=sys.stderr)  # noqa: T201
         return FAILED
 
 

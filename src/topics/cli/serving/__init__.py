@@ -1,0 +1,1 @@
+"""The server from the command line: its settings, its start, its keys."""
