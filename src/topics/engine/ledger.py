@@ -286,8 +286,7 @@ class Ledger:
                     topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
                     topic.cursors, topic.queue = before.cursors, before.queue
                     topic.hops, topic.stamps = before.hops, before.stamps
-                    # No snapshot has what it is now, and the log never will: the next one must not leave it out,
-                    # least of all that of a stop, after which its epoch stays (DU9).
+                    # No snapshot has what it is now, and the log never will; its epoch may outlive a stop (DU9).
                     self.state.dirty[topic.id] = topic
                     self.store.catalogue.adopt(topic.log.parts)
                 elif topic.is_queue:
