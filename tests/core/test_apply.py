@@ -20,6 +20,7 @@ from topics.core.entries import (
     Reincarnated,
     TopicConfigured,
     TopicCreated,
+    TopicDeleted,
 )
 from topics.core.routing.copies import MissingRecord
 from topics.core.state import Keys, State, Topic, Written
@@ -190,6 +191,27 @@ def test_replay_skips_what_the_snapshot_has() -> None:
     replay(state, created(), 200)
     replay(state, Appended(9, 1, 0, BATCH), 200)
     assert state.by_id[1].log.head == 4
+
+
+def test_replay_of_a_topic_that_is_gone_leaves_the_one_of_its_name_that_the_snapshot_has() -> None:
+    """ST9, G1: a checkpoint may capture a topic that was deleted and made again since its log began."""
+    state = state_of(TopicCreated(2, "t", 2, TopicConfig()), Appended(2, 1, 0, BATCH))
+    present = state.by_id[2]
+    present.notes.snapshot_position = 100
+    before: list[AnyEntry] = [
+        TopicCreated(1, "t", 1, TopicConfig()),
+        Appended(1, 1, 0, BATCH),
+        TopicDeleted(1),
+        TopicCreated(2, "t", 2, TopicConfig()),
+        Appended(2, 1, 0, BATCH),
+    ]
+    for position, entry in enumerate(before, 50):
+        replay(state, entry, position)
+    assert state.topics == {"t": present} and list(state.by_id) == [2]
+    assert (present.log.head, state.records) == (2, 2)
+    replay(state, TopicDeleted(2), 100)
+    replay(state, TopicCreated(3, "t", 3, TopicConfig()), 101)
+    assert state.topics["t"].id == 3 and list(state.by_id) == [3]
 
 
 @pytest.mark.parametrize("first", [1, 2, 4, 9])

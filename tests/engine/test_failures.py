@@ -240,6 +240,35 @@ async def test_a_log_that_cannot_go_on_is_read_only_and_reads_go_on() -> None:
         assert await seqs(engine, "ttl") == [1]
 
 
+async def test_what_lives_in_memory_is_told_to_the_snapshot_of_a_stop_though_the_log_failed_before() -> None:
+    """DU9, G3, G14: no seq of an ephemeral topic is given twice in one epoch, and nothing is copied into it twice."""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("ephemeral", {"durability": "ephemeral"})
+        await engine.put_topic("source", {"durability": "fsync"})
+        await engine.put_router("r", "source", "copies")
+        await engine.put_topic("copies", {"durability": "ephemeral"})
+        await engine.checkpoint()
+        await engine.append("ephemeral", data(1, 2))
+        await engine.append("source", data(1, 2))
+        assert await seqs(engine, "copies") == [1, 2]
+        await engine.checkpoint()
+        await engine.append("ephemeral", data(3))
+        await engine.append("source", data(3))
+        assert await seqs(engine, "copies") == [1, 2, 3]
+        epochs = [(await engine.topic_state(name)).epoch for name in ("ephemeral", "copies")]
+        disk.hooks.append(Faulty("sync", name="log-*"))
+        with pytest.raises(CommitFailed):
+            await engine.append("source", data(4))
+        assert await seqs(engine, "ephemeral") == await seqs(engine, "copies") == [1, 2, 3]
+    async with running(disk.kill()) as engine:
+        assert [(await engine.topic_state(name)).epoch for name in ("ephemeral", "copies")] == epochs
+        for name in ("ephemeral", "copies"):
+            assert (await engine.topic_state(name)).head_seq == 3
+            assert await seqs(engine, name) == []
+        assert (await engine.append("ephemeral", data("next"))).first_seq == 4
+
+
 class Full:
     """The disk is full: a file cannot grow. What was reserved can still be written."""
 

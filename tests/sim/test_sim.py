@@ -23,6 +23,7 @@ SLICE = 20
 USUAL = 200
 FULL = 10_000
 FULL_SLICE = 100
+FINDERS = (10151, 11002, 12512)  # seeds beyond those that found a bug in earnest
 
 
 def slices(seeds: range, size: int) -> list[range]:
@@ -49,6 +50,11 @@ def test_what_clients_were_told_holds_in_very_many_histories(seeds: range) -> No
     """G1, G2, G3, G4, G8, G9, G10, G11, G12, G13, G14, G15, ST4, ST8, ST17, S5, WR10, ER7, DU3, DU4, DU9, DU10, RT12,
     RT22, TM7, TM14, QU8, QU18, WR11"""
     check(seeds)
+
+
+def test_histories_that_found_a_bug_find_it_no_more() -> None:
+    """DU9, G1, G3, ST9: what lives in memory, and a log that failed; a topic made again while a checkpoint was taken"""
+    check(FINDERS)
 
 
 def lines_of(seed: int) -> list[Line]:

@@ -1,4 +1,4 @@
-"""Where a backup lies: objects by path, each put as a whole, none ever changed.
+"""Where a backup lies: objects by path, each put as a whole, none ever changed; a prune may remove them.
 
     directory        files, synced before they get their names
     archive          .tar, .tar.gz, .tar.zst: one backup, written once; it has its name when it is complete
@@ -13,6 +13,7 @@ import re
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, Any, Protocol, cast
 
@@ -41,6 +42,14 @@ class Place(Protocol):
 
     def get(self, path: str) -> bytes:
         """FileNotFoundError if there is none."""
+        ...
+
+    def written(self) -> dict[str, float]:
+        """All objects, with the time at which each was put, in seconds by the place's own clock."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove an object; it may be gone already."""
         ...
 
     def finish(self) -> None:
@@ -74,7 +83,7 @@ class DirectoryPlace:
 
     def __init__(self, path: str, *, creates: bool, removes: bool = False) -> None:
         self.name = path
-        self._removes = removes  # it is a temporary one
+        self.is_temporary = removes
         if creates:
             os.makedirs(path, mode=0o700, exist_ok=True)
         elif not os.path.isdir(path):
@@ -82,13 +91,18 @@ class DirectoryPlace:
         self._folders: set[str] = set()
 
     def sizes(self) -> dict[str, int]:
-        found = {}
+        return {path: found.st_size for path, found in self._stats()}
+
+    def written(self) -> dict[str, float]:
+        return {path: found.st_mtime for path, found in self._stats()}
+
+    def _stats(self) -> Iterator[tuple[str, os.stat_result]]:
         for folder, _, names in os.walk(self.name):
             for name in names:
                 if not name.startswith("."):
                     path = os.path.join(folder, name)
-                    found[os.path.relpath(path, self.name).replace(os.sep, "/")] = os.path.getsize(path)
-        return found
+                    with suppress(FileNotFoundError):  # a prune has removed it meanwhile
+                        yield os.path.relpath(path, self.name).replace(os.sep, "/"), os.stat(path)
 
     def put(self, path: str, data: bytes) -> None:
         target = os.path.join(self.name, path)
@@ -100,7 +114,11 @@ class DirectoryPlace:
             self._folders.add(folder)
         temporary = os.path.join(folder, f"{TEMPORARY}{os.getpid()}-{name}")
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            except FileNotFoundError:  # a prune has removed the directory, which was empty
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
@@ -116,11 +134,20 @@ class DirectoryPlace:
         with open(os.path.join(self.name, path), "rb") as file:
             return file.read()
 
+    def remove(self, path: str) -> None:
+        target = os.path.join(self.name, path)
+        with suppress(FileNotFoundError):
+            os.unlink(target)
+        folder = os.path.dirname(target)
+        self._folders.discard(folder)
+        with suppress(OSError):  # there is more in it, or somebody was quicker
+            os.rmdir(folder)
+
     def finish(self) -> None:
         pass
 
     def close(self) -> None:
-        if self._removes:
+        if self.is_temporary:
             shutil.rmtree(self.name, ignore_errors=True)
 
 
@@ -163,6 +190,12 @@ class ArchiveWriter:
 
     def get(self, path: str) -> bytes:
         raise NotImplementedError("an archive is read when it is finished")
+
+    def written(self) -> dict[str, float]:
+        return {}
+
+    def remove(self, path: str) -> None:
+        raise NotImplementedError("an archive is written once")
 
     def finish(self) -> None:
         if self._is_finished:
@@ -236,6 +269,12 @@ class ArchivePlace:
     def put(self, path: str, data: bytes) -> None:
         raise NotImplementedError("an archive is written once")
 
+    def written(self) -> dict[str, float]:
+        return {}
+
+    def remove(self, path: str) -> None:
+        raise NotImplementedError("an archive is written once")
+
     def get(self, path: str) -> bytes:
         if path not in self._members:
             raise FileNotFoundError(path)
@@ -267,12 +306,22 @@ class ArrowPlace:
         self._renames = self._fs.type_name not in ("s3", "gcs", "abfs")
 
     def sizes(self) -> dict[str, int]:
+        return {path: info.size for path, info in self._infos()}
+
+    def written(self) -> dict[str, float]:
+        return {path: info.mtime.timestamp() for path, info in self._infos()}
+
+    def _infos(self) -> Iterator[tuple[str, Any]]:
         import pyarrow.fs as pafs
 
-        infos = self._fs.get_file_info(pafs.FileSelector(self._base, allow_not_found=True, recursive=True))
-        files = [info for info in infos if info.type == pafs.FileType.File]
-        found = {info.path[len(self._base) :].lstrip("/"): info.size for info in files}
-        return {path: size for path, size in found.items() if TEMPORARY not in path}
+        for info in self._fs.get_file_info(pafs.FileSelector(self._base, allow_not_found=True, recursive=True)):
+            path = info.path[len(self._base) :].lstrip("/")
+            if info.type == pafs.FileType.File and TEMPORARY not in path:
+                yield path, info
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.delete_file(f"{self._base}/{path}")
 
     def put(self, path: str, data: bytes) -> None:
         target = f"{self._base}/{path}"

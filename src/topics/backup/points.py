@@ -70,6 +70,17 @@ class Backup:
             raise UnusableDirectory(f"{self.points[name]} is of format {point.format}; use a newer version of topics")
         return point
 
+    def damaged(self, name: str) -> list[str]:
+        """The objects of a point that are missing, or are not what was put."""
+        found = []
+        point = self.point(name)
+        for path in (*objects_of(point), *(chunk.path for chunk in self._chunks.get(name, [])), *point.log):
+            try:
+                self.get(path)
+            except Damaged:
+                found.append(path)
+        return found
+
     def choose(self, until: int | None = None) -> "PointDisk":
         """The newest point as a whole or, as of `until`, the first one after it whose log reaches back so far, else
         the newest one before it with what its log has.
@@ -120,6 +131,12 @@ class Backup:
             if path not in self.sizes:
                 raise Damaged(f"{self.place.name}/{path}", 0, "this object is missing")
         return chunks
+
+
+def objects_of(point: Point) -> list[str]:
+    """The objects of a point but those of its log."""
+    entries = (*point.snapshot, *point.segments)
+    return [path for entry in entries for path in (entry.path, entry.flags) if path]
 
 
 class End(Struct, frozen=True):

@@ -1,10 +1,13 @@
 """The receiver of a backup: the stream of a source becomes objects of a place, and points.
 
 Everything that arrives is held against its checksum before it is put, and the log against its frames. What a killed
-receiver has put stays, and is not shipped again; a point is there only if all of it is.
+receiver has put stays, and is not shipped again; a point is there only if all of it is. What is not there any more, is
+known to be damaged or is being pruned counts as missing, and is shipped and put again. Several receivers may
+work on one place at once: each has points of its own, and whoever puts an object of one name puts the same bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +16,8 @@ from xxhash import xxh3_64_hexdigest
 from topics.backup import layout
 from topics.backup.layout import Chunk, Entry, Point
 from topics.backup.places import Place
+from topics.backup.points import objects_of
+from topics.backup.pruning import being_removed
 from topics.engine.durability.shipping import FLAGS_PREFIX, FORMAT, BadStream, Base, Decoder, Head
 from topics.storage import frames
 
@@ -43,14 +48,11 @@ class Receiver:
         self._on_progress = on_progress
         self._objects: dict[str, str] = {}  # identity → path
         self._pieces: dict[str, Chunk] = {}  # of the log, by name
-        for path in place.sizes():
-            if (identity := layout.identity_in(path)) is not None:
-                self._objects[identity] = path
-            elif (found := layout.chunk_in(path)) is not None:
-                self._pieces[path.rpartition("/")[2]] = found[1]
+        self._distrusted: set[str] = set()  # objects that are damaged, as far as anybody knows
         self._decoder = Decoder()
         self._base: Base | None = None
         self._point = ""  # that is being shipped
+        self._described = ""  # the newest description
         self._log_point = ""  # whose log goes on
         self._chunks: list[Chunk] = []  # without holes
         self.shipped = Shipped()
@@ -62,8 +64,25 @@ class Receiver:
         return {*list(self._objects)[-FILES_OFFERED_MAX:], *newest}
 
     def begin(self) -> None:
-        """A new stream comes."""
+        """A new stream comes. Look at what is there."""
         self._decoder, self._base, self._chunks, self._log_point = Decoder(), None, [], ""
+        self._objects, self._pieces = {}, {}
+        gone = self._distrusted | being_removed(self._place)
+        for path, size in self._place.sizes().items():
+            if size and path not in gone:
+                if (identity := layout.identity_in(path)) is not None:
+                    self._objects[identity] = path
+                elif (found := layout.chunk_in(path)) is not None and size == found[1].end - found[1].first:
+                    self._pieces[path.rpartition("/")[2]] = found[1]
+
+    def distrust(self, paths: Iterable[str]) -> None:
+        """These objects are damaged: from the next stream on they are shipped again."""
+        self._distrusted.update(paths)
+
+    def retract(self) -> None:
+        """Take back the description of the newest point, which is not whole."""
+        with suppress(OSError):  # where nothing can be removed, a newer point takes its place
+            self._place.remove(self._described)
 
     def feed(self, data: bytes) -> None:
         for head, payload in self._decoder.feed(data):
@@ -96,7 +115,7 @@ class Receiver:
 
     def _take_file(self, head: Head, payload: bytes) -> None:
         path = layout.object_path(head.name, head.identity, head.xxh3)
-        self._place.put(path, payload)
+        self._put(path, payload)
         self._objects[head.identity] = path
         self.shipped.files += 1
         self.shipped.bytes += len(payload)
@@ -109,7 +128,7 @@ class Receiver:
             chunk = Chunk(head.position, end, layout.chunk_path(self._point, head.position, payload))
         if not self._chunks and frames.offset_of(chunk.first):
             raise BadStream("a log file does not begin at its beginning")
-        self._place.put(chunk.path, payload)
+        self._put(chunk.path, payload)
         self._chunks.append(chunk)
         self._pieces[chunk.path.rpartition("/")[2]] = chunk
         self.shipped.bytes += len(payload)
@@ -136,11 +155,29 @@ class Receiver:
             ],
             [chunk.path for chunk in log],
         )
+        self._describe(point)
         self._chunks = log
-        text = msgspec.json.format(msgspec.json.encode(point))
-        self._place.put(layout.point_path(self._point, xxh3_64_hexdigest(text)), text)
         self.shipped.point = self._log_point = self._point
         self.shipped.points += 1
+
+    def _put(self, path: str, data: bytes) -> None:
+        self._place.put(path, data)
+        self._distrusted.discard(path)
+
+    def _describe(self, point: Point) -> None:
+        """Put the description of a point all of whose objects are there, and were not removed meanwhile."""
+        text = msgspec.json.format(msgspec.json.encode(point))
+        path = layout.point_path(self._point, xxh3_64_hexdigest(text))
+        there, named = self._place.sizes(), {*objects_of(point), *point.log}
+        missing = named - there.keys() if there else set()  # an archive that is being written lists nothing
+        if missing:
+            raise BadStream(f"{min(missing)} is gone from {self._place.name}; it is shipped again")
+        self._place.put(path, text)
+        self._described = path
+        removed = named & being_removed(self._place, path)
+        if removed:
+            self.retract()
+            raise BadStream(f"{self._place.name} is being pruned, or was until lately: {min(removed)} is to go")
 
     def _object(self, name: str, identity: str) -> str:
         if identity not in self._objects:

@@ -48,8 +48,9 @@ def apply(state: State, entry: AnyEntry) -> None:
 def replay(state: State, entry: AnyEntry, position: int) -> None:
     """Carry out one entry of the log, unless the snapshot has it already or its topic is gone."""
     kind = type(entry)
-    if kind is TopicCreated:
-        if entry.topic not in state.by_id:  # type: ignore[union-attr]
+    if isinstance(entry, TopicCreated):
+        present = state.topics.get(entry.name)  # one of a higher number: the snapshot has it, and this one is gone
+        if present is None or present.id < entry.topic:
             apply(state, entry)
     elif kind is RouterSet or kind is RouterRemoved:
         if table.is_to_be_replayed(state, entry, position):  # type: ignore[arg-type]

@@ -284,9 +284,11 @@ class Ledger:
             if before is not None:
                 topic.notes.take_over(before.notes)
                 if not topic.is_logged:
-                    topic.epoch, topic.log = before.epoch, before.log
-                    topic.keys, topic.cursors = before.keys, before.cursors
-                    topic.queue, topic.hops, topic.stamps = before.queue, before.hops, before.stamps
+                    topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
+                    topic.cursors, topic.queue = before.cursors, before.queue
+                    topic.hops, topic.stamps = before.hops, before.stamps
+                    # No snapshot has what it is now, and the log never will; its epoch may outlive a stop (DU9).
+                    self.state.dirty[topic.id] = topic
                     self.store.catalogue.adopt(topic.log.parts)
                 elif topic.is_queue:
                     topic.queue.recovered(topic.log)
@@ -309,6 +311,7 @@ class Ledger:
             if before is not None and not self.state.by_id[router.dest].is_logged:
                 router.cursor = min(before.cursor, self.state.by_id[router.source].log.head)
                 router.total = before.total
+                self.state.dirty_routers[router.name] = None
 
 
 def _is_growing(entry: AnyEntry) -> bool:
