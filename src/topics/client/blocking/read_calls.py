@@ -2,7 +2,7 @@
 """Calls of a Client that read: diffs, consumers, exports, watches, losses and named cursors."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
 
@@ -12,12 +12,14 @@ from topics.client.blocking.concurrency import started
 from topics.client.blocking.streams import Consumer, Export, Listing, Watcher
 from topics.client.kept_cursors import KeptCursor, NamedCursor
 from topics.client.protocol import operations
-from topics.client.protocol.cursors import Cursor
+from topics.client.protocol.cursors import Cursor, ReadOptions, checked
 from topics.client.protocol.operations import Match
 from topics.client.protocol.watching import Watch
 from topics.client.results import Record, TypedRecord
 
 T = TypeVar("T")
+
+READ_RECORDS: Final = 1000  # of a consumer, at a time
 
 
 class ReadCalls:
@@ -25,37 +27,12 @@ class ReadCalls:
 
     _caller: Caller
 
-    def diff(
-        self,
-        topic: str,
-        from_seq: int = 0,
-        *,
-        limit: int | None = None,
-        node: str | Sequence[str] | None = None,
-        include_tags: bool = False,
-        include_meta: bool = True,
-        wait_ms: int = 0,
-        max_batch_bytes: int | None = None,
-        epoch: int | None = None,
-        filter: Match | None = None,
-        from_ts: int | None = None,
-    ) -> results.Diff:
-        """Read what lies above a cursor. The next cursor is `next_from_seq` of the result."""
-        return self._caller.run(
-            operations.diff(
-                topic,
-                from_seq,
-                limit=limit,
-                node=node,
-                include_tags=include_tags,
-                include_meta=include_meta,
-                wait_ms=wait_ms,
-                max_batch_bytes=max_batch_bytes,
-                epoch=epoch,
-                filter=filter,
-                from_ts=from_ts,
-            )
-        )
+    def diff(self, topic: str, from_seq: int = 0, *, wait_ms: int = 0, **options: Unpack[ReadOptions]) -> results.Diff:
+        """Read what lies above a cursor. The next cursor is `next_from_seq` of the result.
+
+        With `wait_ms`, a read that finds nothing waits for something for so long.
+        """
+        return self._caller.run(operations.diff(topic, from_seq, wait_ms=wait_ms, **checked(options)))
 
     @overload
     def consume(
@@ -63,18 +40,11 @@ class ReadCalls:
         topic: str,
         from_seq: int = 0,
         *,
-        epoch: int | None = None,
         follow: bool = True,
-        limit: int | None = 1000,
-        node: str | Sequence[str] | None = None,
-        include_tags: bool = False,
-        include_meta: bool = True,
         wait_ms: int = 20_000,
-        max_batch_bytes: int | None = None,
-        filter: Match | None = None,
-        from_ts: int | None = None,
         cursor: KeptCursor | NamedCursor | None = None,
         type: None = None,
+        **options: Unpack[ReadOptions],
     ) -> Consumer[Record]: ...
 
     @overload
@@ -83,18 +53,11 @@ class ReadCalls:
         topic: str,
         from_seq: int = 0,
         *,
-        epoch: int | None = None,
         follow: bool = True,
-        limit: int | None = 1000,
-        node: str | Sequence[str] | None = None,
-        include_tags: bool = False,
-        include_meta: bool = True,
         wait_ms: int = 20_000,
-        max_batch_bytes: int | None = None,
-        filter: Match | None = None,
-        from_ts: int | None = None,
         cursor: KeptCursor | NamedCursor | None = None,
         type: type[T],
+        **options: Unpack[ReadOptions],
     ) -> Consumer[TypedRecord[T]]: ...
 
     def consume(
@@ -102,37 +65,19 @@ class ReadCalls:
         topic: str,
         from_seq: int = 0,
         *,
-        epoch: int | None = None,
         follow: bool = True,
-        limit: int | None = 1000,
-        node: str | Sequence[str] | None = None,
-        include_tags: bool = False,
-        include_meta: bool = True,
         wait_ms: int = 20_000,
-        max_batch_bytes: int | None = None,
-        filter: Match | None = None,
-        from_ts: int | None = None,
         cursor: KeptCursor | NamedCursor | None = None,
         type: Any = None,
+        **options: Unpack[ReadOptions],
     ) -> Consumer[Any]:
         """Records and tombstones above a cursor, in order: for ever, or up to the head with `follow=False`.
 
         `cursor` keeps the position from run to run: a FileCursor, SQLiteCursor or NamedCursor; `from_seq` counts only
-        where it has none yet. `type` is that of the records' values: a struct, a dataclass, a Pydantic model.
+        where it has none yet. `type` is that of the records' values: a struct, a dataclass, a Pydantic model. `limit`
+        is that of each read, 1000 unless given; `from_ts` applies to the first read only.
         """
-        place: Cursor[Any] = Cursor(
-            topic,
-            from_seq,
-            epoch,
-            from_ts,
-            type,
-            limit=limit,
-            node=node,
-            include_tags=include_tags,
-            include_meta=include_meta,
-            max_batch_bytes=max_batch_bytes,
-            filter=filter,
-        )
+        place: Cursor[Any] = Cursor(topic, from_seq, type, {"limit": READ_RECORDS} | options)
         return Consumer(self._caller, place, wait_ms if follow else 0, follow, cursor)
 
     def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> Export:
