@@ -221,5 +221,5 @@ def test_an_export_cut_off_between_two_batches_is_told(script: Script, connect: 
 
 def test_an_option_that_no_read_has_is_refused_before_anything_is_sent(client: Any, topic: str) -> None:
     for read in (client.diff, client.consume):
-        with pytest.raises(InvalidRequest, match="include_tag.*did you mean include_tags"):
+        with pytest.raises(InvalidRequest, match=r"include_tag.*did you mean include_tags"):
             read(topic, include_tag=True)

@@ -4,6 +4,7 @@
     client_config       where the server is, the key, how long to try
     hooks               what is logged and told
     values              Python types from and to JSON
+    frames              a topic as a data frame
     kept_cursors        where a consumer keeps its place
     protocol/           requests, answers, retries, cursors and watches, without a socket
     aio/                AsyncClient, its streams and workers

@@ -3,12 +3,13 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from topics.client.protocol.stopping import Stop
 from topics.clock import SystemClock
 
 E = TypeVar("E")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 INTERRUPTIONS = (KeyboardInterrupt, asyncio.CancelledError)  # what ends a call from outside
@@ -60,6 +61,11 @@ async def pause(clock: AsyncClock, seconds: float, over: AsyncEvent) -> None:
 def started(export: E) -> E:
     """An export of an AsyncClient begins with its `async with`: nothing can be awaited before."""
     return export
+
+
+async def beside(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """The result of work that takes long: in a thread, so that the loop goes on."""
+    return await asyncio.to_thread(work, *args, **named)
 
 
 class AsyncInbox(Generic[T]):

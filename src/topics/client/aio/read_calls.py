@@ -1,4 +1,4 @@
-"""Calls of an AsyncClient that read: diffs, consumers, exports, watches, losses and named cursors."""
+"""Calls of an AsyncClient that read: diffs, consumers, exports, frames, watches, losses and named cursors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar, Unpack, overload
@@ -7,14 +7,15 @@ from msgspec import UNSET, UnsetType
 
 from topics.client import results
 from topics.client.aio.caller import AsyncCaller
-from topics.client.aio.concurrency import started
+from topics.client.aio.concurrency import beside, started
 from topics.client.aio.streams import AsyncConsumer, AsyncExport, AsyncListing, AsyncWatcher
+from topics.client.frames import Library, frame_of, require
 from topics.client.kept_cursors import KeptCursor, NamedCursor
 from topics.client.protocol import operations
 from topics.client.protocol.cursors import Cursor, ReadOptions, checked
 from topics.client.protocol.operations import Match
 from topics.client.protocol.watching import Watch
-from topics.client.results import Record, TypedRecord
+from topics.client.results import Lost, Record, TypedRecord
 
 T = TypeVar("T")
 
@@ -84,6 +85,29 @@ class AsyncReadCalls:
     def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> AsyncExport:
         """The live records above `after` as of now, as Arrow batches. Use it in an `async with`."""
         return started(AsyncExport(self._caller, operations.export(topic, after, last, epoch)))
+
+    async def frame(
+        self,
+        topic: str,
+        library: Library = "pandas",
+        *,
+        after: int = 0,
+        last: int | None = None,
+        epoch: int | None = None,
+        expand: bool = True,
+    ) -> Any:
+        """The live records above `after` as of now, as a data frame: of pandas or Polars, or as a pyarrow Table.
+
+        Each field of the data becomes a column, those with values of several types as JSON texts; data that are no
+        objects are in a column `data`. With `expand=False`, `data` has all of them, as JSON texts. The frame holds
+        everything in memory. What was lost is told to `on_gap`, and in `attrs["topics"]` of a pandas frame.
+        """
+        require(library)
+        async with self.export(topic, after, last=last, epoch=epoch) as export:
+            table = await export.read_all()
+        for lost in export.info.lost:
+            self._caller.hooks.gap(Lost.of(topic, lost))
+        return await beside(frame_of, table, export.info, library, expand)
 
     async def live(
         self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None

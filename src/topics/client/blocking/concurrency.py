@@ -6,11 +6,12 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Condition as Condition
 from threading import Lock, Thread
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from topics.client.protocol.stopping import Stop
 from topics.clock import SystemClock
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 INTERRUPTIONS = (KeyboardInterrupt,)  # what ends a call from outside
@@ -72,6 +73,11 @@ def started(export: E) -> E:
     """An export of a blocking client begins at once; a `with` only ends it."""
     export.__enter__()
     return export
+
+
+def beside(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """The result of work that takes long. A blocking client has nothing else to do meanwhile."""
+    return work(*args, **named)
 
 
 class Inbox(Generic[T]):

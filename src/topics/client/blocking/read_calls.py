@@ -1,5 +1,5 @@
 # Generated from src/topics/client/aio/read_calls.py by `python -m tools.blocking_client`. Do not edit.
-"""Calls of a Client that read: diffs, consumers, exports, watches, losses and named cursors."""
+"""Calls of a Client that read: diffs, consumers, exports, frames, watches, losses and named cursors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar, Unpack, overload
@@ -8,14 +8,15 @@ from msgspec import UNSET, UnsetType
 
 from topics.client import results
 from topics.client.blocking.caller import Caller
-from topics.client.blocking.concurrency import started
+from topics.client.blocking.concurrency import beside, started
 from topics.client.blocking.streams import Consumer, Export, Listing, Watcher
+from topics.client.frames import Library, frame_of, require
 from topics.client.kept_cursors import KeptCursor, NamedCursor
 from topics.client.protocol import operations
 from topics.client.protocol.cursors import Cursor, ReadOptions, checked
 from topics.client.protocol.operations import Match
 from topics.client.protocol.watching import Watch
-from topics.client.results import Record, TypedRecord
+from topics.client.results import Lost, Record, TypedRecord
 
 T = TypeVar("T")
 
@@ -83,6 +84,29 @@ class ReadCalls:
     def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> Export:
         """The live records above `after` as of now, as Arrow batches. Use it in a `with`."""
         return started(Export(self._caller, operations.export(topic, after, last, epoch)))
+
+    def frame(
+        self,
+        topic: str,
+        library: Library = "pandas",
+        *,
+        after: int = 0,
+        last: int | None = None,
+        epoch: int | None = None,
+        expand: bool = True,
+    ) -> Any:
+        """The live records above `after` as of now, as a data frame: of pandas or Polars, or as a pyarrow Table.
+
+        Each field of the data becomes a column, those with values of several types as JSON texts; data that are no
+        objects are in a column `data`. With `expand=False`, `data` has all of them, as JSON texts. The frame holds
+        everything in memory. What was lost is told to `on_gap`, and in `attrs["topics"]` of a pandas frame.
+        """
+        require(library)
+        with self.export(topic, after, last=last, epoch=epoch) as export:
+            table = export.read_all()
+        for lost in export.info.lost:
+            self._caller.hooks.gap(Lost.of(topic, lost))
+        return beside(frame_of, table, export.info, library, expand)
 
     def live(
         self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None
