@@ -3,6 +3,7 @@
     errors, results     what a client raises and returns; record_types: records and jobs
     client_config       where the server is, the key, how long to try
     hooks               what is logged and told
+    tracing             spans of OpenTelemetry
     values              Python types from and to JSON
     frames              a topic as a data frame
     kept_cursors        where a consumer keeps its place

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from topics.client.protocol.stopping import Stop
@@ -102,11 +103,18 @@ class AsyncHandlers:
         self._inbox = inbox
         self._abandoned: set[AsyncRunner] = set()
 
-    def start(self, known: Callable[[AsyncRunner], None], handler: AsyncHandler, *arguments: object) -> None:
-        """Run a handler, once its runner is made known."""
+    def start(
+        self,
+        known: Callable[[AsyncRunner], None],
+        span: AbstractContextManager[object],
+        handler: AsyncHandler,
+        *arguments: object,
+    ) -> None:
+        """Run a handler within a span, once its runner is made known."""
 
         async def run() -> object:
-            return await handler(*arguments)
+            with span:
+                return await handler(*arguments)
 
         runner = asyncio.ensure_future(run())
         runner.add_done_callback(self._inbox.put)

@@ -3,6 +3,7 @@
 import atexit
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
 from threading import Condition as Condition
 from threading import Lock, Thread
@@ -124,14 +125,21 @@ class Handlers:
     def __init__(self, inbox: Inbox[Any]) -> None:
         self._inbox = inbox
 
-    def start(self, known: Callable[[Runner], None], handler: Handler, *arguments: object) -> None:
-        """Run a handler, once its runner is made known."""
+    def start(
+        self,
+        known: Callable[[Runner], None],
+        span: AbstractContextManager[object],
+        handler: Handler,
+        *arguments: object,
+    ) -> None:
+        """Run a handler within a span, once its runner is made known."""
         runner = Runner()
         known(runner)
 
         def run() -> None:
             try:
-                handler(*arguments)
+                with span:
+                    handler(*arguments)
             except BaseException as failure:
                 runner.end(failure)
             else:
