@@ -184,6 +184,7 @@ def public(kind: Any) -> list[tuple[str, Any]]:
     ids=lambda kind: kind.__name__,
 )
 def test_everything_public_says_what_it_does(kind: Any) -> None:
+    assert kind.__doc__, "the class itself"
     silent = [
         name
         for name, member in public(kind)

@@ -1,17 +1,22 @@
 """What a client returns: frozen structs with the fields of the API, in its order (Appendix A).
 
-Unknown fields are skipped (CV1). Records and jobs are those of `record_types`.
+Unknown fields are skipped (CV1). Records, jobs and events of a watch are those of `record_types`.
 """
 
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, TypeVar
 
-import msgspec
 from msgspec import Struct
 
+from topics.client.record_types import CaughtUp as CaughtUp
+from topics.client.record_types import ExportInfo as ExportInfo
 from topics.client.record_types import Job as Job
+from topics.client.record_types import Lost as Lost
 from topics.client.record_types import NewRecord as NewRecord
 from topics.client.record_types import Record as Record
+from topics.client.record_types import Records as Records
+from topics.client.record_types import TopicGone as TopicGone
 from topics.client.record_types import TypedRecord as TypedRecord
+from topics.client.record_types import WatchEvent as WatchEvent
 from topics.model import Durability, Tombstone, TopicConfig, TopicType
 
 T = TypeVar("T")
@@ -59,6 +64,8 @@ class Written(Struct, frozen=True, kw_only=True):
 
 
 class Diff(Struct, frozen=True, kw_only=True):
+    """Records above a cursor; `next_from_seq` is the next one. `tombstone`: what was lost in front of them."""
+
     topic: str
     epoch: int
     records: list[Record]
@@ -107,6 +114,8 @@ class QueueCounts(Struct, frozen=True):
 
 
 class TopicState(Struct, frozen=True, kw_only=True):
+    """A topic as it is: how far it goes, what it holds, what it has lost."""
+
     topic: str
     epoch: int
     type: TopicType
@@ -286,6 +295,8 @@ class Router(Struct, frozen=True, kw_only=True):
 
 
 class RouterListed(Struct, frozen=True, kw_only=True):
+    """A router as a list shows it."""
+
     router: str
     source: str
     dest: str
@@ -298,12 +309,16 @@ class RouterPage(Page[RouterListed], frozen=True, kw_only=True, rename={"items":
 
 
 class RouterDeleted(Struct, frozen=True, kw_only=True):
+    """`deleted`: there was such a router."""
+
     router: str
     deleted: bool
     performance: Performance = Performance()
 
 
 class Claimed(Struct, frozen=True, kw_only=True):
+    """The jobs that a claim leased, and how many more are ready."""
+
     topic: str
     claimed: list[Job]
     count: int
@@ -324,6 +339,8 @@ class Acked(Struct, frozen=True, kw_only=True):
 
 
 class Nacked(Struct, frozen=True, kw_only=True):
+    """How many jobs were given back. `skipped`: seqs that this node does not hold."""
+
     topic: str
     nacked: int
     skipped: list[int]
@@ -333,6 +350,8 @@ class Nacked(Struct, frozen=True, kw_only=True):
 
 
 class Extended(Struct, frozen=True, kw_only=True):
+    """How many leases were extended. `skipped`: seqs that this node does not hold."""
+
     topic: str
     extended: int
     skipped: list[int]
@@ -353,6 +372,8 @@ class Redriven(Struct, frozen=True, kw_only=True):
 
 
 class QueuePaused(Struct, frozen=True, kw_only=True):
+    """Whether a queue hands out no jobs for now."""
+
     topic: str
     paused: bool
     performance: Performance = Performance()
@@ -372,12 +393,16 @@ class LeasePage(Page[Lease], frozen=True, kw_only=True, rename={"items": "leases
 
 
 class Health(Struct, frozen=True):
+    """The server runs."""
+
     status: str
     version: str
     uptime_ms: int
 
 
 class Ready(Struct, frozen=True):
+    """The server takes calls."""
+
     status: str
     wal_replay_complete: bool
     topics: int
@@ -439,62 +464,9 @@ class WatchSession(Struct, frozen=True):
     performance: Performance = Performance()
 
 
-class Records(Struct, frozen=True):
-    """A watch delivers the next records of a topic. They cover every seq above `from_seq` and up to `to_seq`."""
-
-    topic: str
-    records: list[Record]
-    from_seq: int
-    to_seq: int
-    head_seq: int
-
-
-class Lost(Tombstone, frozen=True, kw_only=True):
-    """A tombstone, and its topic: a reader missed seqs `gap_from` to `gap_to`. Consumers and watches hand it out."""
-
-    topic: str
-    missed_estimate: int = -1  # a watch does not say; then all of them
-
-    def __post_init__(self) -> None:
-        if self.missed_estimate < 0:
-            msgspec.structs.force_setattr(self, "missed_estimate", self.gap_to - self.gap_from + 1)
-
-    @classmethod
-    def of(cls, topic: str, tombstone: Tombstone) -> "Lost":
-        return cls(topic=topic, **msgspec.structs.asdict(tombstone))
-
-
-class CaughtUp(Struct, frozen=True):
-    """A watch has delivered everything that a topic has."""
-
-    topic: str
-    head_seq: int
-
-
-class TopicGone(Struct, frozen=True):
-    """A watched topic was deleted; the watch delivers nothing more of it."""
-
-    topic: str
-    head_seq: int
-    reason: str = "deleted"
-
-
-WatchEvent = Records | Lost | CaughtUp | TopicGone
-
-
-class ExportInfo(NamedTuple):
-    """What an export covers: every seq above `after` and up to `last` is in it, in `lost`, or was deleted."""
-
-    topic: str
-    epoch: int
-    head_seq: int
-    earliest_seq: int
-    after: int
-    last: int
-    lost: tuple[Tombstone, ...]
-
-
 class RequestErrors(Struct, frozen=True, kw_only=True, rename={"client": "4xx", "server": "5xx"}):
+    """Answers with an error: by the client's fault, and by the server's."""
+
     client: int
     server: int
 
