@@ -68,7 +68,7 @@ class AsyncCaller:
         return await self._pool.exchange(request, deadline, self._stop)
 
     async def _open_body(self, request: Request, deadline: float) -> Response | AsyncBody:
-        body = await self._pool.open(request, deadline, self._stop)
+        body = await self._pool.open_stream(request, deadline, self._stop)
         return body if body.status < 400 else Response(body.status, body.headers, await body.read_all(deadline))
 
     async def _carry_out(

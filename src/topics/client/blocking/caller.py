@@ -67,7 +67,7 @@ class Caller:
         return self._pool.exchange(request, deadline, self._stop)
 
     def _open_body(self, request: Request, deadline: float) -> Response | Body:
-        body = self._pool.open(request, deadline, self._stop)
+        body = self._pool.open_stream(request, deadline, self._stop)
         return body if body.status < 400 else Response(body.status, body.headers, body.read_all(deadline))
 
     def _carry_out(self, flow: Flow[Any], attempt: Callable[[Request, float], Response | Body]) -> Any:
