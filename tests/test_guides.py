@@ -1,4 +1,4 @@
-"""The README and the guides are carried out: every command and every program of a page, in order, against a real server of its own.
+"""The README and the guides are carried out: every command and program of a page, in order, against a real server.
 
 A page is one script of bash. What a block of text behind a block of commands says is what they print, where `…` stands
 for anything. A block opened as

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from typing import Any
+from typing import Any, Unpack, get_args, get_origin, get_type_hints
 
 import httpx
 import msgspec
@@ -10,7 +10,7 @@ import pytest
 
 from topics import client as api
 from topics.client import AsyncClient, Client, results
-from topics.client.arguments import RECORD_FIELDS, ConfigFields
+from topics.client.arguments import RECORD_FIELDS
 from topics.testing.server import ServerThread
 
 # operationId → the method, and the names that its parameters and fields have there, where they differ.
@@ -130,6 +130,13 @@ def fields_of(document: Any, operation: Any) -> set[str]:
     return names | set(schema.get("properties", {}))
 
 
+def arguments_of(method: Any) -> set[str]:
+    """Their names; those of `**options: Unpack[…]` by the keys of the TypedDict."""
+    names = set(inspect.signature(method).parameters)
+    unpacked = [get_args(hint)[0] for hint in get_type_hints(method).values() if get_origin(hint) is Unpack]
+    return names.union(*(options.__annotations__ for options in unpacked))
+
+
 def test_every_operation_has_a_method(document: Any) -> None:
     ids = {operation["operationId"] for operation in operations_of(document)}
     assert ids - METHODS.keys() - LEFT_OUT.keys() == set(), "the client lacks these operations"
@@ -143,9 +150,7 @@ def test_every_parameter_and_field_has_an_argument(document: Any, kind: Any) -> 
         if operation["operationId"] in LEFT_OUT:
             continue
         name, renamed = METHODS[operation["operationId"]]
-        arguments = set(inspect.signature(getattr(kind, name)).parameters)
-        if name == "put_topic":
-            arguments |= set(ConfigFields.__annotations__)
+        arguments = arguments_of(getattr(kind, name))
         for field in fields_of(document, operation):
             if renamed.get(field, field) not in arguments and field not in LEFT_OUT_FIELDS:
                 lacking.append(f"{name}: {field}")
@@ -179,6 +184,7 @@ def public(kind: Any) -> list[tuple[str, Any]]:
     ids=lambda kind: kind.__name__,
 )
 def test_everything_public_says_what_it_does(kind: Any) -> None:
+    assert kind.__doc__, "the class itself"
     silent = [
         name
         for name, member in public(kind)

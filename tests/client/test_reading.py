@@ -8,7 +8,7 @@ import pytest
 
 from tests.client.conftest import Connect, Script, Skipping, answer
 from topics.client import Client, ConnectionFailed, Record, Tombstone, UnexpectedAnswer
-from topics.errors import TopicNotFound
+from topics.errors import InvalidRequest, TopicNotFound
 from topics.testing.server import ServerThread
 
 
@@ -217,3 +217,9 @@ def test_an_export_cut_off_between_two_batches_is_told(script: Script, connect: 
         assert next(export).num_rows == 1
         with pytest.raises(ConnectionFailed, match="closed within the answer"):
             next(export)
+
+
+def test_an_option_that_no_read_has_is_refused_before_anything_is_sent(client: Any, topic: str) -> None:
+    for read in (client.diff, client.consume):
+        with pytest.raises(InvalidRequest, match=r"include_tag.*did you mean include_tags"):
+            read(topic, include_tag=True)

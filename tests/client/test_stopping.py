@@ -244,3 +244,20 @@ def test_a_client_may_be_closed_twice_and_unused() -> None:
     client = Client("http://127.0.0.1:1")
     client.close()
     client.close()
+
+
+@pytest.mark.parametrize("kind", ["watch", "export"])
+def test_closing_a_client_ends_streams_that_nobody_reads_just_now(start: Any, connect: Connect, kind: str) -> None:
+    server = start()
+    client, other = connect(server.address), connect(server.address)
+    text = "x" * 100_000
+    for _ in range(20):
+        client.append("t", [{"data": text} for _ in range(5)])
+    stream = client.watch(["t"]) if kind == "watch" else client.export("t").__enter__()
+    next(stream)
+    open_now = server.server.listener.connections.open
+    other.health()
+    before = len(open_now)
+    client.close()
+    wait_until("its connections end", lambda: len(open_now) <= 1 < before)
+    assert list(stream) == []

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -122,7 +123,7 @@ def test_a_run_is_known_before_its_handler_can_extend_it() -> None:
     inbox: Inbox[object] = Inbox()
     handlers = Handlers(inbox)
     for _ in range(200):
-        handlers.start(known.append, lambda: seen.append(len(known)))
+        handlers.start(known.append, nullcontext(), lambda: seen.append(len(known)))
         inbox.take(PATIENCE_S)
     assert seen == list(range(1, 201))
 

@@ -5,7 +5,9 @@
     client_config       where the server is, the key, how long to try
     hooks               what is logged and told
     arguments           configs, records and matches as callers pass them
+    tracing             spans of OpenTelemetry
     values              Python types from and to JSON
+    frames              a topic as a data frame
     kept_cursors        where a consumer keeps its place
     protocol/           requests, answers, retries, cursors and watches, without a socket
     aio/                AsyncClient, its streams and workers
@@ -40,12 +42,14 @@ from topics.client.results import (
     Acked,
     CaughtUp,
     Claimed,
+    ConfigWarning,
     ConnectionClosed,
     ConnectionListed,
     CursorCounts,
     CursorDeleted,
     CursorShown,
     Diff,
+    Evicting,
     ExportInfo,
     Extended,
     Health,
@@ -60,6 +64,7 @@ from topics.client.results import (
     NewRecord,
     Performance,
     QueueCounts,
+    QueuePaused,
     Ready,
     Record,
     Records,
@@ -101,6 +106,7 @@ __all__ = [
     "Client",
     "ClientClosed",
     "ClientError",
+    "ConfigWarning",
     "ConnectionClosed",
     "ConnectionFailed",
     "ConnectionListed",
@@ -110,6 +116,7 @@ __all__ = [
     "CursorShown",
     "DeadlineExceeded",
     "Diff",
+    "Evicting",
     "Export",
     "ExportInfo",
     "Extended",
@@ -133,6 +140,7 @@ __all__ = [
     "Position",
     "Producer",
     "QueueCounts",
+    "QueuePaused",
     "Ready",
     "Reconnecting",
     "Record",

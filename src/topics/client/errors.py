@@ -50,103 +50,103 @@ class ApiError(TopicsError):
 
 
 class InvalidRequest(ApiError, errors.InvalidRequest):
-    pass
+    """A value that cannot be: the message names it."""
 
 
 class BatchTooLarge(InvalidRequest, errors.BatchTooLarge):
-    pass
+    """More records than one write takes; `split=True` writes them in parts."""
 
 
 class RecordTooLarge(InvalidRequest, errors.RecordTooLarge):
-    pass
+    """A record that is larger than the server takes."""
 
 
 class Unauthorized(ApiError, errors.Unauthorized):
-    pass
+    """No key, or one that the server does not know."""
 
 
 class Forbidden(ApiError, errors.Forbidden):
-    pass
+    """The key may not do that, or not with this name."""
 
 
 class NotFound(ApiError, errors.NotFound):
-    pass
+    """There is no such thing: a route, a record, a cursor."""
 
 
 class TopicNotFound(NotFound, errors.TopicNotFound):
-    pass
+    """There is no such topic."""
 
 
 class RouterNotFound(NotFound, errors.RouterNotFound):
-    pass
+    """There is no such router."""
 
 
 class MethodNotAllowed(ApiError, errors.MethodNotAllowed):
-    pass
+    """The path has no such method."""
 
 
 class NotAcceptable(ApiError, errors.NotAcceptable):
-    pass
+    """The server has no answer of the type that was asked for."""
 
 
 class TopicIncompatible(ApiError, errors.TopicIncompatible):
-    pass
+    """The topic is of the other type: a log, not a queue, or the other way round."""
 
 
 class TopicNotEmpty(ApiError, errors.TopicNotEmpty):
-    pass
+    """The topic has records, and was to be deleted only without."""
 
 
 class NotAQueue(ApiError, errors.NotAQueue):
-    pass
+    """The topic is a log, which has no jobs."""
 
 
 class NoDeadLetter(ApiError, errors.NoDeadLetter):
-    pass
+    """The queue has no dead-letter topic."""
 
 
 class EpochMismatch(ApiError, errors.EpochMismatch):
-    pass
+    """The topic is another instance than the one that was meant: it was deleted and created again."""
 
 
 class CursorMoved(ApiError, errors.CursorMoved):
-    pass
+    """The named cursor does not stand where it was expected."""
 
 
 class IdempotencyMismatch(ApiError, errors.IdempotencyMismatch):
-    pass
+    """The idempotency key stands for other records."""
 
 
 class RouterCycle(ApiError, errors.RouterCycle):
-    pass
+    """The router would close a cycle."""
 
 
 class PayloadTooLarge(ApiError, errors.PayloadTooLarge):
-    pass
+    """The body is larger than the server takes."""
 
 
 class UnsupportedMedia(ApiError, errors.UnsupportedMedia):
-    pass
+    """The server does not read bodies of this type."""
 
 
 class TopicFull(ApiError, errors.TopicFull):
-    pass
+    """The topic is full, and its config refuses more."""
 
 
 class Throttled(ApiError, errors.Throttled):
-    pass
+    """Too much at once; the call was tried again until its time was over."""
 
 
 class NotReady(ApiError, errors.NotReady):
-    pass
+    """The server is starting, or cannot write for now."""
 
 
 class ShuttingDown(ApiError, errors.ShuttingDown):
-    pass
+    """The server is stopping."""
 
 
 class ServerFault(ApiError, errors.StorageError):
-    pass
+    """The server failed; the call left nothing visible behind."""
 
 
 class ClientError(TopicsError):

@@ -1,14 +1,15 @@
-"""Records as a client writes and reads them, and jobs.
+"""Records as a client writes and reads them, what watches and exports tell of them, and jobs.
 
 `data` and `meta` are the JSON texts as they were written; `value` and `meta_value` decode them.
 """
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Raw, Struct
 
 from topics import model
 from topics.client.values import decoded, shown
+from topics.model import Tombstone
 
 T = TypeVar("T")
 
@@ -58,6 +59,18 @@ class TypedRecord(Record, Generic[T], frozen=True):
     @property
     def value(self) -> T:
         return decoded(self.data, self.kind)  # type: ignore[no-any-return]
+
+
+class ExportInfo(NamedTuple):
+    """What an export covers: every seq above `after` and up to `last` is in it, in `lost`, or was deleted."""
+
+    topic: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    after: int
+    last: int
+    lost: tuple[Tombstone, ...]
 
 
 class Job(Struct, frozen=True, kw_only=True, rename={"seq": "$seq", "ts": "$ts", "tag": "$tag"}):

@@ -3,10 +3,11 @@
 Unknown fields are skipped (CV1). Records and jobs are those of `record_types`, events those of `watch_events`.
 """
 
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
 
+from topics.client.record_types import ExportInfo as ExportInfo
 from topics.client.record_types import Job as Job
 from topics.client.record_types import NewRecord as NewRecord
 from topics.client.record_types import Record as Record
@@ -63,6 +64,8 @@ class Written(Struct, frozen=True, kw_only=True):
 
 
 class Diff(Struct, frozen=True, kw_only=True):
+    """Records above a cursor; `next_from_seq` is the next one. `tombstone`: what was lost in front of them."""
+
     topic: str
     epoch: int
     records: list[Record]
@@ -111,6 +114,8 @@ class QueueCounts(Struct, frozen=True):
 
 
 class TopicState(Struct, frozen=True, kw_only=True):
+    """A topic as it is: how far it goes, what it holds, what it has lost."""
+
     topic: str
     epoch: int
     type: TopicType
@@ -290,6 +295,8 @@ class Router(Struct, frozen=True, kw_only=True):
 
 
 class RouterListed(Struct, frozen=True, kw_only=True):
+    """A router as a list shows it."""
+
     router: str
     source: str
     dest: str
@@ -302,12 +309,16 @@ class RouterPage(Page[RouterListed], frozen=True, kw_only=True, rename={"items":
 
 
 class RouterDeleted(Struct, frozen=True, kw_only=True):
+    """`deleted`: there was such a router."""
+
     router: str
     deleted: bool
     performance: Performance = Performance()
 
 
 class Claimed(Struct, frozen=True, kw_only=True):
+    """The jobs that a claim leased, and how many more are ready."""
+
     topic: str
     claimed: list[Job]
     count: int
@@ -328,6 +339,8 @@ class Acked(Struct, frozen=True, kw_only=True):
 
 
 class Nacked(Struct, frozen=True, kw_only=True):
+    """How many jobs were given back. `skipped`: seqs that this node does not hold."""
+
     topic: str
     nacked: int
     skipped: list[int]
@@ -337,6 +350,8 @@ class Nacked(Struct, frozen=True, kw_only=True):
 
 
 class Extended(Struct, frozen=True, kw_only=True):
+    """How many leases were extended. `skipped`: seqs that this node does not hold."""
+
     topic: str
     extended: int
     skipped: list[int]
@@ -357,6 +372,8 @@ class Redriven(Struct, frozen=True, kw_only=True):
 
 
 class QueuePaused(Struct, frozen=True, kw_only=True):
+    """Whether a queue hands out no jobs for now."""
+
     topic: str
     paused: bool
     performance: Performance = Performance()
@@ -376,12 +393,16 @@ class LeasePage(Page[Lease], frozen=True, kw_only=True, rename={"items": "leases
 
 
 class Health(Struct, frozen=True):
+    """The server runs."""
+
     status: str
     version: str
     uptime_ms: int
 
 
 class Ready(Struct, frozen=True):
+    """The server takes calls."""
+
     status: str
     wal_replay_complete: bool
     topics: int
@@ -443,19 +464,9 @@ class WatchSession(Struct, frozen=True):
     performance: Performance = Performance()
 
 
-class ExportInfo(NamedTuple):
-    """What an export covers: every seq above `after` and up to `last` is in it, in `lost`, or was deleted."""
-
-    topic: str
-    epoch: int
-    head_seq: int
-    earliest_seq: int
-    after: int
-    last: int
-    lost: tuple[Tombstone, ...]
-
-
 class RequestErrors(Struct, frozen=True, kw_only=True, rename={"client": "4xx", "server": "5xx"}):
+    """Answers with an error: by the client's fault, and by the server's."""
+
     client: int
     server: int
 

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from topics.client import tracing
 from topics.client.aio.concurrency import INTERRUPTIONS, AsyncClock, AsyncEvent, pause
 from topics.client.aio.connections import AsyncBody, AsyncPool
 from topics.client.client_config import ClientConfig
@@ -47,7 +48,8 @@ class AsyncCaller:
     async def run(self, operation: Operation[T], policy: Retries | None = None) -> T:
         """The result of an operation, after as many tries as it takes and may take."""
         try:
-            result: T = await self._carry_out((policy or self.retries).run(operation), self._exchange)
+            with tracing.calling(operation, self._config.endpoint) as traced:
+                result: T = await self._carry_out((policy or self.retries).run(traced), self._exchange)
         except INTERRUPTIONS as error:
             raise error.with_traceback(None)  # noqa: B904 - the frames below say nothing to its reader
         return result
@@ -66,7 +68,7 @@ class AsyncCaller:
         return await self._pool.exchange(request, deadline, self._stop)
 
     async def _open_body(self, request: Request, deadline: float) -> Response | AsyncBody:
-        body = await self._pool.open(request, deadline, self._stop)
+        body = await self._pool.open_stream(request, deadline, self._stop)
         return body if body.status < 400 else Response(body.status, body.headers, await body.read_all(deadline))
 
     async def _carry_out(
@@ -91,9 +93,9 @@ class AsyncCaller:
 
     def _tell(self, pause: Pause) -> None:
         request = pause.request
-        self.hooks.retrying(
-            Retrying(request.method, request.path, pause.tries, pause.seconds, pause.elapsed_s, pause.failure)
-        )
+        event = Retrying(request.method, request.path, pause.tries, pause.seconds, pause.elapsed_s, pause.failure)
+        tracing.retried(event)
+        self.hooks.retrying(event)
 
     async def pause(self, seconds: float, over: AsyncEvent | None = None) -> None:
         """Wait so long, or until `over` is set. Closing the client meanwhile is an error."""

@@ -3,12 +3,14 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from topics.client.protocol.stopping import Stop
 from topics.clock import SystemClock
 
 E = TypeVar("E")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 INTERRUPTIONS = (KeyboardInterrupt, asyncio.CancelledError)  # what ends a call from outside
@@ -62,6 +64,11 @@ def started(export: E) -> E:
     return export
 
 
+async def beside(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """The result of work that takes long: in a thread, so that the loop goes on."""
+    return await asyncio.to_thread(work, *args, **named)
+
+
 class AsyncInbox(Generic[T]):
     """What happened, for one task that waits. Any thread and any signal handler may put something in."""
 
@@ -96,11 +103,18 @@ class AsyncHandlers:
         self._inbox = inbox
         self._abandoned: set[AsyncRunner] = set()
 
-    def start(self, known: Callable[[AsyncRunner], None], handler: AsyncHandler, *arguments: object) -> None:
-        """Run a handler, once its runner is made known."""
+    def start(
+        self,
+        known: Callable[[AsyncRunner], None],
+        span: AbstractContextManager[object],
+        handler: AsyncHandler,
+        *arguments: object,
+    ) -> None:
+        """Run a handler within a span, once its runner is made known."""
 
         async def run() -> object:
-            return await handler(*arguments)
+            with span:
+                return await handler(*arguments)
 
         runner = asyncio.ensure_future(run())
         runner.add_done_callback(self._inbox.put)

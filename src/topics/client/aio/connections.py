@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from typing import Final
+from weakref import ReferenceType, ref
 
 from topics.client.aio.sockets import AsyncSocket, owner
 from topics.client.client_config import Way
@@ -153,6 +154,7 @@ class AsyncBody:
         self._connection: AsyncConnection | None = connection
         self._request = request
         self._reader = reader
+        self._is_read = False  # somebody is at it, and will notice when it is stopped
         self.status = reader.status
         self.headers = reader.headers
 
@@ -166,11 +168,14 @@ class AsyncBody:
                 self._pool.give_back(self._connection, self._reader)
                 self._connection = None
                 return []
+            self._is_read = True
             try:
                 await self._connection.receive(self._request, self._reader, deadline, self._stop)
             except BaseException:
                 self.close()
                 raise
+            finally:
+                self._is_read = False
 
     async def read_all(self, deadline: float) -> bytes:
         parts: list[bytes] = []
@@ -183,9 +188,17 @@ class AsyncBody:
             self._connection.close()
             self._connection = None
 
+    def close_if_idle(self) -> None:
+        """Close it unless it is being read: a stream that nobody asks for its next part just now."""
+        if not self._is_read:
+            self.close()
+
 
 class AsyncPool:
-    """Connections to one server. `common` holds the header lines of every request."""
+    """Connections to one server. `common` holds the header lines of every request.
+
+    A stream that its user drops is gone with its connection, so the pool must not hold on to it.
+    """
 
     def __init__(self, way: Way, common: str, *, gzip: bool, monotonic: Callable[[], float]) -> None:
         self._way = way
@@ -193,11 +206,19 @@ class AsyncPool:
         self._gzip = gzip
         self._monotonic = monotonic
         self._idle: IdleConnections[AsyncConnection] = IdleConnections(monotonic, owner)
+        self._streams: dict[int, ReferenceType[AsyncBody]] = {}
 
     async def exchange(self, request: Request, deadline: float, stop: Stop) -> Response:
         """Send a request and read the whole answer."""
         body = await self.open(request, deadline, stop)
         return Response(body.status, body.headers, await body.read_all(deadline))
+
+    async def open_stream(self, request: Request, deadline: float, stop: Stop) -> AsyncBody:
+        """As `open`, for a body that is read bit by bit: it is closed with the pool."""
+        body = await self.open(request, deadline, stop)
+        key = id(body)
+        self._streams[key] = ref(body, lambda _: self._streams.pop(key, None))
+        return body
 
     async def open(self, request: Request, deadline: float, stop: Stop) -> AsyncBody:
         """Send a request and read the head of the answer."""
@@ -230,3 +251,6 @@ class AsyncPool:
 
     def close(self) -> None:
         self._idle.close()
+        for stream in list(self._streams.values()):
+            if (body := stream()) is not None:
+                body.close_if_idle()

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec
 
+from topics.client import tracing
 from topics.client.aio.concurrency import (
     INTERRUPTIONS,
     AsyncHandler,
@@ -150,7 +151,8 @@ class AsyncWorker:
             context = AsyncJobContext(self, jobs)
             arguments = (jobs[0] if plan.batch is None else list(jobs), context)
             known = partial(self._leases.add, run=Run(jobs, context, self._monotonic()), claimed_at=at)
-            self._handlers.start(known, self._handler, *arguments[: 2 if self._wants_context else 1])
+            span = tracing.processing(plan.topic, jobs)
+            self._handlers.start(known, span, self._handler, *arguments[: 2 if self._wants_context else 1])
         return bool(result.claimed)
 
     async def _await_news(self) -> None:

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from topics.client import tracing
 from topics.client.blocking.concurrency import INTERRUPTIONS, BlockingClock, Event, pause
 from topics.client.blocking.connections import Body, Pool
 from topics.client.client_config import ClientConfig
@@ -46,7 +47,8 @@ class Caller:
     def run(self, operation: Operation[T], policy: Retries | None = None) -> T:
         """The result of an operation, after as many tries as it takes and may take."""
         try:
-            result: T = self._carry_out((policy or self.retries).run(operation), self._exchange)
+            with tracing.calling(operation, self._config.endpoint) as traced:
+                result: T = self._carry_out((policy or self.retries).run(traced), self._exchange)
         except INTERRUPTIONS as error:
             raise error.with_traceback(None)  # noqa: B904 - the frames below say nothing to its reader
         return result
@@ -65,7 +67,7 @@ class Caller:
         return self._pool.exchange(request, deadline, self._stop)
 
     def _open_body(self, request: Request, deadline: float) -> Response | Body:
-        body = self._pool.open(request, deadline, self._stop)
+        body = self._pool.open_stream(request, deadline, self._stop)
         return body if body.status < 400 else Response(body.status, body.headers, body.read_all(deadline))
 
     def _carry_out(self, flow: Flow[Any], attempt: Callable[[Request, float], Response | Body]) -> Any:
@@ -88,9 +90,9 @@ class Caller:
 
     def _tell(self, pause: Pause) -> None:
         request = pause.request
-        self.hooks.retrying(
-            Retrying(request.method, request.path, pause.tries, pause.seconds, pause.elapsed_s, pause.failure)
-        )
+        event = Retrying(request.method, request.path, pause.tries, pause.seconds, pause.elapsed_s, pause.failure)
+        tracing.retried(event)
+        self.hooks.retrying(event)
 
     def pause(self, seconds: float, over: Event | None = None) -> None:
         """Wait so long, or until `over` is set. Closing the client meanwhile is an error."""

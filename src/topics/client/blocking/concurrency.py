@@ -3,14 +3,16 @@
 import atexit
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
 from threading import Condition as Condition
 from threading import Lock, Thread
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from topics.client.protocol.stopping import Stop
 from topics.clock import SystemClock
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 INTERRUPTIONS = (KeyboardInterrupt,)  # what ends a call from outside
@@ -74,6 +76,11 @@ def started(export: E) -> E:
     return export
 
 
+def beside(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """The result of work that takes long. A blocking client has nothing else to do meanwhile."""
+    return work(*args, **named)
+
+
 class Inbox(Generic[T]):
     """What happened, for one thread that waits. Any thread and any signal handler may put something in."""
 
@@ -118,14 +125,21 @@ class Handlers:
     def __init__(self, inbox: Inbox[Any]) -> None:
         self._inbox = inbox
 
-    def start(self, known: Callable[[Runner], None], handler: Handler, *arguments: object) -> None:
-        """Run a handler, once its runner is made known."""
+    def start(
+        self,
+        known: Callable[[Runner], None],
+        span: AbstractContextManager[object],
+        handler: Handler,
+        *arguments: object,
+    ) -> None:
+        """Run a handler within a span, once its runner is made known."""
         runner = Runner()
         known(runner)
 
         def run() -> None:
             try:
-                handler(*arguments)
+                with span:
+                    handler(*arguments)
             except BaseException as failure:
                 runner.end(failure)
             else:

@@ -1,23 +1,26 @@
 # Generated from src/topics/client/aio/read_calls.py by `python -m tools.blocking_client`. Do not edit.
-"""Calls of a Client that read: diffs, consumers, exports, watches, losses and named cursors."""
+"""Calls of a Client that read: diffs, consumers, exports, frames, watches, losses and named cursors."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
 
 from topics.client import results
 from topics.client.arguments import Match
 from topics.client.blocking.caller import Caller
-from topics.client.blocking.concurrency import started
+from topics.client.blocking.concurrency import beside, started
 from topics.client.blocking.streams import Consumer, Export, Listing, Watcher
+from topics.client.frames import Library, frame_of, require
 from topics.client.kept_cursors import KeptCursor, NamedCursor
 from topics.client.protocol import operations
-from topics.client.protocol.cursors import Cursor
+from topics.client.protocol.cursors import Cursor, ReadOptions, checked
 from topics.client.protocol.watching import Watch
-from topics.client.results import Record, TypedRecord
+from topics.client.results import Lost, Record, TypedRecord
 
 T = TypeVar("T")
+
+READ_RECORDS: Final = 1000  # of a consumer, at a time
 
 
 class ReadCalls:
@@ -25,37 +28,12 @@ class ReadCalls:
 
     _caller: Caller
 
-    def diff(
-        self,
-        topic: str,
-        from_seq: int = 0,
-        *,
-        limit: int | None = None,
-        node: str | Sequence[str] | None = None,
-        include_tags: bool = False,
-        include_meta: bool = True,
-        wait_ms: int = 0,
-        max_batch_bytes: int | None = None,
-        epoch: int | None = None,
-        filter: Match | None = None,
-        from_ts: int | None = None,
-    ) -> results.Diff:
-        """Read what lies above a cursor. The next cursor is `next_from_seq` of the result."""
-        return self._caller.run(
-            operations.diff(
-                topic,
-                from_seq,
-                limit=limit,
-                node=node,
-                include_tags=include_tags,
-                include_meta=include_meta,
-                wait_ms=wait_ms,
-                max_batch_bytes=max_batch_bytes,
-                epoch=epoch,
-                filter=filter,
-                from_ts=from_ts,
-            )
-        )
+    def diff(self, topic: str, from_seq: int = 0, *, wait_ms: int = 0, **options: Unpack[ReadOptions]) -> results.Diff:
+        """Read what lies above a cursor. The next cursor is `next_from_seq` of the result.
+
+        With `wait_ms`, a read that finds nothing waits for something for so long.
+        """
+        return self._caller.run(operations.diff(topic, from_seq, wait_ms=wait_ms, **checked(options)))
 
     @overload
     def consume(
@@ -63,18 +41,11 @@ class ReadCalls:
         topic: str,
         from_seq: int = 0,
         *,
-        epoch: int | None = None,
         follow: bool = True,
-        limit: int | None = 1000,
-        node: str | Sequence[str] | None = None,
-        include_tags: bool = False,
-        include_meta: bool = True,
         wait_ms: int = 20_000,
-        max_batch_bytes: int | None = None,
-        filter: Match | None = None,
-        from_ts: int | None = None,
         cursor: KeptCursor | NamedCursor | None = None,
         type: None = None,
+        **options: Unpack[ReadOptions],
     ) -> Consumer[Record]: ...
 
     @overload
@@ -83,18 +54,11 @@ class ReadCalls:
         topic: str,
         from_seq: int = 0,
         *,
-        epoch: int | None = None,
         follow: bool = True,
-        limit: int | None = 1000,
-        node: str | Sequence[str] | None = None,
-        include_tags: bool = False,
-        include_meta: bool = True,
         wait_ms: int = 20_000,
-        max_batch_bytes: int | None = None,
-        filter: Match | None = None,
-        from_ts: int | None = None,
         cursor: KeptCursor | NamedCursor | None = None,
         type: type[T],
+        **options: Unpack[ReadOptions],
     ) -> Consumer[TypedRecord[T]]: ...
 
     def consume(
@@ -102,42 +66,47 @@ class ReadCalls:
         topic: str,
         from_seq: int = 0,
         *,
-        epoch: int | None = None,
         follow: bool = True,
-        limit: int | None = 1000,
-        node: str | Sequence[str] | None = None,
-        include_tags: bool = False,
-        include_meta: bool = True,
         wait_ms: int = 20_000,
-        max_batch_bytes: int | None = None,
-        filter: Match | None = None,
-        from_ts: int | None = None,
         cursor: KeptCursor | NamedCursor | None = None,
         type: Any = None,
+        **options: Unpack[ReadOptions],
     ) -> Consumer[Any]:
         """Records and tombstones above a cursor, in order: for ever, or up to the head with `follow=False`.
 
         `cursor` keeps the position from run to run: a FileCursor, SQLiteCursor or NamedCursor; `from_seq` counts only
-        where it has none yet. `type` is that of the records' values: a struct, a dataclass, a Pydantic model.
+        where it has none yet. `type` is that of the records' values: a struct, a dataclass, a Pydantic model. `limit`
+        is that of each read, 1000 unless given; `from_ts` applies to the first read only.
         """
-        place: Cursor[Any] = Cursor(
-            topic,
-            from_seq,
-            epoch,
-            from_ts,
-            type,
-            limit=limit,
-            node=node,
-            include_tags=include_tags,
-            include_meta=include_meta,
-            max_batch_bytes=max_batch_bytes,
-            filter=filter,
-        )
+        place: Cursor[Any] = Cursor(topic, from_seq, type, {"limit": READ_RECORDS} | options)
         return Consumer(self._caller, place, wait_ms if follow else 0, follow, cursor)
 
     def export(self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None) -> Export:
         """The live records above `after` as of now, as Arrow batches. Use it in a `with`."""
         return started(Export(self._caller, operations.export(topic, after, last, epoch)))
+
+    def frame(
+        self,
+        topic: str,
+        library: Library = "pandas",
+        *,
+        after: int = 0,
+        last: int | None = None,
+        epoch: int | None = None,
+        expand: bool = True,
+    ) -> Any:
+        """The live records above `after` as of now, as a data frame: of pandas or Polars, or as a pyarrow Table.
+
+        Each field of the data becomes a column, those with values of several types as JSON texts; data that are no
+        objects are in a column `data`. With `expand=False`, `data` has all of them, as JSON texts. The frame holds
+        everything in memory. What was lost is told to `on_gap`, and in `attrs["topics"]` of a pandas frame.
+        """
+        require(library)
+        with self.export(topic, after, last=last, epoch=epoch) as export:
+            table = export.read_all()
+        for lost in export.info.lost:
+            self._caller.hooks.gap(Lost.of(topic, lost))
+        return beside(frame_of, table, export.info, library, expand)
 
     def live(
         self, topic: str, after: int = 0, *, last: int | None = None, epoch: int | None = None

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec
 
+from topics.client import tracing
 from topics.client.blocking.concurrency import (
     INTERRUPTIONS,
     Handler,
@@ -149,7 +150,8 @@ class Worker:
             context = JobContext(self, jobs)
             arguments = (jobs[0] if plan.batch is None else list(jobs), context)
             known = partial(self._leases.add, run=Run(jobs, context, self._monotonic()), claimed_at=at)
-            self._handlers.start(known, self._handler, *arguments[: 2 if self._wants_context else 1])
+            span = tracing.processing(plan.topic, jobs)
+            self._handlers.start(known, span, self._handler, *arguments[: 2 if self._wants_context else 1])
         return bool(result.claimed)
 
     def _await_news(self) -> None:

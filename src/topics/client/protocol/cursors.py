@@ -5,13 +5,34 @@ nothing.
 """
 
 from collections import deque
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypedDict, TypeVar
 
+from topics.client.arguments import Match, refuse_unknown
 from topics.client.protocol import operations
 from topics.client.protocol.operations import Operation
 from topics.client.results import Diff, Lost, Record, TypedRecord
 
 R = TypeVar("R", bound=Record)  # what a consumer makes of records
+
+
+class ReadOptions(TypedDict, total=False):
+    """What `diff` and `consume` read, and how. An option left out has the server's default."""
+
+    limit: int | None
+    node: str | Sequence[str] | None
+    include_tags: bool
+    include_meta: bool
+    max_batch_bytes: int | None
+    epoch: int | None
+    filter: Match | None
+    from_ts: int | None
+
+
+def checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Options of a read. Python checks no names of a TypedDict, and the server ignores those it does not know."""
+    refuse_unknown(options, list(ReadOptions.__annotations__), "an option of a read")
+    return options
 
 
 class Cursor(Generic[R]):
@@ -20,18 +41,16 @@ class Cursor(Generic[R]):
     `kind`: the type of the records' values; None to leave them as they are.
     """
 
-    def __init__(
-        self, topic: str, seq: int, epoch: int | None, from_ts: int | None, kind: Any = None, **options: Any
-    ) -> None:
+    def __init__(self, topic: str, seq: int, kind: Any, options: Mapping[str, Any]) -> None:
         self.topic = topic
         self.seq = seq
-        self.epoch = epoch
+        self._options = dict(checked(options))
+        self.epoch: int | None = self._options.pop("epoch", None)
         self.is_caught_up = False
-        self._options = options
-        self._from_ts = from_ts
+        self._from_ts: int | None = self._options.pop("from_ts", None)
         self._kind = kind
         self._items: deque[tuple[R | Lost, int, int]] = deque()  # each with the seq and epoch behind it
-        self._next = (seq, epoch)  # where the next diff starts
+        self._next = (seq, self.epoch)  # where the next diff starts
 
     def next_diff(self, wait_ms: int) -> Operation[Diff]:
         seq, epoch = self._next
