@@ -20,7 +20,7 @@ SRC = Path(__file__).parent.parent / "src"
 
 # Groups of modules that share a row. Each member is a part of its own.
 GROUPS = {
-    "words": "errors faults model ranges",  # the vocabulary
+    "words": "errors faults model placement ranges",  # the vocabulary
     "seams": "clock settings tuning",  # what the outside world is asked through
     "hall": "engine.answers engine.export engine.gate engine.ledger engine.loading",  # what every room knows
     "rooms": "engine.changes engine.queues engine.reads engine.routers engine.seeing engine.upkeep",
