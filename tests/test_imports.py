@@ -74,6 +74,7 @@ MAY_TOUCH_FILES = {
     "topics.backup",  # the places that its user names
     "topics.tuning",  # what the system says of this process
     "topics.client.kept_cursors",  # likewise
+    "topics.client.fleets.token_file",  # the keys that its user names
     "topics.server.access.key_file",  # the keys that its operator names
     "topics.server.console",  # its own static pages
     "topics.spark",  # Java, lakes, rows that do not fit into memory

@@ -13,8 +13,8 @@ from topics.client import NewRecord
 from topics.errors import InvalidRequest
 from topics.reader import Lost
 from topics.spark.jobs.archiving import Plan, archive
-from topics.spark.options import Connection
 from topics.spark.plan import RecordsLost
+from topics.spark.servers.connection import Connection
 from topics.spark.tables import history
 from topics.spark.tables.lake import Commit, Lake
 

@@ -18,7 +18,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -30,10 +30,11 @@ from topics.errors import InvalidRequest, TopicNotFound
 from topics.model import SEQ_MAX, is_topic_name
 from topics.ranges import Range, intersect, subtract, total, union
 from topics.reader import Lost
-from topics.spark.options import Connection, OnGap, bad, moment
+from topics.spark.options import OnGap, bad, moment
 from topics.spark.origins import clipped
 from topics.spark.plan import RecordsLost, describe, without
 from topics.spark.schema import STORED, TYPES, declared
+from topics.spark.servers.connection import Connection
 from topics.spark.tables.lake import Lake, LakeFile, read_rows
 from topics.spark.tables.outputs import Place
 
@@ -116,7 +117,9 @@ def table(
     if on_gap not in get_args(OnGap):
         raise bad("on_gap", on_gap, f"it must be one of {', '.join(get_args(OnGap))}")
     chosen = Chosen(since=_moment("since", since), until=_moment("until", until), tag=tag)
-    server = None if url is None else Connection(url=url, token=token or Connection.load(url).token)
+    server = None if url is None else Connection.load(url)
+    if server is not None:
+        server = (replace(server, token=token) if token else server).holding(topic)
     known = _known(Lake.load(lake), topic, server, path)
     if on_gap == "fail" and known.gaps:
         said = "; ".join(describe(topic, gap) for gap in known.gaps)
