@@ -37,7 +37,7 @@ from topics.spark.plan import Look, RecordsLost, Stretch, check, limited, parts_
 from topics.spark.reader import PartReader
 from topics.spark.rows import marked
 from topics.spark.schema import Projection
-from topics.spark.servers.several import Several, origins_of
+from topics.spark.servers.several import Several, not_listed, origins_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,6 +149,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         looks = self._look(is_patient=self._targets is not None)
         starts = _located(_cursors(start), looks)
+        self._check_listed(starts)
         silent = self._origins.silent
         looks = {name: look for name, look in looks.items() if name not in starts or starts[name].server not in silent}
         gone = [name for name in starts if name not in looks and self._options.matches(name)]
@@ -170,6 +171,13 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if starts.get(name) != ends[name] and ends[name].seq < look.head:
                     ends[name] = look.cursor(self._origins.through_gap(look, ends[name].seq))
         return start if ends == starts else self._offsets(ends, starts)
+
+    def _check_listed(self, starts: Mapping[str, Cursor]) -> None:
+        """Refuse offsets of servers that are not among those that are read."""
+        servers = () if self._options.server is None else self._options.server.urls
+        for name, start in starts.items():
+            if start.server and start.server not in servers and self._options.matches(name):
+                raise not_listed(name, start.server, servers)
 
     def _waits(self, starts: Mapping[str, Cursor], looks: Mapping[str, Look]) -> bool:
         """Whether there is too little for a batch yet. The first one, and AvailableNow, take what there is."""

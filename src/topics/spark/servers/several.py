@@ -5,7 +5,7 @@ A server that is down fails the read, or is waited for (`onServerDown`): then a 
 (`silent`), so that the topics of the others go on, and all else waits.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
@@ -25,6 +25,14 @@ def origins_of(options: ReadOptions) -> "Origins | Several":
     server = options.server
     is_plain = server is None or not (server.is_several or server.waits)
     return Origins(options) if is_plain else Several(options)
+
+
+def not_listed(topic: str, server: str, servers: Iterable[str]) -> InvalidRequest:
+    """The error of an offset whose server is not among those that are read."""
+    return InvalidRequest(
+        f"the checkpoint has topic {topic} on {server}, which option url does not name "
+        f"({', '.join(servers) or 'it is not given'}): list it as it was, or begin with a new checkpoint"
+    )
 
 
 class Several:
@@ -115,10 +123,7 @@ class Several:
         url = look.server or next(iter(self._places))  # without a server, it is a topic that none of them has
         place = self._places.get(url)
         if place is None:
-            raise InvalidRequest(
-                f"the checkpoint has topic {look.topic} on {look.server}, which is none of the servers that option url "
-                f"names ({', '.join(self._places)}): list it as it was, or begin with a new checkpoint"
-            )
+            raise not_listed(look.topic, look.server, self._places)
         return self._asked(url, lambda: call(place))
 
     def _asked(self, url: str, call: Callable[[], T], *, waits: bool = True) -> T:
