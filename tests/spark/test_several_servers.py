@@ -264,14 +264,15 @@ def test_a_query_over_three_servers_survives_a_kill_and_writes_each_row_once(
     writer = rows.writeStream.format("topics").options(**options).option("checkpointLocation", str(tmp_path / "cp"))
     query = writer.trigger(processingTime="0 seconds").start()
     try:
-        wait_until(lambda: len(query.recentProgress) > 1 or query.exception() is not None)
+        wait_until("the first batches", lambda: len(query.recentProgress) > 1 or query.exception() is not None)
         trio.kill(1)
         trio.put(0, "in.a", 100)
         trio.servers[1].start()
         trio.put(1, "in.b", 100)
         with Fleet(trio.urls, "") as fleet:
             wait_until(
-                lambda: query.exception() is not None or sum(one.head_seq for _, one in fleet.topics("out.")) >= 800
+                "all rows",
+                lambda: query.exception() is not None or sum(one.head_seq for _, one in fleet.topics("out.")) >= 800,
             )
             assert query.exception() is None, query.exception()
             query.processAllAvailable()
