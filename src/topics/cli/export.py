@@ -61,10 +61,7 @@ def export(
     alone = None if spark or path or archive or master or remote or conf else format_of(destination, format)
     if alone is not None and is_topic_name(topic):
         wanted_file = WantedFile(topic, _same(format, alone), first_seq, last_seq, since, until, strict)
-        server = (url, key, context)
-        run_alone(
-            "export", lambda call: export_file(call, wanted_file, destination), *server, is_json=json, topic=topic
-        )
+        _alone(wanted_file, destination, (url, key, context), is_json=json)
         return
     on_spark.require("; for one topic, name a file: topics export orders orders.ndjson")
     from topics.spark.jobs.exporting import Wanted
@@ -85,21 +82,24 @@ def export(
 
     def job(session: "SparkSession", progress: "Progress") -> None:
         is_offline = context is None and Connection.load_beside(path, url) is None
-        connection = None if is_offline else on_spark.connection(url, key, context)
+        server = None if is_offline else on_spark.connection(url, key, context)
         done = run_export(
-            session,
-            wanted,
-            destination,
-            server=connection,
-            format=format or "parquet",
-            is_single=single,
-            progress=progress,
+            session, wanted, destination, server=server, format=format or "parquet", is_single=single, progress=progress
         )
         lost = f"; {done.lost:,} were lost, in {len(done.gaps)} gaps: see _gaps.ndjson" if done.gaps else ""
         fields = {"rows": done.rows, "files": done.files, "lost": done.lost, "gaps": len(done.gaps)}
         progress.finish(f"{done.rows:,} records in {done.files:,} files{lost}", {"destination": destination, **fields})
 
     raise SystemExit(run("export", job, master=master, remote=remote, conf=conf or ()))
+
+
+def _alone(
+    wanted: WantedFile, destination: str, server: tuple[str | None, str | None, str | None], *, is_json: bool
+) -> None:
+    """Do it without Spark."""
+    run_alone(
+        "export", lambda call: export_file(call, wanted, destination), *server, is_json=is_json, topic=wanted.topic
+    )
 
 
 def _same(given: Format | None, named: Format) -> Format:
