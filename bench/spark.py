@@ -26,11 +26,11 @@ from topics.client import Client
 from topics.spark import session
 from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.jobs.importing import Source, import_
-from topics.spark.options import Connection
 from topics.spark.plan import PART_RECORDS
 from topics.spark.reader import settle
 from topics.spark.runs.progress import Progress
 from topics.spark.schema import declared
+from topics.spark.servers.connection import Connection
 from topics.spark.writer import WINDOW_MS
 from topics.testing.server import ServerProcess
 

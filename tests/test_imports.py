@@ -22,7 +22,7 @@ SRC = Path(__file__).parent.parent / "src"
 
 # Groups of modules that share a row. Each member is a part of its own.
 GROUPS = {
-    "words": "errors faults model ranges units",  # the vocabulary
+    "words": "errors faults model placement ranges units",  # the vocabulary
     "seams": "clock settings tuning",  # what the outside world is asked through
     "hall": "engine.answers engine.export engine.gate engine.ledger engine.loading",  # what every room knows
     "rooms": "engine.changes engine.queues engine.reads engine.routers engine.seeing engine.upkeep",
@@ -74,6 +74,7 @@ MAY_TOUCH_FILES = {
     "topics.backup",  # the places that its user names
     "topics.tuning",  # what the system says of this process
     "topics.client.kept_cursors",  # likewise
+    "topics.client.fleets.token_file",  # the keys that its user names
     "topics.server.access.key_file",  # the keys that its operator names
     "topics.server.console",  # its own static pages
     "topics.spark",  # Java, lakes, rows that do not fit into memory

@@ -6,7 +6,7 @@
 The rewrite goes token by token: `async` and `await` are dropped, `Awaitable[X]` becomes `X`, a name that begins with
 Async loses the prefix, and a few names have a twin of their own. Words in docstrings and comments change in the same
 way. Ruff then lays out the lines and removes the imports that nothing uses any more. The modules in BY_HAND differ in
-more than that; both packages have their own.
+more than that; both packages have their own. A package with both kinds has them as `aio.py` and `blocking.py` (PAIRS).
 """
 
 import argparse
@@ -23,6 +23,7 @@ ROOT: Final = Path(__file__).parent.parent
 SOURCE: Final = Path("src/topics/client/aio")
 TARGET: Final = Path("src/topics/client/blocking")
 BY_HAND: Final = ("__init__", "concurrency", "sockets")
+PAIRS: Final = (Path("src/topics/client/fleets"),)
 
 NAMES: Final = {
     "__aenter__": "__enter__",
@@ -99,9 +100,9 @@ def between(lines: list[str], start: tuple[int, int], stop: tuple[int, int]) -> 
     return lines[row - 1][column:] + "".join(lines[row : last - 1]) + lines[last - 1][:end]
 
 
-def formatted(source: str, name: str) -> str:
+def formatted(source: str, target: Path) -> str:
     """The text as Ruff lays it out; imports sort as those of a file at that place do."""
-    place = ("--quiet", "--no-cache", "--stdin-filename", str(ROOT / TARGET / name), "-")
+    place = ("--quiet", "--no-cache", "--stdin-filename", str(ROOT / target), "-")
     fixed = ruff("check", "--fix", "--unsafe-fixes", "--select", RUFF_FIXES, *place, text=source)
     return ruff("format", *place, text=fixed)
 
@@ -113,12 +114,13 @@ def ruff(*arguments: str, text: str) -> str:
 
 def generated(root: Path = ROOT) -> dict[Path, str]:
     """Path and text of every generated module."""
+    names = [path.name for path in sorted((root / SOURCE).glob("*.py")) if path.stem not in BY_HAND]
+    pairs = [(SOURCE / name, TARGET / name) for name in names]
+    pairs += [(package / "aio.py", package / "blocking.py") for package in PAIRS]
     texts = {}
-    for source in sorted((root / SOURCE).glob("*.py")):
-        if source.stem not in BY_HAND:
-            head = f"# Generated from {SOURCE / source.name} by `python -m tools.blocking_client`. Do not edit.\n"
-            text = formatted(head + rewritten(source.read_text()), source.name)
-            texts[root / TARGET / source.name] = text
+    for source, target in pairs:
+        head = f"# Generated from {source} by `python -m tools.blocking_client`. Do not edit.\n"
+        texts[root / target] = formatted(head + rewritten((root / source).read_text()), target)
     return texts
 
 

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from topics.client import AsyncClient as AsyncClient
+    from topics.client import AsyncFleet as AsyncFleet
     from topics.client import Client as Client
     from topics.client import ClientClosed as ClientClosed
     from topics.client import FileCursor as FileCursor
+    from topics.client import Fleet as Fleet
     from topics.client import Job as Job
     from topics.client import Lost as Lost
     from topics.client import NamedCursor as NamedCursor
@@ -24,10 +26,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AsyncClient",
+    "AsyncFleet",
     "Client",
     "ClientClosed",
     "Engine",
     "FileCursor",
+    "Fleet",
     "Job",
     "Lost",
     "NamedCursor",

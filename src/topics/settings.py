@@ -160,14 +160,16 @@ class ClientSettings:
 
     url: str = "http://127.0.0.1:4000"
     token: str = field(default="", repr=False)
+    token_file: str = ""  # with keys of single servers, where there are several
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> "ClientSettings":
-        """Read TOPICS_URL and TOPICS_TOKEN; a blank variable counts as unset."""
+        """Read TOPICS_URL, TOPICS_TOKEN and TOPICS_TOKEN_FILE; a blank variable counts as unset."""
         environ = os.environ if environ is None else environ
         return cls(
             url=environ.get("TOPICS_URL", "").strip() or cls.url,
             token=environ.get("TOPICS_TOKEN", "").strip(),
+            token_file=environ.get("TOPICS_TOKEN_FILE", "").strip(),
         )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.blocking_client import BY_HAND, ROOT, SOURCE, TARGET, differing, generated, main, rewritten
+from tools.blocking_client import BY_HAND, PAIRS, ROOT, SOURCE, TARGET, differing, generated, main, rewritten
 
 
 def test_the_blocking_client_is_what_would_be_generated() -> None:
@@ -21,13 +21,14 @@ def test_both_packages_have_the_same_modules() -> None:
 def test_a_generated_module_says_so_in_its_first_line() -> None:
     for path, text in generated().items():
         first = text.partition("\n")[0]
-        assert first.startswith(f"# Generated from {SOURCE / path.name} by `python -m tools.blocking_client`")
+        source = SOURCE / path.name if path.parent == ROOT / TARGET else path.relative_to(ROOT).with_name("aio.py")
+        assert first.startswith(f"# Generated from {source} by `python -m tools.blocking_client`")
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A copy of both packages."""
-    for part in (SOURCE, TARGET):
+    """A copy of both packages, and of those that have both kinds."""
+    for part in (SOURCE, TARGET, *PAIRS):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 

@@ -6,7 +6,7 @@ from tests.spark.commands import Command, is_read_by_spark
 from tests.spark.rig import Rig
 from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.jobs.auditing import audit
-from topics.spark.options import Connection
+from topics.spark.servers.connection import Connection
 
 
 def content(place: Path) -> dict[str, bytes]:

@@ -26,7 +26,7 @@ import json, sys
 from topics.errors import InvalidRequest
 from topics.spark import session
 from topics.spark.jobs import archiving, auditing, exporting, importing, replaying, reporting, transforming
-from topics.spark.options import Connection
+from topics.spark.servers.connection import Connection
 
 url, remote, place = sys.argv[1:]
 spark = session.build("jobs", remote=remote)

@@ -19,7 +19,7 @@ from topics.errors import ConfigurationError, InvalidRequest
 from topics.reader import Lost
 from topics.spark.jobs import archiving
 from topics.spark.jobs.archiving import Archived, Plan, archive
-from topics.spark.options import Connection
+from topics.spark.servers.connection import Connection
 from topics.spark.tables import iceberg, layout
 from topics.spark.tables.lake import Commit, Lake, Trimmed
 from topics.testing.server import ServerProcess

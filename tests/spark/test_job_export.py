@@ -15,7 +15,7 @@ from topics.client import NewRecord
 from topics.errors import InvalidRequest
 from topics.spark.jobs.exporting import Exported, Gap, Wanted, export
 from topics.spark.jobs.importing import Source, import_
-from topics.spark.options import Connection
+from topics.spark.servers.connection import Connection
 from topics.spark.tables.formats import Mapped
 
 Export = Callable[..., Exported]

@@ -19,8 +19,8 @@ from topics.client import Record
 from topics.errors import InvalidRequest
 from topics.spark.jobs import importing
 from topics.spark.jobs.importing import Imported, Source, import_
-from topics.spark.options import Connection
 from topics.spark.runs.progress import Progress
+from topics.spark.servers.connection import Connection
 from topics.spark.tables.formats import Mapped
 from topics.testing.clock import ManualClock
 

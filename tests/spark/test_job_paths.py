@@ -13,7 +13,7 @@ from tests.spark.rig import Rig, said_by
 from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.jobs.exporting import Wanted, export
 from topics.spark.jobs.transforming import transform
-from topics.spark.options import Connection
+from topics.spark.servers.connection import Connection
 from topics.spark.tables.lake import Lake
 from topics.testing.server import ServerProcess
 

@@ -13,7 +13,7 @@ from topics.errors import InvalidRequest
 from topics.reader import Lost
 from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.jobs.replaying import History, Replayed, replay
-from topics.spark.options import Connection
+from topics.spark.servers.connection import Connection
 from topics.testing.clock import ManualClock
 
 Replay = Callable[..., Replayed]

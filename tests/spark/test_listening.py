@@ -11,10 +11,10 @@ import pytest
 import topics.spark
 from tests.spark.rig import Collected, Rig
 from topics.errors import InvalidRequest
-from topics.spark.options import Connection
 from topics.spark.runs.arrivals import Arrivals
 from topics.spark.runs.listening import METRICS, metrics_of, told_of
 from topics.spark.runs.progress import lag_of, lags_of
+from topics.spark.servers.connection import Connection
 from topics.testing.patience import wait_until
 
 

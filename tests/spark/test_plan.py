@@ -126,20 +126,20 @@ def test_a_failing_reader_is_told_every_range() -> None:
 def test_a_limit_is_shared_by_how_far_topics_are_behind() -> None:
     looks = {"a": Look("a", 1, 900, 1), "b": Look("b", 1, 100, 1), "c": Look("c", 1, 50, 1)}
     starts = {"a": Cursor(1, 0), "b": Cursor(1, 0), "c": Cursor(1, 50)}
-    assert limited(starts, looks, None, None) == {"a": (1, 900), "b": (1, 100), "c": (1, 50)}
-    assert limited(starts, looks, 100, None) == {"a": (1, 90), "b": (1, 10), "c": (1, 50)}
-    assert limited(starts, looks, 1, None) == {"a": (1, 1), "b": (1, 1), "c": (1, 50)}
+    assert limited(starts, looks, None, None) == {"a": Cursor(1, 900), "b": Cursor(1, 100), "c": Cursor(1, 50)}
+    assert limited(starts, looks, 100, None) == {"a": Cursor(1, 90), "b": Cursor(1, 10), "c": Cursor(1, 50)}
+    assert limited(starts, looks, 1, None) == {"a": Cursor(1, 1), "b": Cursor(1, 1), "c": Cursor(1, 50)}
 
 
 def test_a_limit_of_bytes_goes_by_the_average_record() -> None:
     looks = {"a": Look("a", 1, 100, 1, record_bytes=50.0)}
-    assert limited({"a": Cursor(1, 20)}, looks, None, 500) == {"a": (1, 30)}
-    assert limited({"a": Cursor(1, 20)}, looks, 5, 500) == {"a": (1, 25)}
+    assert limited({"a": Cursor(1, 20)}, looks, None, 500) == {"a": Cursor(1, 30)}
+    assert limited({"a": Cursor(1, 20)}, looks, 5, 500) == {"a": Cursor(1, 25)}
 
 
 def test_a_new_or_recreated_topic_is_behind_by_all_it_has() -> None:
     looks = {"a": Look("a", 7, 10, 1), "b": Look("b", 1, 10, 1)}
-    assert limited({"a": Cursor(6, 9)}, looks, 10, None) == {"a": (7, 5), "b": (1, 5)}
+    assert limited({"a": Cursor(6, 9)}, looks, 10, None) == {"a": Cursor(7, 5), "b": Cursor(1, 5)}
 
 
 @given(st.integers(0, 50), st.integers(1, 400), st.integers(1, 60), st.booleans())
@@ -155,7 +155,7 @@ def test_a_part_has_no_more_records_than_it_may(after: int, seqs: int, part_max:
 
 def test_what_is_gone_below_the_first_record_takes_nothing_of_a_limit() -> None:
     looks = {"a": Look("a", 1, 100, 81)}
-    assert limited({"a": Cursor(1, 10)}, looks, 5, None) == {"a": (1, 85)}
-    assert limited({"a": Cursor(1, 10)}, looks, 5, None, has_lake=True) == {"a": (1, 15)}
-    assert limited({"a": Cursor(1, 90)}, looks, 5, None) == {"a": (1, 95)}
-    assert limited({"a": Cursor(1, 10)}, {"a": Look("a", 1, 100, 101)}, 5, None) == {"a": (1, 100)}
+    assert limited({"a": Cursor(1, 10)}, looks, 5, None) == {"a": Cursor(1, 85)}
+    assert limited({"a": Cursor(1, 10)}, looks, 5, None, has_lake=True) == {"a": Cursor(1, 15)}
+    assert limited({"a": Cursor(1, 90)}, looks, 5, None) == {"a": Cursor(1, 95)}
+    assert limited({"a": Cursor(1, 10)}, {"a": Look("a", 1, 100, 101)}, 5, None) == {"a": Cursor(1, 100)}

@@ -12,7 +12,7 @@ import pytest
 from tests.spark.commands import SPARK, environ_of_spark
 from tests.spark.rig import Rig
 from topics.spark.jobs.archiving import Plan, archive
-from topics.spark.options import Connection
+from topics.spark.servers.connection import Connection
 from topics.spark.tables.lake import Lake
 from topics.testing.patience import PATIENCE_S
 

@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from pyspark.sql import DataFrame, Row
@@ -13,8 +14,8 @@ from topics.client import NewRecord
 from topics.errors import InvalidRequest
 from topics.reader import Lost
 from topics.spark.jobs.archiving import Plan, archive
-from topics.spark.options import Connection
 from topics.spark.plan import RecordsLost
+from topics.spark.servers.connection import Connection
 from topics.spark.tables import history
 from topics.spark.tables.lake import Commit, Lake
 
@@ -114,19 +115,32 @@ def test_what_was_deleted_since_is_not_shown(
     assert beside.check(topic) == []
 
 
-def test_where_counts_prove_that_nothing_was_deleted_no_record_is_asked_for(rig: Rig, beside: Beside) -> None:
+def test_no_record_is_asked_for_to_know_what_was_deleted(rig: Rig, beside: Beside) -> None:
+    """LV1"""
     topic = rig.topic()
     rig.client.append(topic, odd(range(1, 101)))
     beside.archive(topic)
     rig.client.append(topic, odd(range(101, 111)))
     lake = Lake.load(beside.lake)
-    assert history._asked(rig.client, lake, topic).live is None
+    before = exports(rig)
+    assert history._asked(rig.client, lake, topic).live == [(1, 110)]
     rig.client.put_topic(topic, cap_records=50)
     rig.client.append(topic, odd(range(111, 112)))
-    assert history._asked(rig.client, lake, topic).live is None, "also where a file is cut by what was lost"
+    seen = history._asked(rig.client, lake, topic)
+    assert (seen.earliest, seen.live, [(gap.first, gap.last) for gap in seen.lost]) == (62, [(62, 111)], [(1, 61)])
     rig.client.delete_records(topic, match="t.0", before_seq=80)
-    assert history._asked(rig.client, lake, topic).live is not None
+    runs = history._asked(rig.client, lake, topic).live
+    assert runs is not None and runs[:2] == [(62, 62), (64, 65)]
+    assert exports(rig) == before
     assert seqs(beside.check(topic))[:2] == [1, 2]
+    assert exports(rig) > before, "what lies above the seam is one"
+
+
+def exports(rig: Rig) -> int:
+    """How many exports the server has answered."""
+    with urlopen(f"{rig.url}/v0/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(int(float(line.split()[-1])) for line in lines if "requests_total" in line and "/export" in line)
 
 
 def test_gaps_are_rows_and_one_across_the_seam_is_one(rig: Rig, beside: Beside) -> None:

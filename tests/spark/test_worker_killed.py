@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import topics.spark
 from tests.spark.rig import Rig
 from topics.spark.jobs.archiving import Plan, archive
-from topics.spark.options import Connection
+from topics.spark.servers.connection import Connection
 from topics.testing.patience import wait_until
 
 ROWS = 300_000

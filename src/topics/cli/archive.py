@@ -59,8 +59,8 @@ def archive(
     on_spark.require()
     from topics.spark.jobs.archiving import Plan
     from topics.spark.jobs.archiving import archive as run_archive
-    from topics.spark.options import Connection
     from topics.spark.runs.running import run
+    from topics.spark.servers.connection import Connection
 
     def job(spark: "SparkSession", progress: "Progress") -> None:
         plan = Plan(

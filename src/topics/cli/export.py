@@ -61,13 +61,13 @@ def export(
     alone = None if spark or path or archive or master or remote or conf else format_of(destination, format)
     if alone is not None and is_topic_name(topic):
         wanted_file = WantedFile(topic, _same(format, alone), first_seq, last_seq, since, until, strict)
-        run_alone("export", lambda call: export_file(call, wanted_file, destination), url, key, context, is_json=json)
+        _alone(wanted_file, destination, (url, key, context), is_json=json)
         return
     on_spark.require("; for one topic, name a file: topics export orders orders.ndjson")
     from topics.spark.jobs.exporting import Wanted
     from topics.spark.jobs.exporting import export as run_export
-    from topics.spark.options import Connection
     from topics.spark.runs.running import run
+    from topics.spark.servers.connection import Connection
 
     wanted = Wanted(
         selection=topic,
@@ -91,6 +91,15 @@ def export(
         progress.finish(f"{done.rows:,} records in {done.files:,} files{lost}", {"destination": destination, **fields})
 
     raise SystemExit(run("export", job, master=master, remote=remote, conf=conf or (), is_json=json))
+
+
+def _alone(
+    wanted: WantedFile, destination: str, server: tuple[str | None, str | None, str | None], *, is_json: bool
+) -> None:
+    """Do it without Spark."""
+    run_alone(
+        "export", lambda call: export_file(call, wanted, destination), *server, is_json=is_json, topic=wanted.topic
+    )
 
 
 def _same(given: Format | None, named: Format) -> Format:

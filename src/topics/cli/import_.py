@@ -116,5 +116,5 @@ def _import_alone(
     def run(call: Call) -> None:
         import_file(call, source, topic, format, mapped, state=state, name=name)
 
-    run_alone("import", run, *server, is_json=is_json)
+    run_alone("import", run, *server, is_json=is_json, topic=topic)
     return True

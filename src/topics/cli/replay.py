@@ -45,8 +45,9 @@ def replay(
     on_spark.require()
     from topics.spark.jobs.replaying import History
     from topics.spark.jobs.replaying import replay as run_replay
-    from topics.spark.options import Connection, moment
+    from topics.spark.options import moment
     from topics.spark.runs.running import run
+    from topics.spark.servers.connection import Connection
 
     def job(spark: "SparkSession", progress: "Progress") -> None:
         history = History(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from topics.spark.options import Connection
+    from topics.spark.servers.connection import Connection
 
 Url = Annotated[str | None, typer.Option(help="The server; TOPICS_URL by default. The token is TOPICS_TOKEN.")]
 Master = Annotated[str | None, typer.Option(help="The Spark master: spark://…, yarn, k8s://…; local[*,4] by default.")]
@@ -32,11 +32,12 @@ def connection(url: str | None, key: str | None, context: str | None) -> "Connec
     """The server that the options, the environment or the context in use name."""
     from topics.cli.shell import contexts
     from topics.cli.shell.invoking import with_environment
-    from topics.spark.options import Connection
+    from topics.settings import ClientSettings
+    from topics.spark.servers.connection import Connection
 
     picked, origin = with_environment(url, key, context)
     server = contexts.resolve(picked["url"], picked["key"], picked["context"], url_origin=origin)
-    return Connection(url=server.url, token=server.key)
+    return Connection(url=server.url, token=server.key).with_tokens(ClientSettings.load().token_file)
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:

@@ -12,6 +12,7 @@
     protocol/           requests, answers, retries, cursors and watches, without a socket
     aio/                AsyncClient, its streams and workers
     blocking/           the same for blocking code, generated from aio
+    fleets/             several servers as one set of topics, both kinds
 
 The client knows the server by its API alone. Threads may share a Client; an AsyncClient serves one event loop at a
 time. pyarrow is imported only by what needs it.
@@ -32,9 +33,12 @@ from topics.client.errors import (
     ClientError,
     ConnectionFailed,
     DeadlineExceeded,
+    TopicOnSeveralServers,
     UnexpectedAnswer,
     WatchEnded,
 )
+from topics.client.fleets.aio import AsyncFleet
+from topics.client.fleets.blocking import Fleet
 from topics.client.hooks import Reconnecting, Retrying
 from topics.client.kept_cursors import FileCursor, KeptCursor, NamedCursor, Position, SQLiteCursor
 from topics.client.protocol.leases import JobDone, Reject, Retry
@@ -95,6 +99,7 @@ __all__ = [
     "AsyncClient",
     "AsyncConsumer",
     "AsyncExport",
+    "AsyncFleet",
     "AsyncJobContext",
     "AsyncListing",
     "AsyncProducer",
@@ -121,6 +126,7 @@ __all__ = [
     "ExportInfo",
     "Extended",
     "FileCursor",
+    "Fleet",
     "Health",
     "Job",
     "JobContext",
@@ -164,6 +170,7 @@ __all__ = [
     "TopicDeleted",
     "TopicGone",
     "TopicListed",
+    "TopicOnSeveralServers",
     "TopicPut",
     "TopicState",
     "TypedRecord",

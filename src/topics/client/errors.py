@@ -10,12 +10,14 @@
         ├── ClientClosed        the client was closed, before the call or during it
         ├── DeadlineExceeded    the time for the call is over; `was_sent` as above
         ├── UnexpectedAnswer    the answer is not one of this API
-        └── WatchEnded          the server ended a watch for good
+        ├── WatchEnded          the server ended a watch for good
+        └── TopicOnSeveralServers   of a fleet: a name belongs to one server
 
 So `except topics.errors.TopicFull` catches a full topic, whether a client or an engine raises it. All of them can be
 pickled. None holds a key: a request is named by its method and path alone.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from topics import errors
@@ -189,6 +191,17 @@ class UnexpectedAnswer(ClientError):
 
 class WatchEnded(ClientError):
     """The server ended a watch for good, for example because another client opened the same session."""
+
+
+class TopicOnSeveralServers(ClientError):
+    """More than one server of a fleet has a topic of this name, so nobody can say which is meant."""
+
+    def __init__(self, topic: str, servers: Sequence[str]) -> None:
+        super().__init__(
+            f'topic "{topic}" is on {" and on ".join(servers)}; a name belongs to one server: delete one of them'
+        )
+        self.topic = topic
+        self.servers = tuple(servers)
 
 
 CODES: Final[dict[str, type[ApiError]]] = {

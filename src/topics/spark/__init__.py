@@ -42,12 +42,12 @@ def listen(
     The server is `url` or TOPICS_URL, the token TOPICS_TOKEN. `spark.streams.removeListener` ends it.
     """
     from topics.errors import InvalidRequest
-    from topics.spark.options import Connection
     from topics.spark.runs.listening import QueryListener
+    from topics.spark.servers.connection import Connection
 
     if topic is None and metrics_file is None:
         raise InvalidRequest("nothing says where to tell of queries: give topic, metrics_file, or both")
-    listener = QueryListener(None if topic is None else Connection.load(url), topic, metrics_file)
+    listener = QueryListener(None if topic is None else Connection.load(url).holding(topic), topic, metrics_file)
     spark.streams.addListener(listener)
     return listener
 

@@ -6,22 +6,23 @@ here knows Spark, and a server is asked for nothing.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 import msgspec
 
-from topics.client import Client
+from topics.client.fleets.addresses import checked_tokens, token_for
 from topics.errors import InvalidRequest
 from topics.model import SEQ_MAX, is_topic_name
-from topics.settings import ClientSettings
+from topics.spark.servers.connection import RETRIES, TIMEOUT_MS, Connection, Surroundings
 
 OnGap = Literal["fail", "record", "ignore"]
 Edge = Literal["earliest", "latest", "sealed"]
 Binary = Literal["text", "base64"]  # bytes of a binary column data: the JSON text itself, or within a JSON string
 
-CONNECTION: Final = ("url", "token", "retries", "timeoutMs")
+CONNECTION: Final = ("url", "token", "tokenFile", "retries", "timeoutMs", "onServerDown")
+TOKEN_OF: Final = "token."  # followed by a server: its own key
 READING: Final = (
     *CONNECTION,
     *("path", "topic", "topics", "topicPattern", "startingSeq", "endingSeq", "startingTimestamp", "endingTimestamp"),
@@ -35,16 +36,8 @@ BATCH_ONLY: Final = ("endingSeq", "endingTimestamp")
 SPARKS: Final = frozenset({"checkpointlocation", "queryname", "recursivefilelookup"})
 
 WRITE_ID_MAX: Final = 200  # characters; a key has at most 256, and the place in the write belongs to it
-RETRIES: Final = 60  # with pauses of up to 2 s: a restart of the server is waited for
-TIMEOUT_MS: Final = 120_000
 TRIGGER_DELAY_MS: Final = 15 * 60_000
 UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-class Surroundings(ClientSettings):
-    """TOPICS_URL and TOPICS_TOKEN; empty if they are not set."""
-
-    url = ""
 
 
 class Cursor(NamedTuple):
@@ -52,38 +45,10 @@ class Cursor(NamedTuple):
 
     epoch: int | None
     seq: int
+    server: str = ""  # that has the instance; "" = whichever has the topic
 
 
 Position = Cursor | Edge  # where to start or to end
-
-
-@dataclass(frozen=True, kw_only=True)
-class Connection:
-    """How to reach the server."""
-
-    url: str
-    token: str = field(default="", repr=False)  # empty = none
-    retries: int = RETRIES
-    timeout_ms: int = TIMEOUT_MS
-
-    def open(self) -> Client:
-        return Client(self.url, self.token, retries=self.retries, timeout_ms=self.timeout_ms)
-
-    def options(self) -> dict[str, str]:
-        """The same as options of a read or write."""
-        token = {"token": self.token} if self.token else {}
-        return {"url": self.url, **token, "retries": str(self.retries), "timeoutMs": str(self.timeout_ms)}
-
-    @classmethod
-    def load(cls, url: str | None = None) -> "Connection":
-        """The server at `url`, or the one that the environment names; the token is the environment's."""
-        settings = ClientSettings.load()
-        return cls(url=url or settings.url, token=settings.token)
-
-    @classmethod
-    def load_beside(cls, path: str | None, url: str | None = None) -> "Connection | None":
-        """The same for a job that reads the data directory `path`: no server at all if neither names one."""
-        return cls.load(url) if path is None or url or Surroundings.load().url else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +122,8 @@ def read_options(
     path, archive = given.get("path"), given.get("archive")
     if server is None and path is None:
         raise InvalidRequest("nothing says where to read from: give option url (or TOPICS_URL), or option path")
+    if server is not None and server.is_several and path is not None:
+        raise bad("path", path, "a data directory belongs to one server, and option url names several")
     names, pattern = _selection(given)
     starting_ts, ending_ts = _times(given, "startingTimestamp", names), _times(given, "endingTimestamp", names)
     for seq_option, time_option in (("startingSeq", "startingTimestamp"), ("endingSeq", "endingTimestamp")):
@@ -234,9 +201,12 @@ class _Given(Mapping[str, str]):
     def __init__(self, options: Mapping[str, str], known: Iterable[str], purpose: str) -> None:
         names = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
+        self.tokens: dict[str, str] = {}
         for key, value in options.items():
             name = names.get(key.lower())
-            if name is not None:
+            if key.lower().startswith(TOKEN_OF):
+                self.tokens[key[len(TOKEN_OF) :].lower()] = value
+            elif name is not None:
                 self._values[name] = value
             elif key.lower() not in SPARKS:
                 everything = {name.lower(): name for name in (*READING, *WRITING)}
@@ -289,12 +259,17 @@ def _server(given: _Given, environ: Mapping[str, str] | None) -> Connection | No
     url = given.get("url") or surroundings.url
     if not url:
         return None
-    return Connection(
+    server = Connection(
         url=url,
         token=given.get("token") or surroundings.token,
         retries=given.number("retries", RETRIES, minimum=0),
         timeout_ms=given.number("timeoutMs", TIMEOUT_MS),
+        waits=given.word("onServerDown", ("fail", "wait"), "fail") == "wait",
     )
+    own = checked_tokens(server.urls, given.tokens)
+    keys = ((address, token_for(address, own, "")) for address in server.urls)
+    server = replace(server, url=",".join(server.urls), tokens=tuple((one, key) for one, key in keys if key))
+    return server.with_tokens(given.get("tokenFile") or surroundings.token_file)
 
 
 def _selection(given: _Given) -> tuple[tuple[str, ...], re.Pattern[str] | None]:
@@ -346,7 +321,7 @@ def _position(given: _Given, option: str, value: Any, edges: tuple[str, ...]) ->
     if isinstance(value, str) and value.lower() in edges:
         return cast(Position, value.lower())
     if option == "startingSeq" and _is_cursor(value):
-        return Cursor(value["epoch"], value["seq"])
+        return Cursor(value["epoch"], value["seq"], str(value.get("server", "")))
     if _is_seq(value):
         return Cursor(None, value)
     raise bad(option, given[option], f'it must be {", ".join(edges)}, a seq, or JSON such as {{"orders": 120}}')

@@ -8,6 +8,7 @@ it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -27,8 +28,11 @@ NO_EPOCH: Final = 0  # epochs are positive
 class Origins:
     """The places that a read takes its records from. Use as a context manager, or close."""
 
+    silent: frozenset[str] = frozenset()  # servers that a look passed over: the one there is answers, or a look fails
+
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self._server = "" if options.server is None else options.server.urls[0]
         self._client: Client | None = None if options.server is None else options.server.open()
         self._directory: Directory | None = None if options.path is None else reader.open_directory(options.path)
         self._lake: Lake | None = None if options.archive is None else Lake.load(options.archive)
@@ -56,7 +60,7 @@ class Origins:
 
     # --- which topics, and how far they have come
 
-    def looks(self, known: Mapping[str, Look] | None = None) -> dict[str, Look]:
+    def looks(self, known: Mapping[str, Look] | None = None, *, is_patient: bool = True) -> dict[str, Look]:
         """The topics to read, by name. With a pattern, those that are as `known` has them are not asked for."""
         if self._client is None:
             return {info.name: self._look_at_sealed(info) for info in self._infos()}
@@ -73,13 +77,9 @@ class Origins:
     def all_looks(self) -> dict[str, Look]:
         """The same for the start of a read, when each topic that was named has to be there."""
         looks = self.looks()
-        missing = [name for name in self._options.names if name not in looks]
-        if missing:
-            where = self._options.server.url if self._options.server is not None else self._options.path
-            hint = "" if self._client is not None else "; a topic created since its last checkpoint is not seen there"
-            raise InvalidRequest(f"there is no topic {missing[0]!r} in {where}{hint}")
-        if self._options.pattern is not None and not looks:
-            raise InvalidRequest(f"option topicPattern is {self._options.pattern.pattern!r}: no topic matches it")
+        where = self._options.server.url if self._options.server is not None else str(self._options.path)
+        hint = "" if self._client is not None else "; a topic created since its last checkpoint is not seen there"
+        check_found(self._options, looks, where, hint)
         return looks
 
     def look(self, name: str) -> Look | None:
@@ -95,7 +95,8 @@ class Origins:
         except TopicNotFound:
             return None
         record_bytes = state.bytes / state.count if state.count else 0.0
-        return Look(name, state.epoch, state.head_seq, state.earliest_seq, state.config.dedupe_node, record_bytes)
+        look = Look(name, state.epoch, state.head_seq, state.earliest_seq, state.config.dedupe_node, record_bytes)
+        return replace(look, server=self._server)
 
     def _look_at_sealed(self, info: TopicInfo) -> Look:
         assert self._directory is not None
@@ -123,17 +124,17 @@ class Origins:
         """Where a new read of a topic starts."""
         starting_ts = self._options.starting_ts_of(look.topic)
         if starting_ts is not None:
-            return Cursor(look.epoch, self._cursor_before(look, starting_ts))
+            return look.cursor(self._cursor_before(look, starting_ts))
         position = self._options.start_of(look.topic, default)
         if position == "earliest":
             covered = [] if self._lake is None else self._lake.covered(look.topic, look.epoch)
-            return Cursor(look.epoch, min([look.earliest, *(first for first, _ in covered[:1])]) - 1)
+            return look.cursor(min([look.earliest, *(first for first, _ in covered[:1])]) - 1)
         if position == "latest":
-            return Cursor(look.epoch, look.head)
+            return look.cursor(look.head)
         assert isinstance(position, Cursor)
         if position.epoch is None:  # a cursor beyond the head is one of another instance (TM11)
-            return Cursor(look.epoch if position.seq <= look.head else NO_EPOCH, position.seq)
-        return position
+            return Cursor(look.epoch if position.seq <= look.head else NO_EPOCH, position.seq, look.server)
+        return position if position.server else position._replace(server=look.server)
 
     def end(self, look: Look) -> int:
         """The last seq of a batch read."""
@@ -280,6 +281,15 @@ class Origins:
         if info.epoch != look.epoch:
             return 0, ()
         return info.sealed_through, self._directory.pieces(look.topic)
+
+
+def check_found(options: ReadOptions, looks: Mapping[str, Look], where: str, hint: str = "") -> None:
+    """Refuse a read whose topics are not there."""
+    missing = [name for name in options.names if name not in looks]
+    if missing:
+        raise InvalidRequest(f"there is no topic {missing[0]!r} in {where}{hint}")
+    if options.pattern is not None and not looks:
+        raise InvalidRequest(f"option topicPattern is {options.pattern.pattern!r}: no topic matches it")
 
 
 def clipped(lost: Iterable[Tombstone], after: int, last: int) -> list[Lost]:

@@ -34,6 +34,15 @@ class Look:
     earliest: int
     filters_nodes: bool = True
     record_bytes: float = 0.0  # on average
+    server: str = ""  # that has it; "" without one
+
+    def cursor(self, seq: int) -> Cursor:
+        """The place behind one of its seqs."""
+        return Cursor(self.epoch, seq, self.server)
+
+    def has(self, cursor: Cursor) -> bool:
+        """Whether a cursor is one of this instance. Epochs are those of a server: on another they mean nothing."""
+        return cursor.epoch == self.epoch and cursor.server in ("", self.server)
 
 
 @dataclass(frozen=True)
@@ -82,11 +91,12 @@ class Part:
     files: tuple[LakeFile, ...] = ()
     trimmed: int = 0
     filters_nodes: bool = True
+    server: str = ""
 
 
 def bounds(look: Look, start: Cursor, last: int) -> tuple[int, Lost | None]:
     """Where reading begins, and the gap if the cursor belongs to an earlier instance (TM11)."""
-    if start.epoch == look.epoch and start.seq <= look.head:
+    if look.has(start) and start.seq <= look.head:
         return start.seq, None
     return min(look.earliest - 1, last), Lost(1, last, "recreated")
 
@@ -158,6 +168,7 @@ def _part(stretch: Stretch, after: int, last: int, told: Sequence[Lost]) -> Part
         files=tuple(file for file in survey.files if file.last > after and file.first <= last),
         trimmed=survey.trimmed,
         filters_nodes=stretch.look.filters_nodes,
+        server=stretch.look.server,
     )
 
 
@@ -181,14 +192,14 @@ def limited(
     if bytes_max is not None:
         part = min(part, bytes_max / max(1.0, sum(looks[name].record_bytes * n for name, n in behind.items())))
     return {
-        name: Cursor(look.epoch, look.head - behind[name] + min(behind[name], max(1, int(behind[name] * part))))
+        name: look.cursor(look.head - behind[name] + min(behind[name], max(1, int(behind[name] * part))))
         for name, look in looks.items()
     }
 
 
 def waiting(start: Cursor | None, look: Look, *, has_lake: bool = False) -> int:
     """How many seqs of a topic a reader has not read yet."""
-    read = 0 if start is None or start.epoch != look.epoch else start.seq
+    read = 0 if start is None or not look.has(start) else start.seq
     return max(0, look.head - (read if has_lake else max(read, look.earliest - 1)))
 
 

@@ -11,11 +11,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from topics import reader
-from topics.client import ClientError, ExportInfo
+from topics.client import CannotConnect, ClientError, ExportInfo
 from topics.errors import InvalidRequest, NotFound, TopicNotFound
 from topics.ranges import Range, intersect, subtract, union
 from topics.reader import Lost
@@ -95,6 +95,7 @@ class PartReader:
         self._part = part
         self._options = options
         self._projection = projection
+        self._server = options.server if options.server is None or not part.server else options.server.at(part.server)
         self._shape = Shape(projection, part.topic)
         self._absent = list(part.absent)
         self._inserts: list[Insert] = []  # ascending; grows while the part is read
@@ -184,13 +185,15 @@ class PartReader:
     def _ask_living(self, last: int) -> "Living | None":
         """Which seqs up to `last` the server has now: segments are as old as the last checkpoint. None: it has
         another instance by now."""
-        part, server = self._part, self._options.server
+        part, server = self._part, self._server
         assert server is not None
         cursor, living = part.after, Living()
         with server.open() as client:
             while cursor < last:
                 try:
-                    answer = client.live(part.topic, cursor, last=last, epoch=part.epoch)
+                    answer = server.until_answered(
+                        partial(client.live, part.topic, cursor, last=last, epoch=part.epoch)
+                    )
                 except TopicNotFound:
                     answer = None
                 except NotFound:
@@ -211,7 +214,7 @@ class PartReader:
 
     def _served(self, after: int) -> "Iterator[pa.RecordBatch]":
         """What an export has; one that breaks off is taken up behind its last batch."""
-        part, server = self._part, self._options.server
+        part, server = self._part, self._server
         assert server is not None
         cursor, resumed = after, 0
         with server.open() as client:
@@ -228,10 +231,12 @@ class PartReader:
                 except TopicNotFound:
                     self._note([Lost(cursor + 1, part.last, "recreated")])
                     return
-                except ClientError:
+                except ClientError as error:
                     resumed += 1
-                    if resumed > RESUMED_MAX:
+                    if isinstance(error, CannotConnect) or (resumed > RESUMED_MAX and not server.waits):
                         raise
+                    if server.waits:
+                        server.until_answered(client.health)
 
     def _is_same(self, info: ExportInfo, cursor: int) -> bool:
         """Note what an export says was lost. False: it is of another instance, and what was planned is gone."""

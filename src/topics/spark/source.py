@@ -1,9 +1,10 @@
 """`format("topics")`: what Spark calls. Batch and streaming reads are planned here, on the driver.
 
 Offsets of a stream are `{topic: {"epoch": e, "seq": s, "since": {"epoch", "seq"}}}`: everything up to seq s of
-instance e was read, by a batch that began at `since`. They go into checkpoints, so their form does not change. A
-batch is planned by its end alone: when the first one is run again, Spark asks anew where the stream begins, and
-that is another place by then. A topic that the options no longer select keeps its offset, and is not read.
+instance e was read, by a batch that began at `since`. They go into checkpoints, so their form does not change. With
+several servers, both also have the `server`; an offset without one is of whichever server has the topic. A batch is
+planned by its end alone: when the first one is run again, Spark asks anew where the stream begins, and that is another
+place by then. A topic that the options no longer select keeps its offset, and is not read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ from topics.spark.plan import Look, RecordsLost, Stretch, check, limited, parts_
 from topics.spark.reader import PartReader
 from topics.spark.rows import marked
 from topics.spark.schema import Projection
+from topics.spark.servers.several import Several, not_listed, origins_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +90,7 @@ class TopicsReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        with Origins(options) as origins:
+        with origins_of(options) as origins:
             stretches = []
             for look in origins.all_looks().values():
                 start, last = origins.start(look, "earliest"), origins.end(look)
@@ -107,7 +109,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
         self._options = options
         self._projection = projection
-        self._opened: Origins | None = None
+        self._opened: Origins | Several | None = None
         self._known: dict[str, Look] = {}  # the topics as they were last seen
         self._targets: dict[str, Look] | None = None  # of AvailableNow
         self._clock: Clock = SystemClock()
@@ -118,9 +120,9 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_opened": None, "_known": {}}
 
     @property
-    def _origins(self) -> Origins:
+    def _origins(self) -> Origins | Several:
         if self._opened is None:
-            self._opened = Origins(self._options)
+            self._opened = origins_of(self._options)
         return self._opened
 
     def stop(self) -> None:
@@ -132,7 +134,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:  # noqa: N802
         looks = self._origins.all_looks()
         cursors = {name: self._origins.start(look, "latest") for name, look in looks.items()}
-        return _offsets(cursors, cursors)
+        return self._offsets(cursors, cursors)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.trigger_records_max is not None:
@@ -142,12 +144,16 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._targets = self._look()
+        self._targets = self._look(is_patient=True)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
-        starts = _cursors(start)
-        looks = self._look()
+        looks = self._look(is_patient=self._targets is not None)
+        starts = _located(_cursors(start), looks)
+        self._check_listed(starts)
+        silent = self._origins.silent
+        looks = {name: look for name, look in looks.items() if name not in starts or starts[name].server not in silent}
         gone = [name for name in starts if name not in looks and self._options.matches(name)]
+        gone = [name for name in gone if not silent or starts[name].server not in ("", *silent)]
         if gone and self._options.on_gap == "fail":
             raise RecordsLost(f"topic {gone[0]} was deleted; what it had above seq {starts[gone[0]].seq} is gone")
         if self._targets is not None:
@@ -163,8 +169,15 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.on_gap == "record":
             for name, look in looks.items():
                 if starts.get(name) != ends[name] and ends[name].seq < look.head:
-                    ends[name] = Cursor(look.epoch, self._origins.through_gap(look, ends[name].seq))
-        return start if ends == starts else _offsets(ends, starts)
+                    ends[name] = look.cursor(self._origins.through_gap(look, ends[name].seq))
+        return start if ends == starts else self._offsets(ends, starts)
+
+    def _check_listed(self, starts: Mapping[str, Cursor]) -> None:
+        """Refuse offsets of servers that are not among those that are read."""
+        servers = () if self._options.server is None else self._options.server.urls
+        for name, start in starts.items():
+            if start.server and start.server not in servers and self._options.matches(name):
+                raise not_listed(name, start.server, servers)
 
     def _waits(self, starts: Mapping[str, Cursor], looks: Mapping[str, Look]) -> bool:
         """Whether there is too little for a batch yet. The first one, and AvailableNow, take what there is."""
@@ -182,13 +195,27 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
         """The heads: what lies between them and the end of a batch is the lag."""
-        heads = {name: Cursor(look.epoch, look.head) for name, look in (self._known or self._look()).items()}
-        return _offsets(heads, heads)
+        heads = {name: look.cursor(look.head) for name, look in (self._known or self._look()).items()}
+        return self._offsets(heads, heads)
 
-    def _look(self) -> dict[str, Look]:
+    def _look(self, *, is_patient: bool = False) -> dict[str, Look]:
+        """The topics as they are; unless patient, without those of servers that are down and are waited for."""
         self._origins.refresh()
-        self._known = self._origins.looks(self._known)
-        return self._known
+        looks = self._origins.looks(self._known, is_patient=is_patient)
+        silent = self._origins.silent
+        self._known = {name: look for name, look in self._known.items() if look.server in silent} | looks
+        return looks
+
+    def _offsets(self, ends: Mapping[str, Cursor], starts: Mapping[str, Cursor]) -> Offsets:
+        """Sorted: Spark compares offsets as texts. A topic that came later is read from its beginning."""
+        has_server = self._options.server is not None and self._options.server.is_several
+        return {
+            name: {
+                **_offset(end, has_server),
+                "since": _offset(starts.get(name, end._replace(seq=0)), has_server),
+            }
+            for name, end in sorted(ends.items())
+        }
 
     # --- batches
 
@@ -199,7 +226,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, at in end.items():
             since, to = _cursor(at["since"]), _cursor(at)
             if since != to:
-                look = looks.get(name) if self._options.matches(name) else self._origins.look(name)
+                is_seen = self._options.matches(name) and to.server not in self._origins.silent
+                look = looks.get(name) if is_seen else self._origins.look(name)
                 stretches.append(self._stretch(look, name, since, to))
         return _planned(self._options, stretches, is_stream=True)
 
@@ -207,8 +235,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """A batch's way through a topic. If the topic is another one by now, the batch is planned as it was and
         its tasks will find it gone."""
         assert end.epoch is not None
-        if look is None or look.epoch != end.epoch:
-            look = Look(name, end.epoch, end.seq, 1)
+        if look is None or not look.has(end):
+            look = Look(name, end.epoch, end.seq, 1, server=end.server)
         return self._origins.stretch(replace(look, head=max(look.head, end.seq)), start, end.seq)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -240,7 +268,7 @@ def _held_to(looks: Mapping[str, Look], targets: Mapping[str, Look]) -> dict[str
     return {
         name: replace(look, head=min(look.head, targets[name].head))
         for name, look in looks.items()
-        if name in targets and targets[name].epoch == look.epoch
+        if name in targets and (targets[name].epoch, targets[name].server) == (look.epoch, look.server)
     }
 
 
@@ -249,12 +277,16 @@ def _cursors(offsets: Offsets) -> dict[str, Cursor]:
 
 
 def _cursor(at: Mapping[str, Any]) -> Cursor:
-    return Cursor(at["epoch"], at["seq"])
+    return Cursor(at["epoch"], at["seq"], at.get("server", ""))
 
 
-def _offsets(ends: Mapping[str, Cursor], starts: Mapping[str, Cursor]) -> Offsets:
-    """Sorted: Spark compares offsets as texts. A topic that came later is read from its beginning."""
+def _located(starts: Mapping[str, Cursor], looks: Mapping[str, Look]) -> dict[str, Cursor]:
+    """Offsets that say no server are of the one that has the topic."""
     return {
-        name: {**end._asdict(), "since": starts.get(name, Cursor(end.epoch, 0))._asdict()}
-        for name, end in sorted(ends.items())
+        name: start._replace(server=looks[name].server) if name in looks and not start.server else start
+        for name, start in starts.items()
     }
+
+
+def _offset(cursor: Cursor, has_server: bool) -> dict[str, Any]:
+    return {"epoch": cursor.epoch, "seq": cursor.seq, **({"server": cursor.server} if has_server else {})}

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
@@ -69,8 +70,8 @@ class Sink:
             for batch in rows:
                 spool.add(self._checker.check(batch, count))
                 count += batch.num_rows
-            with self._options.server.open() as client:
-                return Sender(client, self._options.node, run, context.partitionId()).send(spool)
+            with closing(Sender(self._options, run, context.partitionId())) as sender:
+                return sender.send(spool)
 
     def _batch_of(self, context: TaskContext) -> str:
         return self._run
@@ -127,14 +128,23 @@ def _query_and_batch(context: TaskContext) -> tuple[str | None, str | None]:
 
 
 class Sender:
-    """Sends the rows of one partition, in chunks of one topic each."""
+    """Sends the rows of one partition, in chunks of one topic each, to the server that has the topic, or its home."""
 
-    def __init__(self, client: Client, node: str | None, run: str, partition: int) -> None:
-        self._client = client
-        self._node = node
+    def __init__(self, options: WriteOptions, run: str, partition: int) -> None:
+        self._server = options.server
+        self._fleet = options.server.fleet()
+        self._node = options.node
         self._run = run  # the write that the partition belongs to
         self._prefix = f"{run}/{partition}"
         self._records = self._chunks = self._deduped = 0
+
+    def close(self) -> None:
+        self._fleet.close()
+
+    def _client(self, topic: str) -> Client:
+        if not self._server.is_several:
+            return self._fleet.home(topic)
+        return self._server.until_answered(lambda: self._fleet.of(topic))
 
     def send(self, spool: Spool) -> Written:
         for chunk in chunks(spool.batches()):
@@ -160,17 +170,19 @@ class Sender:
         self._deduped += answer.deduped
 
     def _append(self, chunk: "Chunk", key: str) -> Any:
-        try:
-            return self._client.append_arrow(
-                chunk.topic, chunk.rows(), node=self._node, idempotency_key=key, create=False
-            )
-        except TopicNotFound:
-            return self._create(chunk, key)
+        return self._server.until_answered(lambda: self._append_or_create(chunk, key), is_harmless=False)
 
-    def _create(self, chunk: "Chunk", key: str) -> Any:
+    def _append_or_create(self, chunk: "Chunk", key: str) -> Any:
+        client = self._client(chunk.topic)
+        try:
+            return client.append_arrow(chunk.topic, chunk.rows(), node=self._node, idempotency_key=key, create=False)
+        except TopicNotFound:
+            return self._create(client, chunk, key)
+
+    def _create(self, client: Client, chunk: "Chunk", key: str) -> Any:
         """Create the topic with its first chunk. If another task does so meanwhile, the config is left alone (WR7)."""
         try:
-            return self._client.append(
+            return client.append(
                 chunk.topic,
                 chunk.records(),
                 node=self._node,
@@ -327,9 +339,10 @@ def _warn_of_short_window(options: WriteOptions, lasts: str) -> None:
     """Exactly once holds for as long as the topic remembers keys."""
     if options.topic is None:
         return
-    with options.server.open() as client:
+    with options.server.holding(options.topic).open() as client:
         try:
-            window_ms = client.state(options.topic, touch=False).config.idempotency_window_ms
+            state = options.server.until_answered(partial(client.state, options.topic, touch=False))
+            window_ms = state.config.idempotency_window_ms
         except (TopicNotFound, Forbidden):
             return
     if window_ms < WINDOW_SHORT_MS:

@@ -47,11 +47,14 @@ def ls(
     at, turns = 0.0, count or 0
     while True:
         now = call.clock.monotonic()
-        listed = _listed(call.client, pattern)
+        listed = [(client, one) for client in call.clients for one in _listed(client, pattern)]
         if heads:
-            rates = {one.topic: (one.head_seq - heads.get(one.topic, 0)) / max(1e-9, now - at) for one in listed}
-        heads, at = {one.topic: one.head_seq for one in listed}, now
-        rows = _sorted([_row(call.client, one, rates if watch else None, long) for one in listed], sort)
+            rates = {one.topic: (one.head_seq - heads.get(one.topic, 0)) / max(1e-9, now - at) for _, one in listed}
+        heads, at = {one.topic: one.head_seq for _, one in listed}, now
+        rows = [_row(client, one, rates if watch else None, long) for client, one in listed]
+        if len(call.clients) > 1:
+            rows = [row | {"server": client.url} for row, (client, _) in zip(rows, listed, strict=True)]
+        rows = _sorted(sorted(rows, key=lambda row: row["topic"]), sort)
         _show(call, rows, watch)
         if not watch or (turns := turns - 1) == 0:
             return
@@ -106,7 +109,7 @@ def _show(call: Call, rows: list[dict[str, Any]], watch: bool) -> None:
         return
     header = list(rows[0]) if rows else ["topic", "records", "bytes", "earliest", "head"]
     texts = [[_cell(name, row.get(name)) for name in header] for row in rows]
-    numbers = [name for name in header if name not in ("topic", "type", "class")]
+    numbers = [name for name in header if name not in ("topic", "type", "class", "server")]
     if watch and sys.stdout.isatty():
         print(CLEAR, end="")
     print("\n".join(display.table(header, texts, right=numbers)), flush=True)

@@ -34,6 +34,7 @@ def add(
     Example: topics context add prod --url https://topics.example --use
     """
     from topics.client import Client
+    from topics.client.fleets.addresses import addresses
 
     key = ""
     if key_file is not None:
@@ -43,7 +44,8 @@ def add(
     if not name or not name.isprintable() or name.startswith("-"):
         call.fail(f"{name!r} is no name for a context", exits.USAGE)
     try:
-        Client(url, key).close()
+        for one in addresses(url):
+            Client(one, key).close()
     except TopicsError as error:
         call.fail(error.message, exits.USAGE)
     found = contexts.load()

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from topics.cli.shell import contexts, display, exits
+from topics.cli.shell import contexts, display, exits, servers
 from topics.cli.shell.manual import Command
 from topics.errors import TopicsError
+from topics.model import is_topic_name
 
 if TYPE_CHECKING:
     from topics.client import Client
@@ -31,7 +32,13 @@ _SERVER: Final = "The server"
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", envvar="TOPICS_URL", show_envvar=True, metavar="URL", help="Address of the server."),
+    typer.Option(
+        "--url",
+        envvar="TOPICS_URL",
+        show_envvar=True,
+        metavar="URL",
+        help="Address of the server; of several, with commas between them.",
+    ),
 ]
 Key = Annotated[
     str | None,
@@ -73,9 +80,17 @@ class Call:
         return self.new_client()
 
     def new_client(self, retries: int = RETRIES, timeout_ms: int = TIMEOUT_MS) -> "Client":
+        return self._client_of(servers.only(self.server, self.name), retries, timeout_ms)
+
+    @cached_property
+    def clients(self) -> "list[Client]":
+        """One for each server."""
+        return [self._client_of(server) for server in servers.each(self.server)]
+
+    def _client_of(self, server: contexts.Server, retries: int = RETRIES, timeout_ms: int = TIMEOUT_MS) -> "Client":
         from topics.client import Client
 
-        client = Client(self.server.url, self.server.key, retries=retries, timeout_ms=timeout_ms)
+        client = Client(server.url, server.key, retries=retries, timeout_ms=timeout_ms)
         self._clients.append(client)
         return client
 
@@ -162,7 +177,7 @@ def _adapted(function: Callable[..., None], title: str, *, offline: bool) -> Cal
         typer_context, is_json = given.pop("typer_context"), given.pop("json")
         picked = {name: given.pop(name) for name in shared}
         origin = "TOPICS_URL" if _is_from_environment(typer_context) else "--url"
-        _guarded(lambda call: function(call, **given), title, picked, origin, is_json)
+        _guarded(lambda call: function(call, **given), title, picked, origin, is_json, _topic_of(given))
 
     parameters = [context, *own, *added]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -178,10 +193,11 @@ def run_alone(
     context: str | None,
     *,
     is_json: bool,
+    topic: str,
 ) -> None:
     """Run what a command does without Spark; such a command declares the options of all by itself."""
     picked, origin = with_environment(url, key, context)
-    _guarded(run, title, picked, origin, is_json)
+    _guarded(run, title, picked, origin, is_json, topic)
 
 
 def with_environment(url: str | None, key: str | None, context: str | None) -> tuple[dict[str, str | None], str]:
@@ -199,12 +215,28 @@ def _is_from_environment(context: typer.Context) -> bool:
     return source is not None and source.name == "ENVIRONMENT"
 
 
-def _guarded(run: Callable[[Call], None], title: str, picked: dict[str, Any], origin: str, is_json: bool) -> None:
-    """Run it; whatever goes wrong is a message and an exit code."""
+def _topic_of(given: dict[str, Any]) -> str | None:
+    """The one topic that a command is about, if there is one."""
+    named = given.get("topic", given.get("topics"))
+    if isinstance(named, list):
+        named = named[0] if len(named) == 1 else None
+    return named if isinstance(named, str) and is_topic_name(named) else None
+
+
+def _guarded(
+    run: Callable[[Call], None],
+    title: str,
+    picked: dict[str, Any],
+    origin: str,
+    is_json: bool,
+    topic: str | None = None,
+) -> None:
+    """Run it, on the server that has the topic if there are several; what goes wrong is a message and an exit code."""
     server = None
     try:
         if picked:
             server = contexts.resolve(picked["url"], picked["key"], picked["context"], url_origin=origin)
+            server = server if topic is None else servers.holding(server, topic)
         with closing(Call(title, server, is_json=is_json)) as call:
             run(call)
             sys.stdout.flush()

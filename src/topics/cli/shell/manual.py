@@ -50,7 +50,8 @@ every command; the tests run the examples against a server.
 - **Which server**: `--url` and `--key`, else `TOPICS_URL` and `TOPICS_TOKEN`, else the context in use, else \
 `http://127.0.0.1:4000`. `topics context add prod --url https://topics.example --key-file key` remembers a \
 server, readable only by you; `--context prod` picks it for one command, `topics context use prod` from now on. \
-An error says which one was asked.
+An error says which one was asked. `--url` may name [several servers](scale.md), with commas between them: a \
+command goes to the one that has its topic, a new topic to its home; `TOPICS_TOKEN_FILE` has a key for each.
 - **`--json`**: every command that talks to a server then prints NDJSON, one object per line, with the names of \
 the API; `data` and `meta` are the bytes that were written. Errors are `{{"error":{{…}}}}` on stderr.
 - **Data goes to stdout, all else to stderr**: progress, notices, and what was lost (`!!!`), with the range and \

@@ -52,14 +52,33 @@ def arrow_in(body: bytes, records_max: int) -> list[RecordIn]:
         columns = _columns(pa, body, records_max)
     except (pa.ArrowException, struct.error, OSError, ValueError) as error:
         raise InvalidRequest(f"the body is not a valid Arrow stream: {error}") from None
-    return [
-        RecordIn(_json(data, n, "data"), tag, node, NO_META if meta is None else _json(meta, n, "meta"))
-        for n, (data, tag, node, meta) in enumerate(zip(*columns, strict=True))
-    ]
+    data, tags, nodes, meta = columns
+    try:
+        # Copied, so that no record holds the whole body.
+        values = [Raw(bytes(_decode_raw(text))) for text in data]
+        metas = [NO_META if text is None else Raw(bytes(_decode_raw(text))) for text in meta]
+    except (TypeError, msgspec.MsgspecError, RecursionError):
+        raise _first_bad(data, meta) from None
+    return list(map(RecordIn, values, tags, nodes, metas))
 
 
-def _columns(pa: Any, body: bytes, records_max: int) -> list[list[str | None]]:
-    """The four columns as texts; a column that is not there is all None."""
+def _first_bad(data: list[bytes | None], meta: list[bytes | None]) -> InvalidRequest:
+    """The error of the first record that is none."""
+    for n, texts in enumerate(zip(data, meta, strict=True)):
+        for field, text in zip(("data", "meta"), texts, strict=True):
+            if text is None:
+                if field == "data":
+                    return InvalidRequest(f"records[{n}].data is missing; a JSON null is the text null")
+                continue
+            try:
+                _decode_raw(text)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                return InvalidRequest(f"records[{n}].{field} is not JSON: {error}")
+    raise AssertionError("every record can be decoded")
+
+
+def _columns(pa: Any, body: bytes, records_max: int) -> list[list[Any]]:
+    """The four columns: data and meta as bytes, tag and node as texts; a column that is not there is all None."""
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
         schema = reader.schema
     places = {name: schema.get_all_field_indices(name) for name in COLUMNS if name in schema.names}
@@ -72,7 +91,7 @@ def _columns(pa: Any, body: bytes, records_max: int) -> list[list[str | None]]:
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise InvalidRequest(f"column {name} is of type {kind}; it must be a string")
     included = [indices[0] for indices in places.values()]
-    columns: list[list[str | None]] = [[] for _ in COLUMNS]
+    columns: list[list[Any]] = [[] for _ in COLUMNS]
     count = 0
     options = pa.ipc.IpcReadOptions(included_fields=included, ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
     with pa.ipc.open_stream(pa.py_buffer(body), options=options) as reader:
@@ -82,17 +101,15 @@ def _columns(pa: Any, body: bytes, records_max: int) -> list[list[str | None]]:
                 raise BatchTooLarge(f"records has more than {records_max} records")
             batch.validate(full=True)
             for column, name in zip(columns, COLUMNS, strict=True):
-                column += batch.column(name).to_pylist() if name in places else [None] * batch.num_rows
+                column += _values(pa, batch.column(name), name) if name in places else [None] * batch.num_rows
     return columns
 
 
-def _json(text: str | None, n: int, field: str) -> Raw:
-    if text is None:
-        raise InvalidRequest(f"records[{n}].{field} is missing; a JSON null is the text null")
-    try:
-        return Raw(bytes(_decode_raw(text.encode())))
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
-        raise InvalidRequest(f"records[{n}].{field} is not JSON: {error}") from None
+def _values(pa: Any, column: Any, name: str) -> list[Any]:
+    """JSON stays bytes: what is decoded and kept is bytes, and a text would be made for nothing."""
+    if name in ("tag", "node"):
+        return list(column.to_pylist())
+    return list(column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()).to_pylist())
 
 
 # --- Arrow messages. Layout: 0xFFFFFFFF, metadata length (i32), metadata (a flatbuffer `Message`), body. Of the tables

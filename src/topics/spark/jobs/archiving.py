@@ -19,12 +19,13 @@ from topics.clock import Clock, SystemClock
 from topics.errors import Damaged, EpochMismatch, InvalidRequest, TopicNotFound
 from topics.reader import Lost
 from topics.spark.jobs.exporting import Gap, gaps_of, selected, split_gaps
-from topics.spark.options import Connection, Cursor, read_options
+from topics.spark.options import Cursor, read_options
 from topics.spark.origins import Origins
 from topics.spark.plan import Look, limited
 from topics.spark.runs.marks import identity
 from topics.spark.runs.progress import Progress
 from topics.spark.runs.pulse import Pulse
+from topics.spark.servers.connection import Connection
 from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed
 from topics.spark.tables.layout import compact, described, remove_replaced
 from topics.spark.tables.outputs import Place

@@ -25,8 +25,8 @@ from topics.client import ApiError, Client, ConnectionFailed, TopicState
 from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
 from topics.ranges import total, union
 from topics.reader import Lost
-from topics.spark.options import Connection
 from topics.spark.origins import clipped
+from topics.spark.servers.connection import Connection
 from topics.spark.tables.lake import Instance, Lake
 
 if TYPE_CHECKING:

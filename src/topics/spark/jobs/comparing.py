@@ -20,9 +20,9 @@ from topics import reader
 from topics.errors import Damaged, TopicNotFound, TopicsError
 from topics.ranges import Range, split, subtract, union
 from topics.reader import Lost
-from topics.spark.options import Connection
 from topics.spark.origins import clipped
 from topics.spark.schema import STORED, as_type
+from topics.spark.servers.connection import Connection
 from topics.spark.tables.lake import MANIFEST, Instance, Lake, LakeFile, checksum_of, open_root, read_rows
 
 if TYPE_CHECKING:

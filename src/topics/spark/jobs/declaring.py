@@ -28,7 +28,8 @@ from typing import Any, Final, Literal, cast, get_args
 
 from topics.errors import InvalidRequest
 from topics.model import is_topic_name
-from topics.spark.options import READING, WRITING, Surroundings, read_options
+from topics.spark.options import READING, WRITING, read_options
+from topics.spark.servers.connection import Surroundings
 
 Mode = Literal["append", "update", "complete"]
 Malformed = Literal["fail", "null"]

@@ -16,8 +16,8 @@ import msgspec
 
 from topics.errors import InvalidRequest
 from topics.model import is_topic_name
-from topics.spark.options import Connection
 from topics.spark.runs.progress import Progress, share_of_tasks
+from topics.spark.servers.connection import Connection
 from topics.spark.tables.formats import record_lines
 from topics.spark.tables.outputs import Place
 

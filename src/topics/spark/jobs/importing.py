@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 from topics.clock import Clock
 from topics.errors import InvalidRequest
-from topics.spark.options import Connection
 from topics.spark.runs import marks
 from topics.spark.runs.arrivals import Arrivals
 from topics.spark.runs.marks import Ledger
 from topics.spark.runs.progress import Progress, share_of_tasks
+from topics.spark.servers.connection import Connection
 from topics.spark.tables.formats import Mapped, rows_of
 from topics.spark.tables.lake import open_root
 
@@ -94,6 +94,7 @@ def import_(
 ) -> Imported:
     """Import what is not in the topic yet. `name` tells apart imports of the same files into the same topic."""
     progress = progress or Progress("import")
+    server = server.holding(topic)
     job = _Job(spark, source, topic, server, name, progress)
     about = {"source": _absolute(source.path), "topic": topic, "url": server.url, "name": name, "by": job.options_id}
     id = marks.identity("import", about)

@@ -15,11 +15,11 @@ from topics.errors import InvalidRequest
 from topics.model import TagMatch
 from topics.ranges import Range, intersect, subtract, union
 from topics.reader import Lost
-from topics.spark.options import Connection
 from topics.spark.runs import marks
 from topics.spark.runs.arrivals import Arrivals
 from topics.spark.runs.marks import Ledger
 from topics.spark.runs.progress import Progress
+from topics.spark.servers.connection import Connection
 from topics.spark.tables.lake import Lake
 from topics.spark.tables.outputs import Place
 
@@ -70,7 +70,7 @@ def replay(
     wait: Callable[[float], object] | None = None,
 ) -> Replayed:
     """Append what is not in the topic yet; at most `rate` records per second, None = as fast as it goes."""
-    progress, clock = progress or Progress("replay"), clock or SystemClock()
+    progress, clock, server = progress or Progress("replay"), clock or SystemClock(), server.holding(topic)
     about = {"lake": Place(lake).path, "history": asdict(history), "topic": topic, "url": server.url, "name": name}
     id = marks.identity("replay", about)
     ledger = Ledger.open(state or marks.default_directory(), f"replay-{id}", about, clock)

@@ -24,10 +24,10 @@ from topics.client import Client, Router, TopicState
 from topics.clock import Clock, SystemClock
 from topics.errors import InvalidRequest, RouterNotFound, TopicNotFound
 from topics.reader import Lost
-from topics.spark.options import Connection
 from topics.spark.origins import clipped
 from topics.spark.report.counting import AGES_MS, OLDER, Alone, Counting, OnSpark
 from topics.spark.runs.progress import Progress
+from topics.spark.servers.connection import Connection
 from topics.spark.tables.lake import Lake
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any, Final
 from topics.errors import InvalidRequest, TopicsError
 from topics.spark.jobs import declaring
 from topics.spark.jobs.declaring import Declaration, Mode, Sink, Source, Watermark
-from topics.spark.options import Surroundings
 from topics.spark.runs.failures import shortened
 from topics.spark.runs.progress import POLL_S, Progress, lag_of
+from topics.spark.servers.connection import Surroundings
 from topics.spark.session import is_connected
 
 if TYPE_CHECKING:

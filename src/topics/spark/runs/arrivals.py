@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from topics.client import Client
 from topics.errors import TopicNotFound
-from topics.spark.options import Connection
+from topics.spark.servers.connection import Connection
 
 TIMEOUT_MS: Final = 5_000
 

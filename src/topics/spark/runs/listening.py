@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from topics.client import Client, NewRecord
-from topics.spark.options import Connection
 from topics.spark.runs.progress import lags_of
+from topics.spark.servers.connection import Connection
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

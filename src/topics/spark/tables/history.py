@@ -17,24 +17,24 @@ Must not know: how the lake is written, or what a part of a read is.
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
 from topics import reader
-from topics.client import Client, ExportInfo
-from topics.errors import InvalidRequest, TopicNotFound
+from topics.client import Client
+from topics.errors import InvalidRequest, NotFound, TopicNotFound
 from topics.model import SEQ_MAX, is_topic_name
-from topics.ranges import Range, intersect, subtract, total, union
+from topics.ranges import Range, intersect, subtract, union
 from topics.reader import Lost
-from topics.spark.options import Connection, OnGap, bad, moment
+from topics.spark.options import OnGap, bad, moment
 from topics.spark.origins import clipped
 from topics.spark.plan import RecordsLost, describe, without
 from topics.spark.schema import STORED, TYPES, declared
-from topics.spark.tables.lake import Lake, LakeFile, read_rows
+from topics.spark.servers.connection import Connection
+from topics.spark.tables.lake import Lake, LakeFile
 from topics.spark.tables.outputs import Place
 
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ def table(
     if on_gap not in get_args(OnGap):
         raise bad("on_gap", on_gap, f"it must be one of {', '.join(get_args(OnGap))}")
     chosen = Chosen(since=_moment("since", since), until=_moment("until", until), tag=tag)
-    server = None if url is None else Connection(url=url, token=token or Connection.load(url).token)
+    server = None if url is None else Connection.load(url)
+    if server is not None:
+        server = (replace(server, token=token) if token else server).holding(topic)
     known = _known(Lake.load(lake), topic, server, path)
     if on_gap == "fail" and known.gaps:
         said = "; ".join(describe(topic, gap) for gap in known.gaps)
@@ -250,31 +252,30 @@ def _merged(gaps: Iterable[Lost]) -> list[Lost]:
 
 
 def _asked(client: Client, lake: Lake, topic: str) -> _Seen:
-    """The server's word. If its counts prove that nothing of the lake was deleted, no record is asked for."""
+    """The server's word: which seqs of the lake are live and which are lost, without a record (LV1)."""
     try:
         state = client.state(topic, touch=False)
-        epoch, end = state.epoch, _end(lake, topic, state.epoch)
-        with closing(client.export(topic, 0, epoch=epoch)) as export:
-            info = export.info
-        lost = clipped(info.lost, 0, info.last)
-        if info.epoch == epoch and info.earliest_seq == state.earliest_seq:
-            expected = subtract(intersect(lake.covered(topic, epoch), [(info.earliest_seq, end)]), _ranges(lost))
-            above = subtract([(max(end + 1, info.earliest_seq), state.head_seq)], _ranges(lost))
-            if _rows_in(lake, topic, epoch, expected) + total(above) == state.count:
-                return _Seen(topic, epoch, state.head_seq, info.earliest_seq, lost, None)
-        with closing(client.export(topic, 0, last=_end(lake, topic, info.epoch), epoch=info.epoch)) as export:
-            live = [run for batch in export for run in _runs(batch["seq"])]
-            now = export.info
+        end, cursor, earliest = _end(lake, topic, state.epoch), 0, state.earliest_seq
+        live: list[Range] = []
+        lost: list[Lost] = []
+        # A gap that reaches across the end of the lake is followed to its own end.
+        while cursor < state.head_seq and (cursor < end or (lost and lost[-1].last == cursor)):
+            found = client.live(topic, cursor, last=state.head_seq, epoch=state.epoch)
+            if found.epoch != state.epoch:
+                raise InvalidRequest(f"topic {topic} was deleted and created again meanwhile; try again")
+            live += found.live
+            lost += clipped(found.lost, cursor, found.last)
+            earliest = found.earliest_seq
+            if found.last <= cursor:
+                break
+            cursor = found.last
     except TopicNotFound:
         raise InvalidRequest(f"there is no topic {topic!r}; without url, the lake alone is read") from None
-    if now.epoch != info.epoch:
-        raise InvalidRequest(f"topic {topic} was deleted and created again meanwhile; try again")
-    return _Seen(topic, now.epoch, now.head_seq, now.earliest_seq, _newer(lost, now), union(live))
-
-
-def _newer(lost: Sequence[Lost], now: ExportInfo) -> list[Lost]:
-    """What was lost by now up to the end of the later export, and what was known to be lost above."""
-    return [*clipped(now.lost, 0, now.last), *without(lost, [(1, now.last)])]
+    except NotFound:
+        raise InvalidRequest(
+            f"the server at {client.url} is too old to say which records are live: update it"
+        ) from None
+    return _Seen(topic, state.epoch, state.head_seq, earliest, lost, union(live))
 
 
 def _sealed(directory: reader.Directory, lake: Lake, topic: str) -> _Seen:
@@ -291,10 +292,6 @@ def _sealed(directory: reader.Directory, lake: Lake, topic: str) -> _Seen:
     return _Seen(topic, info.epoch, info.sealed_through, info.earliest, lost, union(live))
 
 
-def _ranges(lost: Iterable[Lost]) -> list[Range]:
-    return union((a.first, a.last) for a in lost)
-
-
 def _runs(column: "pa.Array") -> Iterator[Range]:
     """Ascending seqs as ranges."""
     import pyarrow as pa
@@ -307,18 +304,6 @@ def _runs(column: "pa.Array") -> Iterator[Range]:
         firsts = column.take(pa.array([0, *(place + 1 for place in breaks)])).to_pylist()
         lasts = column.take(pa.array([*breaks, count - 1])).to_pylist()
         yield from zip(firsts, lasts, strict=True)
-
-
-def _rows_in(lake: Lake, topic: str, epoch: int, ranges: Sequence[Range]) -> int:
-    """How many rows the files have in ascending ranges. A file that a border cuts is looked into."""
-    rows = 0
-    for first, last in ranges:
-        for file in lake.files(topic, epoch, first, last):
-            if first <= file.first and file.last <= last:
-                rows += file.rows
-            else:
-                rows += sum(batch.num_rows for batch in read_rows(lake.root, [file], [(first, last)], ["seq"]))
-    return rows
 
 
 # --- the lake's rows

@@ -1,0 +1,1 @@
+"""Servers, one or several: how to reach them (`connection`), and what they have between them (`several`)."""
