@@ -139,7 +139,7 @@ class Overview:
 
     async def _matching(self, after: str, count: int, wanted: TopicFilter) -> list[str]:
         """The first names above `after` that are meant, at most `count`."""
-        names, found, width = await self._sorted(), list[str](), max(count, 64)
+        names, found, width = await self.names(), list[str](), max(count, 64)
         at = max(bisect_right(names, after), bisect_left(names, wanted.prefix))
         while at < len(names) and len(found) < count and names[at].startswith(wanted.prefix):
             found += wanted.among(names[at : at + width], self._ledger.state.topics)
@@ -147,8 +147,8 @@ class Overview:
             await asyncio.sleep(0)
         return found[:count]
 
-    async def _sorted(self) -> list[str]:
-        """All names, sorted. The list is made of the one before when topics have come or gone."""
+    async def names(self) -> list[str]:
+        """All names, sorted; not to be changed. The list is made of the one before when topics have come or gone."""
         while True:
             state = self._ledger.state
             topics = state.topics
@@ -224,7 +224,7 @@ class Overview:
         return walk
 
     async def _ordered(self, order: Order, wanted: TopicFilter) -> list[str]:
-        names, measure = await self._sorted(), MEASURES[order]
+        names, measure = await self.names(), MEASURES[order]
         ranks: list[list[int]] = []  # what counts, negative, and the place in `chosen`; in stretches
         chosen: list[str] = []
         for at in range(0, len(names), SCANNED):
@@ -243,7 +243,7 @@ class Overview:
 
     async def cursor_lags(self, count: int, wanted: TopicFilter = EVERY) -> list[tuple[str, str, int]]:
         """The named cursors that are furthest behind: topic, cursor, lag; at most `count`."""
-        names, found = await self._sorted(), list[tuple[int, str, str]]()
+        names, found = await self.names(), list[tuple[int, str, str]]()
         for at in range(0, len(names), SCANNED):
             topics = self._ledger.state.topics
             for name in wanted.among(names[at : at + SCANNED], topics):

@@ -20,7 +20,7 @@ from topics.server.openapi.guide import guide
 from topics.server.openapi.schemas import Schema, Schemas
 from topics.server.routes import Route
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
-from topics.server.wire import replies, seen, sights
+from topics.server.wire import replies, seen, sights, surveys
 from topics.server.wire.advice import Warned
 from topics.server.wire.requests import (
     HEARTBEAT_MS_MAX,
@@ -61,6 +61,7 @@ NAMES: Final[dict[Any, str]] = {
     NackIn: "NackRequest",
     ExtendIn: "ExtendRequest",
     RedriveIn: "RedriveRequest",
+    surveys.MoveIn: "MoveRequest",
     BackupIn: "BackupRequest",
     WatchIn: "WatchRequest",
     WatchTopicIn: "WatchStart",
@@ -169,9 +170,20 @@ HISTORY_QUERY: Final = (
 LOSSES_QUERY: Final = (
     ("limit", {"type": "integer", "minimum": 0, "description": f"1 to {LOSSES_MAX}, default {LOSSES_DEFAULT}"}),
 )
+TIMES_QUERY: Final = (
+    (
+        "seqs",
+        {
+            "type": "string",
+            "pattern": rf"^[0-9]{{1,19}}(,[0-9]{{1,19}}){{0,{surveys.SEQS_MAX - 1}}}$",
+            "description": f"whole numbers with commas between, at most {surveys.SEQS_MAX}",
+        },
+    ),
+)
 ROUTERS_QUERY: Final = (
     *PAGE_QUERY[:3],
     *((name, {"type": "string", "description": f"only routers with this {name}"}) for name in ("source", "dest")),
+    ("detail", {**FLAG, "description": "show filters, lag and what blocks a router, too"}),
 )
 RESUME_ID: Final[Schema] = {"type": "string", "description": "the last id received; one that cannot be read is ignored"}
 ERROR_QUERY: Final = (
@@ -241,6 +253,9 @@ OPERATIONS: Final = {
     ("GET", f"{TOPIC}/records/:seq"): Operation({200: seen.RecordShown}, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/live"): Operation({200: replies.LiveRuns}, query=RANGE_QUERY, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/losses"): Operation({200: seen.LossList}, query=LOSSES_QUERY, errors=NOT_FOUND),
+    ("GET", f"{TOPIC}/times"): Operation({200: surveys.TimeList}, query=TIMES_QUERY, errors=NOT_FOUND),
+    ("GET", "/v0/losses"): Operation({200: surveys.LossFeed}, query=LOSSES_QUERY),
+    ("GET", "/v0/tree"): Operation({200: surveys.Tree}, query=(*PAGE_QUERY[:3], *LIST_QUERY[6:9])),
     ("PUT", CURSOR): Operation(
         {200: seen.CursorShown}, CursorIn, errors=(*NOT_FOUND, errors.EpochMismatch, errors.CursorMoved)
     ),
@@ -264,6 +279,7 @@ OPERATIONS: Final = {
     ("POST", f"{TOPIC}/redrive"): Operation(
         {200: replies.LettersRedriven}, RedriveIn, errors=(*QUEUE, errors.NoDeadLetter, errors.TopicFull)
     ),
+    ("POST", f"{TOPIC}/move"): Operation({200: surveys.JobsMoved}, surveys.MoveIn, errors=(*LEASES, errors.TopicFull)),
     ("POST", f"{TOPIC}/pause"): Operation({200: replies.QueuePaused}, NothingIn, errors=QUEUE),
     ("POST", f"{TOPIC}/resume"): Operation({200: replies.QueuePaused}, NothingIn, errors=QUEUE),
     ("GET", f"{TOPIC}/leases"): Operation({200: replies.LeaseList}, query=PAGE_QUERY[1:3], errors=QUEUE),
@@ -274,7 +290,7 @@ OPERATIONS: Final = {
         checks_name=True,
     ),
     ("GET", ROUTER): Operation({200: replies.RouterShown}, errors=(errors.RouterNotFound,)),
-    ("GET", "/v0/routers"): Operation({200: replies.RouterList}, query=ROUTERS_QUERY),
+    ("GET", "/v0/routers"): Operation({200: surveys.RouterList}, query=ROUTERS_QUERY),
     ("DELETE", ROUTER): Operation({200: replies.RouterGone}),
     ("POST", "/v0/watch"): Operation({200: replies.Watching}, WatchIn, (("lenient", FLAG),), errors=NOT_FOUND),
     ("GET", "/v0/watch/:wid"): Operation(
@@ -309,6 +325,8 @@ OPERATIONS: Final = {
     ("GET", "/v0/me"): Operation({200: replies.Me}),
     ("GET", "/v0/connections"): Operation({200: replies.ConnectionList}, query=PAGE_QUERY[1:3]),
     ("DELETE", "/v0/connections/:id"): Operation({200: replies.ConnectionGone}),
+    ("GET", "/v0/server"): Operation({200: surveys.ServerShown}),
+    ("GET", "/v0/doctor"): Operation({200: surveys.Diagnosis}),
     ("GET", "/v0/health"): Operation({200: replies.Health}),
     ("GET", "/healthz"): Operation({200: replies.Health}),
     ("GET", "/v0/ready"): Operation({200: replies.Ready}),
@@ -491,6 +509,10 @@ def _finish(schemas: Schemas, settings: Settings) -> None:
             properties["seqs"] |= {"minItems": 1, "maxItems": settings.max_claim}
             properties["seqs"]["items"] |= SEQ
             properties["lease_ids"]["items"] |= {"pattern": "^(lease_[0-9a-f]+)?$"}
+    moving = schemas.components["MoveRequest"]["properties"]
+    moving["seqs"] |= {"minItems": 1, "maxItems": settings.max_claim}
+    moving["seqs"]["items"] |= SEQ
+    moving["dest"] |= {"pattern": f"^{TOPIC_NAME.pattern}$", "description": "another topic"}
     schemas.components["RedriveRequest"]["properties"]["match"] = MATCH
     record["deliver_at"] |= SEQ
     schemas.components["RecordIn"]["not"] = {
