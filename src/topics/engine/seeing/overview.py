@@ -108,42 +108,44 @@ class Overview:
     # --- by name
 
     async def states_after(
-        self, after: str, count: int, wanted: TopicFilter = EVERY, *, touch: bool = False
+        self, after: str, count: int, wanted: TopicFilter = EVERY, *, touch: bool = False, skip: int = 0
     ) -> tuple[list[TopicState], bool]:
-        """Up to `count` topics whose names are above `after`, sorted; and whether there are more."""
+        """Up to `count` topics whose names are above `after`, sorted; and whether there are more. The first `skip` are
+        left out."""
 
         def show(topic: Topic, now: int) -> TopicState:
             if touch:
                 topic.notes.last_read_ms = now
             return topic_state(topic, now)
 
-        return await self._after(after, count, wanted, show)
+        return await self._after(after, count, wanted, show, skip)
 
     async def details_after(
-        self, after: str, count: int, wanted: TopicFilter = EVERY, *, touch: bool = False
+        self, after: str, count: int, wanted: TopicFilter = EVERY, *, touch: bool = False, skip: int = 0
     ) -> tuple[list[TopicDetail], bool]:
         """The same with details."""
-        return await self._after(after, count, wanted, self._touched if touch else self._detail)
+        return await self._after(after, count, wanted, self._touched if touch else self._detail, skip)
 
     async def _after(
-        self, after: str, count: int, wanted: TopicFilter, show: Callable[[Topic, int], T]
+        self, after: str, count: int, wanted: TopicFilter, show: Callable[[Topic, int], T], skip: int
     ) -> tuple[list[T], bool]:
         found: list[T] = []
         while True:
-            names = await self._matching(after, count + 1 - len(found), wanted)
+            names = await self._matching(after, count + 1 - len(found), wanted, skip)
             page = names[: count - len(found)]
             found += await self._shown(page, wanted, show)
             if len(names) == len(page) or len(found) == count:
                 return found, len(names) > len(page)
-            after = page[-1]  # some have gone meanwhile
+            after, skip = page[-1], 0  # some have gone meanwhile
 
-    async def _matching(self, after: str, count: int, wanted: TopicFilter) -> list[str]:
-        """The first names above `after` that are meant, at most `count`."""
+    async def _matching(self, after: str, count: int, wanted: TopicFilter, skip: int = 0) -> list[str]:
+        """The first names above `after` that are meant, at most `count`, without the first `skip`."""
         names, found, width = await self.names(), list[str](), max(count, 64)
         at = max(bisect_right(names, after), bisect_left(names, wanted.prefix))
         while at < len(names) and len(found) < count and names[at].startswith(wanted.prefix):
-            found += wanted.among(names[at : at + width], self._ledger.state.topics)
-            at, width = at + width, SCANNED
+            meant = wanted.among(names[at : at + width], self._ledger.state.topics)
+            found += meant[skip:]
+            at, width, skip = at + width, SCANNED, max(0, skip - len(meant))
             await asyncio.sleep(0)
         return found[:count]
 

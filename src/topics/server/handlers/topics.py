@@ -101,25 +101,25 @@ async def list_topics(call: Call) -> None:
     parameters, overview = call.parameters, call.app.engine.overview
     order, wanted = order_in(parameters), filter_in(parameters, call.key.prefixes)
     has_details, touch, size = parameters.flag("detail", False), parameters.flag("touch", False), parameters.page_size()
-    with_epochs = parameters.flag("epochs", False)
+    with_epochs, skip = parameters.flag("epochs", False), parameters.natural("offset") or 0
     cursor: str | UnsetType = UNSET
     listed: list[TopicDetailed] = []
     if order == BY_NAME and not has_details:
-        states, has_more = await overview.states_after(parameters.cursor(), size, wanted, touch=touch)
+        states, has_more = await overview.states_after(parameters.cursor(), size, wanted, touch=touch, skip=skip)
         listed += [topic_plain(state, with_epochs) for state in states]
         cursor = encode_cursor(listed[-1].topic) if has_more else UNSET
     elif order == BY_NAME:
-        details, has_more = await overview.details_after(parameters.cursor(), size, wanted, touch=touch)
+        details, has_more = await overview.details_after(parameters.cursor(), size, wanted, touch=touch, skip=skip)
         listed += [topic_detailed(detail, wanted.allowed, with_epochs) for detail in details]
         cursor = encode_cursor(listed[-1].topic) if has_more else UNSET
     else:
         walk, place = walk_in(parameters) or (await overview.begin(order, wanted), 0)
-        details, behind = await overview.go_on(walk, place, size, wanted, touch=touch)
+        details, behind = await overview.go_on(walk, place + skip, size, wanted, touch=touch)
         if has_details:
             listed += [topic_detailed(detail, wanted.allowed, with_epochs) for detail in details]
         else:
             listed += [topic_plain(detail.state, with_epochs) for detail in details]
-        cursor = walk_cursor(listed[-1].topic, walk, behind) if behind is not None else UNSET
+        cursor = walk_cursor(listed[-1].topic, walk, behind) if behind is not None and listed else UNSET
     call.answer(200, TopicList(topics=listed, next_cursor=cursor, performance=call.performance()))
 
 

@@ -148,6 +148,7 @@ LIST_QUERY: Final = (
     ("contains", {"type": "string", "description": "only names with this in them"}),
     ("type", {"type": "string", "enum": list(sights.TYPES), "description": "only topics of this type"}),
     ("class", {"type": "string", "enum": list(sights.CLASSES), "description": "only topics of this durability"}),
+    ("offset", {"type": "integer", "minimum": 0, "description": "so many entries are left out before the page"}),
     (
         "sort",
         {
