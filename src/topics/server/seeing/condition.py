@@ -154,7 +154,8 @@ def of_topics(troubles: Troubles, endangered: Iterable[CursorState]) -> Iterator
     for cursor in endangered:
         until = cursor.seconds_until_loss
         if until is not None and until < SOON_S:
-            said = f"the cursor {cursor.name} loses unread records in {_time(until)}; {cursor.lag:,} wait"
+            when = "now" if until < 1 else f"in {_time(until)}"
+            said = f"the cursor {cursor.name} loses unread records {when}; {cursor.lag:,} wait"
             remedy = "read faster, or raise the topic's cap or TTL"
             yield Finding("fault", f"topic {cursor.topic}", said, remedy, cursor.topic)
     for kind, (count, worst) in troubles.items():

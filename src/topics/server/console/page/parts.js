@@ -97,7 +97,7 @@ export const Table = ({ name, columns, rows, keyOf, empty = "Nothing here.", dat
       <thead><tr>${columns.map(([title, , isNumber]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title || html`<span class="hidden">Acts</span>`}</th>`)}</tr></thead>
       <tbody>
         ${rows.map((row) => html`<tr key=${keyOf(row)}>
-          ${columns.map(([, cell, isNumber]) => html`<td class=${isNumber ? "number" : ""}>${cell(row)}</td>`)}
+          ${columns.map(([title, cell, isNumber]) => html`<td class=${isNumber ? "number" : title ? "" : "acts"}>${cell(row)}</td>`)}
         </tr>`)}
       </tbody>
     </table>

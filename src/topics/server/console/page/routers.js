@@ -7,7 +7,7 @@ import { Badge, Card, Dialog, Empty, Table, Trouble } from "./parts.js";
 import { FilterTest, filterOf, remedy } from "./routes.js";
 
 const DRAWN_MAX = 200;
-const [WIDE, HIGH, STEP_X, STEP_Y] = [190, 34, 290, 58];
+const [WIDE, HIGH, STEP_X, STEP_Y] = [190, 34, 340, 58];
 
 async function all(options) {
   const found = [];
@@ -38,6 +38,10 @@ function layout(routers) {
   return { places, width: full.length * STEP_X - STEP_X + WIDE + 24, height: rows * STEP_Y + 4 };
 }
 
+// Where on a curve its label is: nearer to the end, where fewer curves cross.
+const AT = 0.64;
+const along = (a, b, c, d) => (1 - AT) ** 3 * a + 3 * (1 - AT) ** 2 * AT * b + 3 * (1 - AT) * AT ** 2 * c + AT ** 3 * d;
+
 const cut = (name) => (name.length > 24 ? `${name.slice(0, 23)}…` : name);
 
 function Graph({ routers }) {
@@ -50,7 +54,7 @@ function Graph({ routers }) {
       const isBlocked = one.state === "blocked";
       return html`<g key=${one.router} class=${`edge ${isBlocked ? "blocked" : ""}`}><title>${one.router}${isBlocked ? `: ${one.blocked_by}` : ""}</title>
         <path d=${`M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`} />
-        <text x=${(x1 + x2) / 2} y=${(y1 + y2) / 2 - 6}>${isBlocked ? "blocked" : one.lag === undefined ? "" : one.lag ? `${short(one.lag)} behind` : "caught up"}</text></g>`;
+        <text x=${along(x1, x1 + bend, x2 - bend, x2)} y=${along(y1, y1, y2, y2) - 6}>${isBlocked ? "blocked" : one.lag === undefined ? "" : one.lag ? `${short(one.lag)} behind` : "caught up"}</text></g>`;
     })}
     ${[...places].map(([name, { x, y }]) => html`<a key=${name} href=${toTopic(name)}><title>${name}</title><rect x=${x} y=${y} width=${WIDE} height=${HIGH} rx="8" /><text x=${x + 12} y=${y + 22}>${cut(name)}</text></a>`)}
   </svg></div>`;
@@ -103,8 +107,8 @@ export function Routers() {
       <${Card} title="All routers"><${Table} name="routers" rows=${data} keyOf=${(one) => one.router} columns=${[
         ["Router", (one) => html`<strong class="wrap">${one.router}</strong>`],
         ["From", (one) => html`<a href=${toTopic(one.source)}>${one.source}</a>`], ["Into", (one) => html`<a href=${toTopic(one.dest)}>${one.dest}</a>`],
-        ["Filter", (one) => (one.filter ? html`<code>${one.filter.join(" ")}</code>` : html`<span class="faint">all</span>`)],
-        ["Guarantee", (one) => one.guarantee.replaceAll("_", " ")], ["Forwarded", (one) => number(one.forwarded_total), true], ["Behind", (one) => number(one.lag), true],
+        ["Filter", (one) => (one.filter ? html`<code class="wrap">${one.filter.slice(1).join(" ")}</code>` : html`<span class="faint">all</span>`)],
+        ["Guarantee", (one) => html`<span class="whole">${one.guarantee.replaceAll("_", " ")}</span>`], ["Forwarded", (one) => number(one.forwarded_total), true], ["Behind", (one) => number(one.lag), true],
         ["State", (one) => (one.state ? html`<${Badge} kind=${one.state === "blocked" ? "lost" : "good"}>${one.state}<//>` : "–")],
         ["", (one) => html`<span class="row tight"><button class="button small" type="button" onClick=${() => setTesting(one)}>Test filter</button>${can("delete") && html`<button class="button small" type="button" onClick=${() => setGone(one.router)}>Delete</button>`}</span>`]]} /><//>`}
   </div>

@@ -86,7 +86,7 @@ function Settings({ settings }) {
   const [isChanged, setChanged] = useState(false);
   const wanted = find.toLowerCase();
   const shown = settings.filter((one) => (!isChanged || one.origin !== "default") && `${one.variable} ${one.meaning}`.toLowerCase().includes(wanted));
-  const value = (one) => (one.secret ? html`<span class="faint">${one.origin === "default" ? "not set" : "set, never shown"}</span>` : one.value === "" ? html`<span class="faint">not set</span>` : html`<code class="wrap">${String(one.value)}</code>`);
+  const value = (one) => (one.secret ? html`<span class="faint">${one.origin === "default" ? "not set" : "set, never shown"}</span>` : one.value === "" ? html`<span class="faint">not set</span>` : html`<code class="wrap value-shown">${String(one.value)}</code>`);
   return html`<${Card} title="Settings" aside=${html`<input type="search" aria-label="Search settings" placeholder="Search settings" value=${find} onInput=${(event) => setFind(event.target.value)} />
       <button class="button small" type="button" aria-pressed=${String(isChanged)} onClick=${() => setChanged(!isChanged)}>Only what is set</button>`}>
     <${Table} name="settings" rows=${shown} keyOf=${(one) => one.name} empty="No setting is like that." columns=${[

@@ -23,7 +23,7 @@ function useList(fields, first, last) {
   const walk = useRef({});
   if (walk.current.key !== key) {
     walk.current.abort?.abort();
-    walk.current = { key, pages: new Map(), size: null, cursor: "", busy: false, abort: new AbortController(), error: null };
+    walk.current = { key, pages: new Map(), size: null, hasEnd: false, cursor: "", busy: false, abort: new AbortController(), error: null };
   }
   const now = walk.current;
   now.wanted = [Math.floor(first / PAGE), Math.floor(Math.max(first, last - 1) / PAGE)];
@@ -38,8 +38,8 @@ function useList(fields, first, last) {
     }
     now.pages.delete(page);
     now.pages.set(page, { rows: answer.topics, at: Date.now() });
-    if (!answer.next_cursor) now.size = page * PAGE + answer.topics.length;
-    else if (answer.next_cursor) now.size = Math.max(now.size ?? 0, (page + 1) * PAGE + 1);
+    now.hasEnd = !answer.next_cursor || (now.hasEnd && now.size > (page + 1) * PAGE);
+    now.size = answer.next_cursor ? Math.max(now.size ?? 0, (page + 1) * PAGE + 1) : page * PAGE + answer.topics.length;
     for (const old of now.pages.keys()) if (now.pages.size > KEPT) now.pages.delete(old);
   };
   const load = async (maxAge) => {
@@ -47,7 +47,7 @@ function useList(fields, first, last) {
     now.busy = true;
     try {
       const began = Date.now();
-      const isDue = (page) => !(now.pages.get(page)?.at >= (maxAge === Infinity ? 0 : began - maxAge)) && (page === 0 || now.size === null || page * PAGE < now.size);
+      const isDue = (page) => !(now.pages.get(page)?.at >= (maxAge === Infinity ? 0 : began - maxAge)) && (page === 0 || !now.hasEnd || page * PAGE < now.size);
       for (;;) { // what is wanted may change meanwhile
         const page = [now.wanted[0], now.wanted[1]].find(isDue);
         if (page === undefined) break;
@@ -73,7 +73,7 @@ function useList(fields, first, last) {
   }, [key]);
   useEffect(() => () => walk.current.abort.abort(), []);
   const row = (at) => now.pages.get(Math.floor(at / PAGE))?.rows[at % PAGE];
-  return { row, size: now.size, error: now.error, isLoading: now.pages.size === 0 && !now.error };
+  return { row, size: now.size, hasEnd: now.hasEnd, error: now.error, isLoading: now.pages.size === 0 && !now.error };
 }
 
 // All of it, page by page: for a download.
@@ -184,8 +184,8 @@ function List({ fields, total, isNarrow }) {
   const [list, view] = useView();
   const first = Math.max(0, view.top / ROW - AHEAD);
   const wanted = Math.ceil((view.top + view.height) / ROW) + AHEAD;
-  const { row, size, error, isLoading } = useList(fields, first, wanted);
-  const count = size === null ? (total ?? 0) : size % PAGE === 1 && total > size ? total : size; // the end may not have been seen yet
+  const { row, size, hasEnd, error, isLoading } = useList(fields, first, wanted);
+  const count = hasEnd ? size : Math.max(size ?? 0, total ?? 0);
   const last = Math.min(count, wanted);
   const shown = Array.from({ length: Math.max(0, last - first) }, (_, n) => first + n);
   return html`<${Trouble} error=${error} />
