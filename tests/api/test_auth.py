@@ -49,6 +49,12 @@ ROUTES: list[tuple[str, str, Any, str]] = [
     ("GET", "/v0/connections", None, "a"),
     ("DELETE", "/v0/connections/none", None, "a"),
     ("GET", "/v0/metrics", None, "r"),
+    ("GET", "/v0/server", None, "a"),
+    ("GET", "/v0/doctor", None, "r"),
+    ("GET", "/v0/tree", None, "r"),
+    ("GET", "/v0/losses", None, "r"),
+    ("GET", "/v0/topics/{t}/times?seqs=1", None, "r"),
+    ("POST", "/v0/topics/{t}/move", {"seqs": [1], "dest": "{t}"}, "wd"),
 ]
 SCOPES = {"r1": "r", "w1": "w", "d1": "d", "a1": "a", "rw1": "rw", "root": "rwda"}
 

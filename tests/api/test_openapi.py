@@ -44,6 +44,12 @@ ROUTES = {
     "/v0/connections": {"get"},
     "/v0/connections/{id}": {"delete"},
     "/v0/me": {"get"},
+    "/v0/server": {"get"},
+    "/v0/doctor": {"get"},
+    "/v0/tree": {"get"},
+    "/v0/losses": {"get"},
+    "/v0/topics/{topic}/times": {"get"},
+    "/v0/topics/{topic}/move": {"post"},
     "/v0/ticket": {"post"},
 }
 CONFIG_FIELDS = {

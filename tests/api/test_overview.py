@@ -267,3 +267,21 @@ def test_a_list_counts_as_a_read_only_if_asked_to(api: Client) -> None:
     for query in ("detail=true", "sort=-bytes"):
         ok(api.get(f"/v0/topics?{query}&touch=true"))
         assert api.get("/v0/topics/a?touch=false").json["last_read_ts"] is not None
+
+
+@pytest.mark.parametrize(
+    "query", ["", "detail=true&", "sort=-count&", "contains=1&", "detail=true&contains=1&type=log&"]
+)
+def test_a_list_is_entered_anywhere(api: Client, query: str) -> None:
+    """OB10: whatever the order and the filters, entries come as on a walk from the beginning."""
+    for n in range(40):
+        api.write(f"t{n:02}", *range(1 + n % 5))
+    whole = names(api, f"{query}page_size=1000")
+    for offset in (0, 1, 7, len(whole) - 1, len(whole), 99, 10**30):
+        page = ok(api.get(f"/v0/topics?{query}page_size=5&offset={offset}"))
+        assert [one["topic"] for one in page["topics"]] == whole[offset : offset + 5]
+        assert ("next_cursor" in page) == (offset + 5 < len(whole))
+    first = ok(api.get(f"/v0/topics?{query}page_size=5"))
+    later = ok(api.get(f"/v0/topics?{query}page_size=5&offset=3&cursor={first['next_cursor']}"))
+    assert [one["topic"] for one in later["topics"]] == whole[8:13]
+    refused(api.get(f"/v0/topics?{query}offset=x"), 400, "invalid_request", None)

@@ -16,6 +16,9 @@ PAGES = {
     "overview": ".health",
     "topics": ".rows .topic-row",
     "topics/clicks": ".timeline .band.live",
+    "topics?view=tree": ".tree-view td",
+    "topics/clicks?by=time": ".timeline .column.lost",
+    "topics/clicks?tab=routes": "td a",
     "topics/clicks?tab=records&seq=40": ".inspector .tree",
     "topics/clicks?tab=losses": "td .badge.lost",
     "topics/clicks?tab=cursors": "td strong",
@@ -24,6 +27,8 @@ PAGES = {
     "routers": ".graph svg a",
     "live": "h1",
     "server": ".histogram li",
+    "server?tab=settings": "td code",
+    "server?tab=metrics": ".metrics",
 }
 EVIL = [
     "<img src=x onerror='window.pwned=1'><script>window.pwned=1</script>",

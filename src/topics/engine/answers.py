@@ -9,7 +9,7 @@ from topics.core.forecast import seconds_until_loss
 from topics.core.queue.jobs import oldest_ready
 from topics.core.state import Topic
 from topics.core.topic.config import effective_priority
-from topics.core.topic.losses import lost_above
+from topics.core.topic.losses import Loss, lost_above
 from topics.core.topic.walk import Plan
 from topics.model import Record, RouterDefinition, Tombstone, TopicConfig
 
@@ -142,6 +142,15 @@ class Redriven(Struct, frozen=True):
     redriven_bytes: int = 0  # sizes of those that are jobs again
 
 
+class Moved(Struct, frozen=True):
+    """The answer to a move of jobs: those that are in the other topic now, and those that are where they were."""
+
+    topic: str
+    dest: str
+    moved: list[int]
+    skipped: list[int]
+
+
 class TopicState(Struct, frozen=True):
     """A topic as it is now."""
 
@@ -214,6 +223,63 @@ class TopicDetail(Struct, frozen=True):
     newest_ts: int | None  # … None: there are none
     dead_letters: int | None  # waiting in its dead_letter topic, whatever queue they are from; None: it has none
     oldest_ready_ts: int | None  # when the oldest job that nobody holds was written; None: there is none
+
+
+class Sums(Struct):
+    """What some topics hold, have taken in and have lost, together."""
+
+    topics: int = 0
+    count: int = 0
+    bytes: int = 0
+    written_lately: int = 0  # records of the last 60 s …
+    read_lately: int = 0  # … in and out
+    lost: int = 0  # without those that expired
+    expired: int = 0
+    deleted: int = 0
+    ready: int = 0  # jobs of queues
+
+
+class Branch(Struct):
+    """All topics whose names begin with `prefix`, or the one topic of this name."""
+
+    prefix: str
+    is_topic: bool
+    sums: Sums
+
+
+class LossSeen(Struct, frozen=True):
+    """A loss, and the named cursors that stand below its end: how many, and the first by name."""
+
+    topic: str
+    loss: Loss
+    cursors: list[str]
+    hit: int
+
+
+TroubleKind = Literal["paused", "no_dead_letter", "dead_letters", "cursor_lost"]
+
+
+class Trouble(Struct, frozen=True):
+    """Something about a topic that is worth a look; what the number counts depends on the kind."""
+
+    kind: TroubleKind
+    topic: str
+    number: int
+    name: str | None = None  # of a cursor
+
+
+class Checkpoints(Struct):
+    """The checkpoints of this process, the last one at a stop left out."""
+
+    taken: int = 0
+    failed: int = 0
+    is_running: bool = False
+    last_ts: int | None = None  # when the last good one ended …
+    last_ms: float | None = None  # … and how long it took
+    failure: str | None = None  # why the last one failed; None: it did not
+    log_bytes: int = 0  # log that the next one will make superfluous …
+    due_bytes: int = 0  # … and at how much it is due
+    due_ms: int = 0  # after how long it is due if anything has changed
 
 
 class RouterState(Struct, frozen=True):

@@ -39,6 +39,7 @@ from topics.engine.routers.forwarder import Forwarder
 from topics.engine.routers.owed import OwedCopies
 from topics.engine.seeing.named_cursors import NamedCursors
 from topics.engine.seeing.overview import Overview, TopicFilter
+from topics.engine.seeing.survey import Survey
 from topics.engine.seeing.totals import Totals
 from topics.engine.upkeep import Upkeep
 from topics.errors import UnusableDirectory
@@ -97,6 +98,7 @@ class Instance:
         self._reading = Reading(ledger, gates, owed.make, clock, disk, self._cache)
         self.cursors = NamedCursors(ledger, gates, clock, self._caps)
         self.overview = Overview(ledger, gates, clock)
+        self.survey = Survey(ledger, gates, clock, self.overview)
         self.totals = Totals(ledger, gates, owed.make, clock, self._cache)
         self.queues = Queues(ledger, gates, clock, self._caps, self._cache, loader, owed.make)
         self.workers = Workers(ledger, clock, self.queues, loader, self._is_deferred)
@@ -119,6 +121,8 @@ class Instance:
         self.is_open = gates.is_open
         self.when_open = gates.when_open
         self.obstacle = ledger.obstacle
+        self.checkpoints = self._upkeep.checkpoints
+        self.move = self.queues.move  # a coroutine
         self.listen = ledger.listen
         self.unlisten = ledger.unlisten
 
@@ -261,13 +265,12 @@ class Instance:
         state = self._ledger.state
         return Flows(state.written, self._ledger.read_total, state.lost)
 
-    @property
-    def disk_free_bytes(self) -> int | None:
-        """What the disk has room for; None: it does not say."""
+    def disk_room(self) -> tuple[int | None, int | None]:
+        """What the disk has room for, and how large it is; None: it does not say."""
         try:
-            return self._disk.free_bytes
+            return self._disk.free_bytes, self._disk.total_bytes
         except OSError:
-            return None
+            return None, None
 
     def count_full(self) -> None:
         """A write had to wait because the server is at its limit; for the metrics."""

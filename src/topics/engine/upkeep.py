@@ -12,6 +12,7 @@ from topics.clock import Clock
 from topics.core.state import State
 from topics.core.topic.pages import Cache
 from topics.core.topic.parts import Chunk, Part
+from topics.engine.answers import Checkpoints
 from topics.engine.durability.checkpoint import SLICE_SECONDS
 from topics.engine.ledger import Ledger
 from topics.errors import StorageError
@@ -43,6 +44,8 @@ class Upkeep:
         self._background: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._graveyard: list[Part] = []
+        self._checkpoints = Checkpoints(due_bytes=self._checkpoint_bytes, due_ms=self._checkpoint_ms)
+        self._begun_at = 0.0  # the checkpoint that is under way
 
     def start(self) -> None:
         self.is_running = True
@@ -95,7 +98,14 @@ class Upkeep:
         if not task.cancelled():
             task.exception()  # whoever waits for it is told; if nobody does any more, nobody need be
 
+    def checkpoints(self) -> Checkpoints:
+        """How checkpoints have gone so far, and when the next is due."""
+        now = self._checkpoints
+        now.is_running, now.log_bytes = self._checkpoint is not None, self._ledger.wal.bytes_since_roll
+        return now
+
     def _start_checkpoint(self) -> "asyncio.Task[None]":
+        self._begun_at = self._clock.monotonic()
         return self._begin(self._ledger.store.checkpoint(self._current_state, self._bury), self._checkpoint_done)
 
     def _begin(
@@ -118,8 +128,16 @@ class Upkeep:
         self._checkpoint = None
         self.is_full = False
         self._checkpointed_at = self._clock.monotonic()
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        counts, error = self._checkpoints, task.exception()
+        counts.failure = None if error is None else str(error)
+        if error is not None:
+            counts.failed += 1
             logger.error("a checkpoint failed and will be tried again: %s", error)
+        else:
+            counts.taken += 1
+            counts.last_ts, counts.last_ms = self._clock.now_ms(), (self._checkpointed_at - self._begun_at) * 1000
 
     async def _run_background(self) -> None:
         while True:

@@ -10,7 +10,7 @@ becomes its answer, and any other error becomes a 500 and a log line.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -107,6 +107,7 @@ class App:
         self.packing = asyncio.Semaphore(PACKINGS_MAX)
         self.decoding = asyncio.Semaphore(1)  # large bodies, which take many times their size while they are decoded
         self.connections: Connections | None = None  # those of the listener, for the metrics
+        self.origins: Mapping[str, str] = {}  # where each setting comes from; what is missing has its default
         self._logs_access = self.watches_ends = engine.settings.access_log
         self._idle: asyncio.Future[None] | None = None
 

@@ -8,7 +8,7 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Final
 
@@ -25,6 +25,7 @@ from topics.server.app import App
 from topics.server.auth import Keyring
 from topics.server.live.pressure import RESUMING_AT, Pressure
 from topics.server.logs import set_up_logging
+from topics.server.seeing.condition import origins_of
 from topics.server.transport.exchange import Limits
 from topics.server.transport.listener import Listener
 from topics.settings import Settings
@@ -66,15 +67,22 @@ class Server:
         engine: Engine | None = None,
         clock: Clock | None = None,
         source: Callable[[], float] | None = None,
+        sources: Mapping[str, str] | None = None,
     ) -> "Server":
-        """A server for these settings. It keeps only the digests of the keys in them."""
+        """A server for these settings. It keeps only the digests of the keys in them.
+
+        `sources` says which of them come from where; those left out have their defaults, or were given in code.
+        """
         keyring = Keyring.parse(settings.api_keys)
         if settings.key_file:
             keyring.take(read_keys(settings.key_file))
         check_bind(settings, keyring)
+        origins = origins_of(settings, sources or {})
         settings = settings.without_secrets()
         engine = engine or Engine.open(settings.data_dir, settings, clock=clock)
-        return cls(settings, engine, keyring, source)
+        server = cls(settings, engine, keyring, source)
+        server.app.origins = origins
+        return server
 
     async def __aenter__(self) -> "Server":
         await self.bind()
@@ -165,15 +173,20 @@ def _reason(error: Exception) -> str:
     return text.rpartition("): ")[2] or text
 
 
-def serve(settings: Settings, on_bound: Bound = lambda port_file, address: None, notices: Iterable[str] = ()) -> None:
+def serve(
+    settings: Settings,
+    on_bound: Bound = lambda port_file, address: None,
+    notices: Iterable[str] = (),
+    sources: Mapping[str, str] | None = None,
+) -> None:
     """Serve until SIGINT or SIGTERM. `on_bound` gets the port file and host:port. Raises what stops the start.
 
-    `notices` on the settings are logged as warnings.
+    `notices` on the settings are logged as warnings; `sources` says which of them come from where.
     """
     set_up_logging(settings.log_level)
     for notice in notices:
         logger.warning("%s", notice)
-    server = Server.open(settings)
+    server = Server.open(settings, sources=sources)
     del settings  # it holds the keys
     tune_process()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

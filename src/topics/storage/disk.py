@@ -124,6 +124,11 @@ class Disk(Protocol):
         """What the file system has room for. OSError: it does not say."""
         ...
 
+    @property
+    def total_bytes(self) -> int:
+        """How large the file system is. OSError: it does not say."""
+        ...
+
     def close(self) -> None:
         """End thread and helper, unlock. Idempotent."""
         ...
@@ -362,6 +367,11 @@ class RealDisk:
     def free_bytes(self) -> int:
         whole = os.statvfs(self._directory)
         return whole.f_bavail * whole.f_frsize
+
+    @property
+    def total_bytes(self) -> int:
+        whole = os.statvfs(self._directory)
+        return whole.f_blocks * whole.f_frsize
 
     @property
     def _directory(self) -> int:

@@ -18,7 +18,8 @@ def run(gather: Gather) -> None:
     try:
         found = gather()
         notices = [*found.notices, *((OPEN_SECRET,) if found.origins["api_keys"].place == "flag" else ())]
-        serve(found.take(), write_port_file, notices)
+        sources = {name: str(origin) for name, origin in found.origins.items()}
+        serve(found.take(), write_port_file, notices, sources)
     except TopicsError as error:
         _refuse(error.message)
     except OSError as error:

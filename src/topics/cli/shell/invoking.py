@@ -193,7 +193,7 @@ def run_alone(
     context: str | None,
     *,
     is_json: bool,
-    topic: str,
+    topic: str | None = None,
 ) -> None:
     """Run what a command does without Spark; such a command declares the options of all by itself."""
     picked, origin = with_environment(url, key, context)

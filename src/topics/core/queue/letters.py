@@ -92,6 +92,15 @@ def redrive(state: State, source: Topic, letters: Letters, queue: str, now: int,
     return Move(source, letters.seqs, [deletion(source, letters.seqs)], queue, added, done)
 
 
+def moved(
+    state: State, queue: Topic, seqs: Sequence[int], jobs: list[StoredJob], dest: str, now: int, caps: Caps
+) -> Move:
+    """Move jobs to another topic, as they are."""
+    records = [RecordIn(job.data, job.tag, job.node, job.meta) for job in jobs]
+    added, done = append(state, Append(dest, batch_of_copies(records), create=True), now, caps)
+    return Move(queue, seqs, [deletion(queue, seqs)], dest, added, done)
+
+
 def letters_of(
     queue: str, log: Log, cache: Cache, match: TagMatch | None, after: int, last: int, count_max: int, moving: Set[int]
 ) -> Letters:

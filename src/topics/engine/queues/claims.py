@@ -23,7 +23,7 @@ from topics.core.state import Topic
 from topics.core.topic.log import Log
 from topics.core.topic.pages import JOB, Cache, Cold, Page
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
-from topics.engine.answers import Claimed, LeaseView, Redriven, Settled
+from topics.engine.answers import Claimed, LeaseView, Moved, Redriven, Settled
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
@@ -266,6 +266,11 @@ class Queues:
         With `dry_run`, nothing happens: the answer says what would.
         """
         return await self._letters.redrive(self.queue(name), match, count_max, dry_run=dry_run)
+
+    async def move(self, name: str, seqs: Sequence[int], dest: str) -> Moved:
+        """Jobs that nobody holds go to another topic, which comes to be if it is not there."""
+        async with self._gates.refusing(name):
+            return await self._letters.move(self.queue(name), seqs, dest)
 
     async def leases(self, name: str, after: int, count: int) -> tuple[list[LeaseView], bool]:
         """Up to `count` leases of jobs above `after`, ascending; and whether there are more."""

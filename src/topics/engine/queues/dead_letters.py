@@ -14,8 +14,10 @@ A dest that does not exist is created with defaults, in the same frame.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
+from itertools import islice
 
 from topics.clock import Clock
 from topics.core.decide import Caps, deletion
@@ -23,11 +25,11 @@ from topics.core.queue import letters
 from topics.core.queue.letters import Move, Trial
 from topics.core.state import Topic
 from topics.core.topic.pages import Cache, Cold
-from topics.engine.answers import Redriven
+from topics.engine.answers import Moved, Redriven
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
-from topics.errors import CommitFailed, NoDeadLetter, Refusal, StorageError, TopicNotFound
+from topics.errors import CommitFailed, InvalidRequest, NoDeadLetter, Refusal, StorageError, TopicNotFound
 from topics.model import TagMatch
 
 REDRIVE_RECORDS_MAX = 100  # in one frame
@@ -127,6 +129,43 @@ class DeadLetters:
             raise refusal or TopicNotFound(name)
         return Redriven(name, dead_letter, moved, remaining, moved_bytes)
 
+    async def move(self, topic: Topic, seqs: Sequence[int], dest: str) -> Moved:
+        """Jobs that nobody holds go to another topic, as they are. All of it happens, or a first part."""
+        name, done, skipped, gate = topic.name, list[int](), list[int](), self._gates.of(topic)
+        waiting, room = deque(dict.fromkeys(seqs)), REDRIVE_RECORDS_MAX
+        while waiting and self._ledger.current(name) is topic:
+            _check_move(topic, dest, self._ledger.current(dest))
+            batch = list(islice(waiting, room))
+            topic.queue.advance(self._clock.now_ms())
+            free = [seq for seq in batch if self._is_free(topic, seq)]
+            try:
+                jobs = [letters.stored(self._cache, topic.log, seq) for seq in free]
+                if free:
+                    counts = [(seq, 0, topic.queue.deliveries.get(seq, 0)) for seq in free]
+                    now, caps = self._clock.now_ms(), self._caps
+                    gate = self._commit(letters.moved(self._ledger.state, topic, free, jobs, dest, now, caps))
+                    self._note_deleting(topic, gate, counts)
+            except Cold as cold:
+                await self._loader.load(cold.missing)
+                continue
+            except Refusal:
+                if len(batch) == 1 and not done:
+                    raise
+                if len(batch) == 1:
+                    break  # the rest stays
+                room = max(1, len(batch) // 2)
+                continue
+            done += free
+            skipped += [seq for seq in batch if seq not in free]
+            for _ in batch:
+                waiting.popleft()
+            await asyncio.sleep(0)
+        await self._gates.wait_open(gate)
+        return Moved(name, dest, done, sorted([*skipped, *waiting]))
+
+    def _is_free(self, topic: Topic, seq: int) -> bool:
+        return topic.log.is_live(seq) and seq not in topic.queue.leases and seq not in self.moving(topic)
+
     # --- the two halves
 
     def _commit(self, move: Move) -> Gate:
@@ -163,3 +202,11 @@ class DeadLetters:
         dest = self._ledger.state.topics.get(move.dest)
         if failure is not None and dest is not None and dest.epoch == epoch and not dest.is_logged:
             self._ledger.commit([deletion(dest, range(move.appended.first, move.appended.last + 1))])
+
+
+def _check_move(queue: Topic, name: str, dest: Topic | None) -> None:
+    """Jobs are handed out until they have left: a move that takes time (see above) is not made with those."""
+    if name == queue.name:
+        raise InvalidRequest(f'dest is "{name}", the queue itself; name another topic')
+    if not queue.is_logged and (dest is None or dest.is_logged):
+        raise InvalidRequest("jobs of an ephemeral queue can be moved to an ephemeral topic that exists, and no other")

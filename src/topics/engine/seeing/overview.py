@@ -108,47 +108,49 @@ class Overview:
     # --- by name
 
     async def states_after(
-        self, after: str, count: int, wanted: TopicFilter = EVERY, *, touch: bool = False
+        self, after: str, count: int, wanted: TopicFilter = EVERY, *, touch: bool = False, skip: int = 0
     ) -> tuple[list[TopicState], bool]:
-        """Up to `count` topics whose names are above `after`, sorted; and whether there are more."""
+        """Up to `count` topics whose names are above `after`, sorted; and whether there are more. The first `skip` are
+        left out."""
 
         def show(topic: Topic, now: int) -> TopicState:
             if touch:
                 topic.notes.last_read_ms = now
             return topic_state(topic, now)
 
-        return await self._after(after, count, wanted, show)
+        return await self._after(after, count, wanted, show, skip)
 
     async def details_after(
-        self, after: str, count: int, wanted: TopicFilter = EVERY, *, touch: bool = False
+        self, after: str, count: int, wanted: TopicFilter = EVERY, *, touch: bool = False, skip: int = 0
     ) -> tuple[list[TopicDetail], bool]:
         """As `states_after`, with details."""
-        return await self._after(after, count, wanted, self._touched if touch else self._detail)
+        return await self._after(after, count, wanted, self._touched if touch else self._detail, skip)
 
     async def _after(
-        self, after: str, count: int, wanted: TopicFilter, show: Callable[[Topic, int], T]
+        self, after: str, count: int, wanted: TopicFilter, show: Callable[[Topic, int], T], skip: int
     ) -> tuple[list[T], bool]:
         found: list[T] = []
         while True:
-            names = await self._matching(after, count + 1 - len(found), wanted)
+            names = await self._matching(after, count + 1 - len(found), wanted, skip)
             page = names[: count - len(found)]
             found += await self._shown(page, wanted, show)
             if len(names) == len(page) or len(found) == count:
                 return found, len(names) > len(page)
-            after = page[-1]  # some have gone meanwhile
+            after, skip = page[-1], 0  # some have gone meanwhile
 
-    async def _matching(self, after: str, count: int, wanted: TopicFilter) -> list[str]:
-        """The first names above `after` that are meant, at most `count`."""
-        names, found, width = await self._sorted(), list[str](), max(count, 64)
+    async def _matching(self, after: str, count: int, wanted: TopicFilter, skip: int = 0) -> list[str]:
+        """The first names above `after` that are meant, at most `count`, without the first `skip`."""
+        names, found, width = await self.names(), list[str](), max(count, 64)
         at = max(bisect_right(names, after), bisect_left(names, wanted.prefix))
         while at < len(names) and len(found) < count and names[at].startswith(wanted.prefix):
-            found += wanted.among(names[at : at + width], self._ledger.state.topics)
-            at, width = at + width, SCANNED
+            meant = wanted.among(names[at : at + width], self._ledger.state.topics)
+            found += meant[skip:]
+            at, width, skip = at + width, SCANNED, max(0, skip - len(meant))
             await asyncio.sleep(0)
         return found[:count]
 
-    async def _sorted(self) -> list[str]:
-        """All names, sorted. The list is made of the one before when topics have come or gone."""
+    async def names(self) -> list[str]:
+        """All names, sorted; not to be changed. The list is made of the one before when topics have come or gone."""
         while True:
             state = self._ledger.state
             topics = state.topics
@@ -224,7 +226,7 @@ class Overview:
         return walk
 
     async def _ordered(self, order: Order, wanted: TopicFilter) -> list[str]:
-        names, measure = await self._sorted(), MEASURES[order]
+        names, measure = await self.names(), MEASURES[order]
         ranks: list[list[int]] = []  # what counts, negative, and the place in `chosen`; in stretches
         chosen: list[str] = []
         for at in range(0, len(names), SCANNED):
@@ -243,7 +245,7 @@ class Overview:
 
     async def cursor_lags(self, count: int, wanted: TopicFilter = EVERY) -> list[tuple[str, str, int]]:
         """The named cursors that are furthest behind: topic, cursor, lag; at most `count`."""
-        names, found = await self._sorted(), list[tuple[int, str, str]]()
+        names, found = await self.names(), list[tuple[int, str, str]]()
         for at in range(0, len(names), SCANNED):
             topics = self._ledger.state.topics
             for name in wanted.among(names[at : at + SCANNED], topics):

@@ -1,4 +1,4 @@
-"""Queues: claim, ack, nack, extend, redrive, pause, leases, and the stream of jobs (QU, WK).
+"""Queues: claim, ack, nack, extend, redrive, move, pause, leases, and the stream of jobs (QU, WK).
 
 Claims and acks are hot: unless something unusual happens, they run to their end without a task, and are answered when
 the log has what the answer depends on.
@@ -30,6 +30,7 @@ from topics.server.wire.requests import (
     worker_node,
 )
 from topics.server.wire.streaming import error_event_in
+from topics.server.wire.surveys import JobsMoved, move_in
 
 Body = Callable[[Call, Settled, float], bytes]  # of an answer; the time is when it was asked
 
@@ -145,6 +146,13 @@ async def redrive(call: Call) -> None:
         performance=call.performance(),
     )
     call.answer(200, answer)
+
+
+async def move(call: Call) -> None:
+    given = move_in(call.request.body, call.app.settings.max_claim)
+    call.key.check_names((given.dest,))
+    done = await call.app.engine.move(call.name, given.seqs, given.dest)
+    call.answer(200, JobsMoved(done.topic, done.dest, done.moved, done.skipped, call.performance()))
 
 
 async def pause(call: Call) -> None:

@@ -14,8 +14,9 @@ from topics.model import is_router_name
 from topics.server.auth import Key
 from topics.server.call import Call
 from topics.server.wire.queries import encode_cursor
-from topics.server.wire.replies import RouterGone, RouterList, RouterListed, router_put, router_shown
+from topics.server.wire.replies import RouterGone, router_put, router_shown
 from topics.server.wire.requests import router_in
+from topics.server.wire.surveys import RouterList, router_listed
 
 
 async def put_router(call: Call) -> None:
@@ -54,6 +55,7 @@ async def show_router(call: Call) -> None:
 async def list_routers(call: Call) -> None:
     parameters, key = call.parameters, call.key
     prefix, source, dest = parameters.text("prefix") or "", parameters.text("source"), parameters.text("dest")
+    has_details = parameters.flag("detail", False)
 
     def is_wanted(router: RouterState) -> bool:
         return (
@@ -65,9 +67,7 @@ async def list_routers(call: Call) -> None:
 
     states, has_more = await call.app.engine.routers_after(parameters.cursor(), parameters.page_size(), is_wanted)
     cursor = encode_cursor(states[-1].router) if has_more else UNSET
-    listed = [
-        RouterListed(one.router, one.source, one.dest, one.definition.guarantee, one.forwarded_total) for one in states
-    ]
+    listed = [router_listed(one, has_details) for one in states]
     call.answer(200, RouterList(routers=listed, next_cursor=cursor, performance=call.performance()))
 
 

@@ -1,15 +1,17 @@
-"""Topics: create and configure, show, list, delete (TP); their losses (LS) and named cursors (NC).
+"""Topics: create and configure, show, list, delete (TP); their losses (LS), named cursors (NC), sums (OB6).
 
 A key that may not name a topic's dead_letter sees `HIDDEN` instead, and by giving that back, or nothing, it leaves the
 dead_letter as it is (AU16).
 """
 
 from functools import partial
+from typing import Final
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from topics.core.topic.config import ConfigIn
+from topics.engine.instance import TopicFilter
 from topics.model import TopicConfig
 from topics.server.auth import Key
 from topics.server.call import Call
@@ -36,6 +38,18 @@ from topics.server.wire.sights import (
     topic_detailed,
     topic_plain,
 )
+from topics.server.wire.surveys import (
+    LossFeed,
+    TimeList,
+    TimeShown,
+    Tree,
+    branch_shown,
+    loss_found,
+    seqs_in,
+    sums_shown,
+)
+
+ENDANGERED_MAX: Final = 20  # cursors that are told with the losses of all topics
 
 
 async def put_topic(call: Call) -> None:
@@ -88,25 +102,25 @@ async def list_topics(call: Call) -> None:
     parameters, overview = call.parameters, call.app.engine.overview
     order, wanted = order_in(parameters), filter_in(parameters, call.key.prefixes)
     has_details, touch, size = parameters.flag("detail", False), parameters.flag("touch", False), parameters.page_size()
-    with_epochs = parameters.flag("epochs", False)
+    with_epochs, skip = parameters.flag("epochs", False), parameters.natural("offset") or 0
     cursor: str | UnsetType = UNSET
     listed: list[TopicDetailed] = []
     if order == BY_NAME and not has_details:
-        states, has_more = await overview.states_after(parameters.cursor(), size, wanted, touch=touch)
+        states, has_more = await overview.states_after(parameters.cursor(), size, wanted, touch=touch, skip=skip)
         listed += [topic_plain(state, with_epochs) for state in states]
         cursor = encode_cursor(listed[-1].topic) if has_more else UNSET
     elif order == BY_NAME:
-        details, has_more = await overview.details_after(parameters.cursor(), size, wanted, touch=touch)
+        details, has_more = await overview.details_after(parameters.cursor(), size, wanted, touch=touch, skip=skip)
         listed += [topic_detailed(detail, wanted.allowed, with_epochs) for detail in details]
         cursor = encode_cursor(listed[-1].topic) if has_more else UNSET
     else:
         walk, place = walk_in(parameters) or (await overview.begin(order, wanted), 0)
-        details, behind = await overview.go_on(walk, place, size, wanted, touch=touch)
+        details, behind = await overview.go_on(walk, place + skip, size, wanted, touch=touch)
         if has_details:
             listed += [topic_detailed(detail, wanted.allowed, with_epochs) for detail in details]
         else:
             listed += [topic_plain(detail.state, with_epochs) for detail in details]
-        cursor = walk_cursor(listed[-1].topic, walk, behind) if behind is not None else UNSET
+        cursor = walk_cursor(listed[-1].topic, walk, behind) if behind is not None and listed else UNSET
     call.answer(200, TopicList(topics=listed, next_cursor=cursor, performance=call.performance()))
 
 
@@ -122,6 +136,36 @@ async def list_losses(call: Call) -> None:
     found = await call.app.engine.totals.losses(call.name, call.parameters.losses_limit())
     losses = [LossShown(loss.first, loss.last, loss.reason, loss.ts) for loss in found]
     call.answer(200, LossList(call.name, losses, call.performance()))
+
+
+async def list_all_losses(call: Call) -> None:
+    """Of all topics that the key may name, and which named cursors will lose next."""
+    survey, wanted = call.app.engine.survey, TopicFilter(allowed=call.key.prefixes)
+    found = await survey.losses(call.parameters.losses_limit(), wanted)
+    endangered = await survey.endangered(ENDANGERED_MAX, wanted)
+    shown = [loss_found(one) for one in found]
+    call.answer(200, LossFeed(shown, [cursor_listed(one) for one in endangered], call.performance()))
+
+
+async def show_tree(call: Call) -> None:
+    parameters = call.parameters
+    wanted = filter_in(parameters, call.key.prefixes)
+    total, branches, has_more = await call.app.engine.survey.branches(
+        parameters.cursor(), parameters.page_size(), wanted
+    )
+    answer = Tree(
+        prefix=wanted.prefix,
+        total=sums_shown(total),
+        branches=[branch_shown(one) for one in branches],
+        next_cursor=encode_cursor(branches[-1].prefix) if has_more else UNSET,
+        performance=call.performance(),
+    )
+    call.answer(200, answer)
+
+
+async def list_times(call: Call) -> None:
+    found = await call.app.engine.survey.times(call.name, seqs_in(call.parameters))
+    call.answer(200, TimeList(call.name, [TimeShown(*one) for one in found], call.performance()))
 
 
 # --- named cursors

@@ -20,7 +20,7 @@ from topics.server.openapi.operation_table import EVENTS, FILE, OPERATIONS, PAGE
 from topics.server.openapi.schemas import Schema, Schemas
 from topics.server.routes import Route
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
-from topics.server.wire import replies
+from topics.server.wire import replies, surveys
 from topics.server.wire.advice import Warned
 from topics.server.wire.requests import (
     AckIn,
@@ -56,6 +56,8 @@ NAMES: Final[dict[Any, str]] = {
     NackIn: "NackRequest",
     ExtendIn: "ExtendRequest",
     RedriveIn: "RedriveRequest",
+    surveys.MoveIn: "MoveRequest",
+    surveys.MoveIn: "MoveRequest",
     BackupIn: "BackupRequest",
     WatchIn: "WatchRequest",
     WatchTopicIn: "WatchStart",

@@ -32,6 +32,7 @@ BODIES: Final[dict[str, Any]] = {
     "NackRequest": {"node": "worker-1", "seqs": [7], "delay_ms": 5000},
     "ExtendRequest": {"node": "worker-1", "seqs": [7], "lease_ms": 60000},
     "RedriveRequest": {"max": 100},
+    "MoveRequest": {"seqs": [7], "dest": "orders.later"},
     "RouterRequest": {"source": "orders", "dest": "audit"},
     "WatchRequest": {"topics": {"orders": {"from_seq": 0}}},
     "Record": RECORD,

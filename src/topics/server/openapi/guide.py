@@ -25,11 +25,13 @@ TAGS: Final = {
     "Queues": "Lease jobs, complete them, give them back; dead letters.",
     "Routers": "Copy the records of one topic into another.",
     "Keys": "What a key allows, and tickets in its place.",
-    "Server": "Health, readiness, metrics, who is connected, and this document.",
+    "Server": "Health, readiness, settings, findings, metrics, who is connected, and this document.",
 }
 # The tag of a path, by the first word found among its segments; else that of its first noun.
 WORDS: Final = {
-    **dict.fromkeys(("claim", "ack", "nack", "extend", "work", "redrive", "leases", "pause", "resume"), "Queues"),
+    **dict.fromkeys(
+        ("claim", "ack", "nack", "extend", "work", "redrive", "move", "leases", "pause", "resume"), "Queues"
+    ),
     **dict.fromkeys(("events", "watch", "ws"), "Streams"),
     **dict.fromkeys(("diff", "export", "live", "delete", "records"), "Records"),
     **dict.fromkeys(("ticket", "me"), "Keys"),

@@ -163,6 +163,10 @@ def finish(schemas: Schemas, settings: Settings) -> None:
             properties["seqs"] |= {"minItems": 1, "maxItems": settings.max_claim}
             properties["seqs"]["items"] |= SEQ
             properties["lease_ids"]["items"] |= {"pattern": "^(lease_[0-9a-f]+)?$"}
+    moving = schemas.components["MoveRequest"]["properties"]
+    moving["seqs"] |= {"minItems": 1, "maxItems": settings.max_claim}
+    moving["seqs"]["items"] |= SEQ
+    moving["dest"] |= {"pattern": f"^{TOPIC_NAME.pattern}$", "description": "another topic"}
     schemas.components["RedriveRequest"]["properties"]["match"] = MATCH
     record["deliver_at"] |= SEQ
     schemas.components["RecordIn"]["not"] = {

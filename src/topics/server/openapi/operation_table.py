@@ -14,7 +14,7 @@ from topics.server.handlers.metrics import Metrics
 from topics.server.openapi.meanings import SEQ
 from topics.server.openapi.schemas import Schema
 from topics.server.transport.encoding import ARROW_TYPE
-from topics.server.wire import queries, replies, requests, sights
+from topics.server.wire import queries, replies, requests, sights, surveys
 from topics.server.wire.queries import LOSSES_DEFAULT, LOSSES_MAX, PAGE_SIZE_MAX
 
 STRICT_FLAG: Final[Schema] = {"type": "string", "enum": ["true", "1", "false", "0"]}
@@ -62,6 +62,7 @@ LIST_QUERY: Final = (
     ("contains", {"type": "string", "description": "only names with this in them"}),
     ("type", {"type": "string", "enum": list(queries.TYPES), "description": "only topics of this type"}),
     ("class", {"type": "string", "enum": list(queries.CLASSES), "description": "only topics of this durability"}),
+    ("offset", {"type": "integer", "minimum": 0, "description": "so many entries are left out before the page"}),
     (
         "sort",
         {
@@ -84,9 +85,20 @@ HISTORY_QUERY: Final = (
 LOSSES_QUERY: Final = (
     ("limit", {"type": "integer", "minimum": 0, "description": f"1 to {LOSSES_MAX}, default {LOSSES_DEFAULT}"}),
 )
+TIMES_QUERY: Final = (
+    (
+        "seqs",
+        {
+            "type": "string",
+            "pattern": rf"^[0-9]{{1,19}}(,[0-9]{{1,19}}){{0,{surveys.SEQS_MAX - 1}}}$",
+            "description": f"whole numbers with commas between, at most {surveys.SEQS_MAX}",
+        },
+    ),
+)
 ROUTERS_QUERY: Final = (
     *PAGE_QUERY[:3],
     *((name, {"type": "string", "description": f"only routers with this {name}"}) for name in ("source", "dest")),
+    ("detail", {**FLAG, "description": "show filters, lag and what blocks a router, too"}),
 )
 RESUME_ID: Final[Schema] = {"type": "string", "description": "the last id received; one that cannot be read is ignored"}
 ERROR_QUERY: Final = (
@@ -155,6 +167,9 @@ OPERATIONS: Final = {
     ("GET", f"{TOPIC}/records/:seq"): Operation({200: sights.RecordShown}, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/live"): Operation({200: replies.LiveRuns}, query=RANGE_QUERY, errors=NOT_FOUND),
     ("GET", f"{TOPIC}/losses"): Operation({200: sights.LossList}, query=LOSSES_QUERY, errors=NOT_FOUND),
+    ("GET", f"{TOPIC}/times"): Operation({200: surveys.TimeList}, query=TIMES_QUERY, errors=NOT_FOUND),
+    ("GET", "/v0/losses"): Operation({200: surveys.LossFeed}, query=LOSSES_QUERY),
+    ("GET", "/v0/tree"): Operation({200: surveys.Tree}, query=(*PAGE_QUERY[:3], *LIST_QUERY[6:9])),
     ("PUT", CURSOR): Operation(
         {200: sights.CursorShown}, requests.CursorIn, errors=(*NOT_FOUND, errors.EpochMismatch, errors.CursorMoved)
     ),
@@ -178,6 +193,7 @@ OPERATIONS: Final = {
     ("POST", f"{TOPIC}/redrive"): Operation(
         {200: replies.LettersRedriven}, requests.RedriveIn, errors=(*QUEUE, errors.NoDeadLetter, errors.TopicFull)
     ),
+    ("POST", f"{TOPIC}/move"): Operation({200: surveys.JobsMoved}, surveys.MoveIn, errors=(*LEASES, errors.TopicFull)),
     ("POST", f"{TOPIC}/pause"): Operation({200: replies.QueuePaused}, requests.NothingIn, errors=QUEUE),
     ("POST", f"{TOPIC}/resume"): Operation({200: replies.QueuePaused}, requests.NothingIn, errors=QUEUE),
     ("GET", f"{TOPIC}/leases"): Operation({200: replies.LeaseList}, query=PAGE_QUERY[1:3], errors=QUEUE),
@@ -188,7 +204,7 @@ OPERATIONS: Final = {
         checks_name=True,
     ),
     ("GET", ROUTER): Operation({200: replies.RouterShown}, errors=(errors.RouterNotFound,)),
-    ("GET", "/v0/routers"): Operation({200: replies.RouterList}, query=ROUTERS_QUERY),
+    ("GET", "/v0/routers"): Operation({200: surveys.RouterList}, query=ROUTERS_QUERY),
     ("DELETE", ROUTER): Operation({200: replies.RouterGone}),
     ("POST", "/v0/watch"): Operation({200: replies.Watching}, requests.WatchIn, (("lenient", FLAG),), errors=NOT_FOUND),
     ("GET", "/v0/watch/:wid"): Operation(
@@ -223,6 +239,8 @@ OPERATIONS: Final = {
     ("GET", "/v0/me"): Operation({200: replies.Me}),
     ("GET", "/v0/connections"): Operation({200: replies.ConnectionList}, query=PAGE_QUERY[1:3]),
     ("DELETE", "/v0/connections/:id"): Operation({200: replies.ConnectionGone}),
+    ("GET", "/v0/server"): Operation({200: surveys.ServerShown}),
+    ("GET", "/v0/doctor"): Operation({200: surveys.Diagnosis}),
     ("GET", "/v0/health"): Operation({200: replies.Health}),
     ("GET", "/healthz"): Operation({200: replies.Health}),
     ("GET", "/v0/ready"): Operation({200: replies.Ready}),

@@ -30,6 +30,7 @@ FINE_MS: Final = 1000
 FINE_SAMPLES: Final = 600
 COARSE_MS: Final = 10_000
 COARSE_SAMPLES: Final = 8640
+FORECAST_S_MIN: Final = 60.0  # a forecast of less is none
 HISTORY_MS_DEFAULT: Final = 60_000
 HISTORY_MS_MAX: Final = COARSE_MS * COARSE_SAMPLES
 
@@ -115,6 +116,16 @@ def _sample(row: "array[float]") -> Sample:
     )
 
 
+def seconds_until_full(ring: Ring, since: int) -> float | None:
+    """When the disk is full if it goes on filling as it has since then; None: it does not fill, or nobody knows."""
+    known = [(one.ts, one.disk_free_bytes) for one in ring.since(since) if one.disk_free_bytes is not None]
+    if len(known) < 2:
+        return None
+    (began, before), (ended, now) = known[0], known[-1]
+    seconds, taken = (ended - began) / 1000, before - now
+    return None if seconds < FORECAST_S_MIN or taken <= 0 else round(now * seconds / taken, 1)
+
+
 class Interval:
     """Samples of one length, and what was counted when the last one was taken."""
 
@@ -188,7 +199,7 @@ class History:
         if now < self.fine.due:
             return
         counts, times = self._counts(), self._traffic.times()
-        memory, free = resident_bytes(), self._engine.disk_free_bytes
+        memory, (free, _) = resident_bytes(), self._engine.disk_room()
         for interval in (self.fine, self.coarse):
             if now >= interval.due:
                 interval.ring.add(self._row(interval, counts, times, memory, free))

@@ -269,20 +269,6 @@ class RouterShown(Struct, kw_only=True):
     performance: Performance
 
 
-class RouterListed(Struct):
-    router: str
-    source: str
-    dest: str
-    guarantee: Guarantee
-    forwarded_total: int
-
-
-class RouterList(Struct, kw_only=True):
-    routers: list[RouterListed]
-    next_cursor: str | UnsetType = UNSET
-    performance: Performance
-
-
 class RouterGone(Struct):
     router: str
     deleted: bool

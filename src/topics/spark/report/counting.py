@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from topics.spark.options import Connection
+    from topics.spark.servers.connection import Connection
 
 AGES_MS: Final = {
     "< 1 s": 1000,

@@ -1,13 +1,12 @@
 // The server at a glance: its health in one sentence, what happened lately, what was lost, what grows.
 import { html, useEffect, useMemo, useState } from "./html.js";
-import { get, path, query } from "./api.js";
+import { get, query } from "./api.js";
 import { link, toTopic, usePoll } from "./state.js";
 import { bytes, number, plural, range, rate, reason, short, soon } from "./format.js";
 import { Badge, Card, Empty, Table, When } from "./parts.js";
 import { Chart } from "./chart.js";
 import { DemoBar, FirstRun } from "./first.js";
 
-const LOOKED_AT = 10; // topics whose losses and cursors are asked for
 const SPANS = [[600_000, "10 min"], [3_600_000, "1 h"], [86_400_000, "24 h"]];
 const SOON_S = 86_400;
 const LATELY_MS = 3_600_000;
@@ -16,20 +15,8 @@ const listed = (sort, size, options) => get(`topics${query({ detail: true, sort,
 
 // What was lost lately, and which cursors were hit or soon will be.
 async function losing(options) {
-  const rows = await listed("-lost_total", 100, options);
-  const known = rows.filter((row) => (row.lost_total === undefined ? row.earliest_seq > 1 : row.head_seq - row.count - row.deleted_total > 0 || row.cursors?.count > 0));
-  const looked = await Promise.all(known.slice(0, LOOKED_AT).map(async ({ topic }) => {
-    try {
-      const [{ losses }, { cursors }] = await Promise.all([get(`topics/${path(topic)}/losses?limit=8`, options), get(`topics/${path(topic)}/cursors?page_size=50`, options)]);
-      return { topic, losses, cursors };
-    } catch (error) {
-      if (error.name === "AbortError") throw error;
-      return { topic, losses: [], cursors: [] };
-    }
-  }));
-  const feed = looked.flatMap(({ topic, losses, cursors }) => losses.map((loss) => ({ topic, ...loss, hit: cursors.filter(({ seq }) => seq < loss.gap_to).map(({ name }) => name) })));
-  const soon = looked.flatMap(({ cursors }) => cursors).filter((one) => one.seconds_until_loss !== null && one.seconds_until_loss < SOON_S && one.lag > 0);
-  return { feed: feed.sort((a, b) => b.ts - a.ts).slice(0, 20), soon: soon.sort((a, b) => a.seconds_until_loss - b.seconds_until_loss) };
+  const { losses, endangered } = await get("losses?limit=20", options);
+  return { feed: losses, soon: endangered.filter((one) => one.seconds_until_loss < SOON_S) };
 }
 
 let hasHistory = true; // an older server has none, and a key with prefixes may not see it
@@ -45,14 +32,13 @@ async function history(span, options) {
 }
 
 async function blocked(options) {
-  const { routers } = await get("routers?page_size=50", options);
-  const shown = await Promise.all(routers.slice(0, 20).map(({ router }) => get(`routers/${path(router)}`, options).catch(() => null)));
-  return shown.filter((one) => one?.state === "blocked");
+  const { routers } = await get("routers?detail=true&page_size=1000", options);
+  return routers.filter((one) => one.state === "blocked");
 }
 
 function Health({ totals, stats, losses, isReady }) {
   const recent = losses?.feed.filter((loss) => loss.ts > Date.now() - LATELY_MS) || [];
-  const hit = recent.filter((loss) => loss.hit.length);
+  const hit = recent.filter((loss) => loss.cursors_hit > 0);
   const last = stats?.samples?.slice(-10) || [];
   const seconds = (last.length * (stats?.interval_ms || 1000)) / 1000;
   const per = (field) => last.reduce((sum, sample) => sum + (sample[field] || 0), 0) / seconds;
@@ -88,13 +74,18 @@ function Charts({ stats, span, setSpan }) {
     <${Chart} label=${title} times=${columns.times} format=${format} series=${series.map(([label, color, values]) => ({ label, color, values }))} /></section>`)}</div>`;
 }
 
+const Hit = ({ loss }) =>
+  loss.cursors_hit === 0
+    ? html`<span class="faint">none</span>`
+    : html`<span class="hit">${loss.cursors.slice(0, 4).map((name) => html`<a key=${name} class="badge lost" href=${toTopic(loss.topic, { tab: "cursors" })}>${name}</a>`)}${loss.cursors_hit > 4 ? html` <span class="faint">and ${number(loss.cursors_hit - 4)} more</span>` : ""}</span>`;
+
 const Feed = ({ feed }) => html`<${Card} title="What was lost" aside="Newest first, with the cursors that had not read it.">
   ${feed.length === 0 ? html`<${Empty} title="Nothing was lost">Caps, age limits and crashes have taken nothing from anybody.<//>`
     : html`<${Table} name="losses" rows=${feed} keyOf=${(loss) => `${loss.topic}${loss.gap_from}-${loss.gap_to}`} columns=${[
         ["Topic", (loss) => html`<a class="wrap" href=${toTopic(loss.topic, { tab: "losses" })}>${loss.topic}</a>`],
         ["Seqs", (loss) => range(loss.gap_from, loss.gap_to), true], ["How many", (loss) => number(loss.gap_to - loss.gap_from + 1), true],
         ["Why", (loss) => html`<${Badge} kind="lost">${reason(loss.reason)}<//>`], ["When", (loss) => html`<${When} ms=${loss.ts} />`],
-        ["Cursors hit", (loss) => loss.hit.join(", ") || html`<span class="faint">none</span>`]]} />`}<//>`;
+        ["Cursors hit", (loss) => html`<${Hit} loss=${loss} />`]]} />`}<//>`;
 
 const Busy = ({ rows }) => html`<${Card} title="Busiest topics" aside=${html`<a href=${link(["topics"], { sort: "-written_rate" })}>All</a>`}>
   <${Table} name="busiest" rows=${rows} keyOf=${(row) => row.topic} columns=${[

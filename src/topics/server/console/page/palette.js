@@ -1,6 +1,7 @@
 // Find anything: pages, topics, acts. And the last act as a command.
 import { html, useEffect, useState } from "./html.js";
-import { BASE, get, hasKey, lastAct, query } from "./api.js";
+import { get, lastAct, query } from "./api.js";
+import { asCommand, asCurl, asPython } from "./code.js";
 import { go, link, nextTheme, toTopic } from "./state.js";
 import { Command, Dialog, Icon, Tabs } from "./parts.js";
 
@@ -49,40 +50,15 @@ export function Palette({ pages, onClose }) {
 
 // --- the last act as a command
 
-const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-
-export function asCurl({ method, target, body }) {
-  const words = ["curl"];
-  if (method !== "POST" || body === undefined) words.push(`-X ${method}`);
-  if (hasKey()) words.push('-H "Authorization: Bearer $TOPICS_TOKEN"');
-  if (body !== undefined) words.push(`--json ${quoted(body)}`);
-  return [...words, quoted(BASE + target)].join(" ");
-}
-
-export function asPython({ method, target, body }) {
-  const lines = ["import json, os, urllib.request", ""];
-  const fields = [`${JSON.stringify(BASE + target)}`, `method=${JSON.stringify(method)}`];
-  const headers = [];
-  if (body !== undefined) {
-    lines.push(`body = ${JSON.stringify(body)}`);
-    fields.push("data=body.encode()");
-    headers.push('"Content-Type": "application/json"');
-  }
-  if (hasKey()) headers.push('"Authorization": f"Bearer {os.environ[\'TOPICS_TOKEN\']}"');
-  if (headers.length) fields.push(`headers={${headers.join(", ")}}`);
-  lines.push(`request = urllib.request.Request(${fields.join(", ")})`);
-  lines.push("print(json.load(urllib.request.urlopen(request)))");
-  return lines.join("\n");
-}
-
 export function LastAct({ onClose }) {
   const [kind, setKind] = useState("curl");
   const act = lastAct.value;
+  const text = { curl: asCurl, cli: asCommand, python: asPython }[kind](act);
   return html`<${Dialog} title="The last act as code" onClose=${onClose}><div class="stack">
     <h2>The last act as code</h2>
     <p class="faint"><code class="wrap">${act.method} ${act.target}</code></p>
-    <${Tabs} label="Language" tabs=${[["curl", "curl"], ["python", "Python"]]} current=${kind} onSelect=${setKind} />
-    <${Command} text=${kind === "curl" ? asCurl(act) : asPython(act)} />
+    <${Tabs} label="Language" tabs=${[["curl", "curl"], ["cli", "CLI"], ["python", "Python"]]} current=${kind} onSelect=${setKind} />
+    ${text === null ? html`<p class="faint pad">The command line has no command for this; use curl.</p>` : html`<${Command} text=${text} />`}
     <div class="actions"><button class="button" type="button" onClick=${onClose}>Close</button></div>
   </div><//>`;
 }

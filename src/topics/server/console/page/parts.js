@@ -68,8 +68,10 @@ export function download(name, rows) {
   anchor.click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
+// `rows`: a list, or a function that gives one when it is asked for.
 export const Download = ({ name, rows }) =>
-  html`<button class="button small" type="button" onClick=${() => download(name, rows)} disabled=${!rows.length}
+  html`<button class="button small" type="button" disabled=${rows.length === 0 && typeof rows !== "function"}
+    onClick=${async () => { const all = typeof rows === "function" ? await attempt(rows) : rows; if (all) download(name, all); }}
     title="Download this table as JSON"><${Icon} name="down" /> JSON</button>`;
 
 export const Card = ({ title, aside = null, className = "", children }) =>
@@ -95,7 +97,7 @@ export const Table = ({ name, columns, rows, keyOf, empty = "Nothing here.", dat
       <thead><tr>${columns.map(([title, , isNumber]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title || html`<span class="hidden">Acts</span>`}</th>`)}</tr></thead>
       <tbody>
         ${rows.map((row) => html`<tr key=${keyOf(row)}>
-          ${columns.map(([, cell, isNumber]) => html`<td class=${isNumber ? "number" : ""}>${cell(row)}</td>`)}
+          ${columns.map(([title, cell, isNumber]) => html`<td class=${isNumber ? "number" : title ? "" : "acts"}>${cell(row)}</td>`)}
         </tr>`)}
       </tbody>
     </table>

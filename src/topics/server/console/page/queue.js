@@ -1,9 +1,11 @@
-// A queue: what is ready, in flight, delayed and dead; who holds which job; dead letters.
-import { html, useRef, useState } from "./html.js";
-import { call, can, get, path, query } from "./api.js";
-import { attempt, now, toTopic, usePoll } from "./state.js";
-import { duration, number, plural, rate } from "./format.js";
-import { Badge, Card, Dialog, Empty, Figure, Icon, Table, Trouble, act } from "./parts.js";
+// A queue: what is ready, in flight, delayed and dead; who holds which job, and for how long.
+import { html, useRef } from "./html.js";
+import { can, get, path } from "./api.js";
+import { now, toTopic, usePoll } from "./state.js";
+import { duration, number, rate } from "./format.js";
+import { Badge, Card, Empty, Figure, Icon, Table, Trouble, act } from "./parts.js";
+import { Next } from "./jobs.js";
+import { Dead } from "./letters.js";
 
 const EXTEND_MS = 60_000;
 
@@ -54,9 +56,10 @@ export function Queue({ name, state, reload }) {
             ["Worker", (one) => html`<span class="wrap">${one.node}</span>`],
             ["Time left", (one) => html`<${Left} deadline=${one.deadline} whole=${state.config.lease_ms} />`],
             ["Delivery", (one) => `${number(one.deliveries)}${state.config.max_deliveries ? ` of ${number(state.config.max_deliveries)}` : ""}`, true],
-            ["", (one) => can("write") && html`<span class="row"><button class="button small" type="button" onClick=${() => extend(one)}>One minute more</button><button class="button small" type="button" onClick=${() => back(one)}>Take back</button></span>`],
+            ["", (one) => can("write") && html`<span class="row tight"><button class="button small" type="button" onClick=${() => extend(one)}>One minute more</button><button class="button small" type="button" onClick=${() => back(one)}>Take back</button></span>`],
           ]} />`)}
     <//>
+    <${Next} name=${name} state=${state} reload=${reload} />
     ${state.config.dead_letter && state.config.dead_letter !== "*" && html`<${Dead} name=${name} letter=${state.config.dead_letter} reload=${reload} />`}`;
 }
 
@@ -66,51 +69,3 @@ function Left({ deadline, whole }) {
   return html`<span class="left"><span class="meter" aria-hidden="true"><i style=${{ width: `${part}%` }}></i></span>${ms > 0 ? duration(Math.ceil(ms / 1000)) : "ended"}</span>`;
 }
 
-async function letters(letter, name, options) {
-  const target = `topics/${path(letter)}`;
-  const { topics } = await get(`topics${query({ prefix: letter, page_size: 1 })}`, options);
-  if (topics[0]?.topic !== letter) return { count: 0, groups: [] }; // the first letter makes it
-  const state = await get(`${target}?touch=false`, options);
-  const { records } = await call("POST", `${target}/diff`, { from_seq: Math.max(0, state.head_seq - 500), limit: 500, include_tags: true }, options);
-  const groups = new Map();
-  for (const record of records.filter((one) => one.meta?.$dead_letter_from === name)) {
-    const tag = record.$tag ?? "";
-    const group = groups.get(tag) || { tag, count: 0, newest: 0, deliveries: 0, seq: 0 };
-    group.count += 1;
-    group.newest = Math.max(group.newest, record.$ts);
-    group.seq = record.$seq;
-    group.deliveries = Math.max(group.deliveries, Number(record.meta.$dead_letter_deliveries) || 0);
-    groups.set(tag, group);
-  }
-  return { count: state.count, groups: [...groups.values()].sort((a, b) => b.count - a.count) };
-}
-
-function Dead({ name, letter, reload }) {
-  const { data, reload: again } = usePoll((options) => letters(letter, name, options), 5000, [letter, name]);
-  const [trial, setTrial] = useState(null);
-  const target = `topics/${path(name)}/redrive`;
-  const ask = async (tag) => {
-    const body = tag ? { match: tag } : {};
-    const answer = await attempt(() => call("POST", target, { ...body, dry_run: true }));
-    if (answer) setTrial({ body, answer });
-  };
-  const redrive = async () => {
-    const answer = await attempt(() => call("POST", target, trial.body));
-    if (answer) await attempt(async () => answer, `${plural(answer.redriven, "job")} ready again`);
-    setTrial(null);
-    reload();
-    again();
-  };
-  const may = can("write", "delete");
-  return html`<${Card} title="Dead letters" aside=${html`<a href=${toTopic(letter, { tab: "records" })}>${letter}</a>${may && html`<button class="button small" type="button" disabled=${!data?.count} onClick=${() => ask("")}>Redrive all</button>`}`}>
-    ${data?.groups.length
-      ? html`<${Table} name=${`dead-${name}`} rows=${data.groups} keyOf=${(one) => one.tag} columns=${[
-          ["Tag", (one) => one.tag || html`<span class="faint">none</span>`], ["Letters", (one) => number(one.count), true], ["Deliveries", (one) => number(one.deliveries), true],
-          ["Newest", (one) => html`<a href=${toTopic(letter, { tab: "records", seq: one.seq })}>${number(one.seq)}</a>`, true],
-          ["", (one) => may && one.tag && html`<button class="button small" type="button" onClick=${() => ask(one.tag)}>Redrive these</button>`]]} />`
-      : html`<${Empty} title="No dead letters">Jobs that fail too often end up in ${letter}.<//>`}
-    ${trial && html`<${Dialog} title="Redrive" onClose=${() => setTrial(null)}><div class="stack"><h2>Redrive</h2>
-      <p>${plural(trial.answer.redriven, "dead letter")} would become ${trial.answer.redriven === 1 ? "a job" : "jobs"} again; ${number(trial.answer.remaining)} would stay.</p>
-      <div class="actions"><button class="button" type="button" onClick=${() => setTrial(null)}>Cancel</button><button class="button main" type="button" disabled=${!trial.answer.redriven} onClick=${redrive}>Redrive</button></div></div><//>`}
-  <//>`;
-}

@@ -86,21 +86,24 @@ prefersDark.addEventListener("change", () => {
 
 // --- data that is asked for again and again, while the page is looked at
 
-export function usePoll(fetcher, ms, deps = []) {
+// `keeps`: what was there is shown until what was asked for otherwise is there.
+export function usePoll(fetcher, ms, deps = [], keeps = false) {
   const [state, setState] = useState({ data: null, error: null });
   const again = useRef(() => {});
+  const latest = useRef(fetcher);
+  latest.current = fetcher;
   useEffect(() => {
     const abort = new AbortController();
     let timer = 0;
     let isRunning = false;
-    setState({ data: null, error: null });
+    if (!keeps) setState({ data: null, error: null });
     const run = async () => {
       clearTimeout(timer);
       if (isRunning) return;
       isRunning = true;
       try {
         if (!document.hidden) {
-          const data = await fetcher({ signal: abort.signal });
+          const data = await latest.current({ signal: abort.signal });
           if (!abort.signal.aborted) setState({ data, error: null });
         }
       } catch (error) {

@@ -9,6 +9,7 @@ import { Records } from "./records.js";
 import { Publish } from "./publish.js";
 import { Config } from "./config.js";
 import { Queue } from "./queue.js";
+import { Routes } from "./routes.js";
 
 async function look(name, last, options) {
   const target = `topics/${path(name)}`;
@@ -70,7 +71,7 @@ export function Topic({ name }) {
   const isQueue = state.type === "queue";
   const tabs = [
     ["timeline", "Timeline"], ["records", "Records"], ...(isQueue ? [["queue", "Queue"]] : []),
-    ["losses", losses.length ? `Losses (${losses.length})` : "Losses"], ["cursors", cursors.length ? `Cursors (${cursors.length})` : "Cursors"], ["config", "Config"],
+    ["losses", losses.length ? `Losses (${losses.length})` : "Losses"], ["cursors", cursors.length ? `Cursors (${cursors.length})` : "Cursors"], ["routes", "Routes"], ["config", "Config"],
   ];
   const { tab = "timeline" } = place.value.fields;
   return html`<div class="head"><div><h1>${name}</h1>
@@ -94,6 +95,7 @@ export function Topic({ name }) {
     ${tab === "queue" && isQueue && html`<${Queue} name=${name} state=${state} reload=${reload} />`}
     ${tab === "losses" && html`<${Losses} losses=${losses} cursors=${cursors} name=${name} />`}
     ${tab === "cursors" && html`<${Cursors} name=${name} cursors=${cursors} more=${more} reload=${reload} />`}
+    ${tab === "routes" && html`<${Routes} name=${name} state=${state} />`}
     ${tab === "config" && html`<${Config} name=${name} state=${state} reload=${reload} />`}
   </div>
   ${isDestroying && html`<${Destroy} title=${`Delete ${name}`} name=${name} count=${state.count} size=${state.bytes} more=${DESTROYING} verb="Delete topic"

@@ -1,67 +1,92 @@
-// All topics: a virtual list that asks for pages as they are needed. Search, filters and order are in the URL.
+// All topics: a virtual list that asks for what is on the screen, or a tree. Search, filters and order are in the URL.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { call, can, get, path, query } from "./api.js";
-import { attempt, go, keep, place, toTopic } from "./state.js";
+import { attempt, go, keep, place, toTopic, usePoll } from "./state.js";
 import { bytes, number, plural, rate, short } from "./format.js";
 import { Badge, Dialog, Download, Icon, Trouble, When } from "./parts.js";
+import { Tree } from "./tree.js";
 
 const ROW = 46;
 const AHEAD = 12;
-const PAGE = 500;
+const PAGE = 200;
+const KEPT = 60; // pages in memory
 const REFRESH_MS = 3000;
+const SUMS_MS = 15_000;
 const SORTS = [["name", "Name"], ["-written_rate", "Rate in"], ["-count", "Records"], ["-bytes", "Size"], ["-lost_total", "Lost"], ["-ready", "Ready jobs"]];
 const TYPES = [["", "Any type"], ["log", "Logs"], ["queue", "Queues"]];
 const CLASSES = [["", "Any class"], ["fsync", "fsync"], ["disk", "disk"], ["memory", "memory"], ["ephemeral", "ephemeral"]];
 
-// The pages of a walk over the list, asked for one by one; those on the screen are asked for again.
-function useList(fields) {
-  const [state, setState] = useState({ rows: [], next: "", isLoading: true, error: null });
-  const latest = useRef({ next: "", isLoading: false, abort: new AbortController() });
-  const target = (cursor, size) => `topics${query({ detail: true, page_size: size, cursor, ...fields })}`;
-  const load = async (cursor, rows) => {
-    const walk = latest.current;
-    if (walk.isLoading) return;
-    walk.isLoading = true;
-    try {
-      const answer = await get(target(cursor, PAGE), { signal: walk.abort.signal });
-      if (latest.current !== walk) return;
-      setState({ rows: [...rows, ...matching(answer.topics, fields)], next: answer.next_cursor || "", isLoading: false, error: null });
-    } catch (error) {
-      if (latest.current === walk) setState((last) => ({ ...last, isLoading: false, error }));
-    }
-    walk.isLoading = false;
-  };
+// A list of which only the pages on the screen are asked for, wherever that is; these are asked for again and again.
+function useList(fields, first, last) {
   const key = JSON.stringify(fields);
-  useEffect(() => {
-    const walk = { isLoading: false, abort: new AbortController() };
-    latest.current = walk;
-    setState((last) => ({ ...last, isLoading: true }));
-    load("", []);
-    const timer = setInterval(async () => {
-      if (document.hidden || walk.isLoading) return;
-      try {
-        const answer = await get(target("", PAGE), { signal: walk.abort.signal });
-        const fresh = matching(answer.topics, fields);
-        if (latest.current !== walk || walk.isLoading) return;
-        setState((last) => {
-          if (last.rows.length <= PAGE) return { rows: fresh, next: answer.next_cursor || "", isLoading: false, error: null };
-          const byName = new Map(fresh.map((row) => [row.topic, row]));
-          return { ...last, rows: last.rows.map((row) => byName.get(row.topic) || row), error: null };
-        });
-      } catch (error) {
-        if (latest.current === walk) setState((last) => ({ ...last, error }));
+  const [, setVersion] = useState(0);
+  const walk = useRef({});
+  if (walk.current.key !== key) {
+    walk.current.abort?.abort();
+    walk.current = { key, pages: new Map(), size: null, hasEnd: false, cursor: "", busy: false, abort: new AbortController(), error: null };
+  }
+  const now = walk.current;
+  now.wanted = [Math.floor(first / PAGE), Math.floor(Math.max(first, last - 1) / PAGE)];
+  const redraw = () => walk.current === now && setVersion((one) => one + 1);
+  const ask = async (page) => {
+    const isStart = page === 0 || !now.cursor; // in another order than by name, a new walk
+    const offset = isStart ? page * PAGE : (page - 1) * PAGE;
+    const answer = await get(`topics${query({ detail: true, page_size: PAGE, cursor: isStart ? "" : now.cursor, offset: offset || "", ...fields })}`, { signal: now.abort.signal });
+    if (page === 0 && fields.sort) {
+      if (now.pages.size > 1) now.pages.clear(); // the order is another one now
+      now.cursor = answer.next_cursor || "";
+    }
+    now.pages.delete(page);
+    now.pages.set(page, { rows: answer.topics, at: Date.now() });
+    now.hasEnd = !answer.next_cursor || (now.hasEnd && now.size > (page + 1) * PAGE);
+    now.size = answer.next_cursor ? Math.max(now.size ?? 0, (page + 1) * PAGE + 1) : page * PAGE + answer.topics.length;
+    for (const old of now.pages.keys()) if (now.pages.size > KEPT) now.pages.delete(old);
+  };
+  const load = async (maxAge) => {
+    if (now.busy) return;
+    now.busy = true;
+    try {
+      const began = Date.now();
+      const isDue = (page) => !(now.pages.get(page)?.at >= (maxAge === Infinity ? 0 : began - maxAge)) && (page === 0 || !now.hasEnd || page * PAGE < now.size);
+      for (;;) { // what is wanted may change meanwhile
+        const page = [now.wanted[0], now.wanted[1]].find(isDue);
+        if (page === undefined) break;
+        if (page > 0 && fields.sort && !now.cursor) await ask(0);
+        if (page === 0 || !now.pages.has(0) || !fields.sort || now.cursor) await ask(page);
+        now.error = null;
+        redraw();
       }
-    }, REFRESH_MS);
-    return () => {
-      clearInterval(timer);
-      walk.abort.abort();
-    };
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      if (error.status === 400 && now.cursor) Object.assign(now, { cursor: "", pages: new Map() }); // that walk is over
+      now.error = error;
+      redraw();
+    }
+    now.busy = false;
+  };
+  useEffect(() => {
+    load(Infinity);
+  }, [key, ...now.wanted, now.pages.size]);
+  useEffect(() => {
+    const timer = setInterval(() => !document.hidden && load(REFRESH_MS - 100), REFRESH_MS);
+    return () => clearInterval(timer);
   }, [key]);
-  return { ...state, more: () => state.next && load(state.next, state.rows) };
+  useEffect(() => () => walk.current.abort.abort(), []);
+  const row = (at) => now.pages.get(Math.floor(at / PAGE))?.rows[at % PAGE];
+  return { row, size: now.size, hasEnd: now.hasEnd, error: now.error, isLoading: now.pages.size === 0 && !now.error };
 }
 
-const matching = (rows, { contains = "", type = "", class: kind = "" }) =>
-  rows.filter((row) => row.topic.includes(contains) && (!type || (row.type || type) === type) && (!kind || (row.class || kind) === kind));
+// All of it, page by page: for a download.
+async function whole(fields) {
+  const rows = [];
+  let cursor = "";
+  do {
+    const answer = await get(`topics${query({ detail: true, page_size: 1000, cursor, ...fields })}`);
+    rows.push(...answer.topics);
+    cursor = answer.next_cursor || "";
+  } while (cursor);
+  return rows;
+}
 
 function useView() {
   const list = useRef(null);
@@ -83,7 +108,7 @@ function useView() {
   return [list, view];
 }
 
-const Row = ({ row, at }) => html`<div role="row" class="topic-row" style=${{ top: `${at * ROW}px` }}>
+const Row = ({ row, at }) => html`<div role="row" class="topic-row" aria-rowindex=${at + 2} style=${{ top: `${at * ROW}px` }}>
   <span role="cell" class="name"><a class="cover" href=${toTopic(row.topic)}>${row.topic}</a>
     ${row.type === "queue" && html`<${Badge} kind=${row.queue?.paused ? "warn" : ""}>${row.queue?.paused ? "paused queue" : "queue"}<//>`}</span>
   <span role="cell" class="wide">${row.class || (row.durable ? "fsync" : "–")}</span>
@@ -119,36 +144,56 @@ function NewTopic({ onClose }) {
   </form><//>`;
 }
 
+const Waiting = ({ at }) => html`<div role="row" class="topic-row waiting" style=${{ top: `${at * ROW}px` }}><span role="cell" class="name"><i class="hollow"></i></span></div>`;
+
+const VIEWS = [["", "List"], ["tree", "Tree"]];
+
+function Sums({ total }) {
+  if (!total) return html`Loading`;
+  return html`${plural(total.topics, "topic")}<span aria-hidden="true"> · </span>${plural(total.count, "record")}<span aria-hidden="true"> · </span>${bytes(total.bytes)}<span aria-hidden="true"> · </span>${rate(total.written_rate)} in<span aria-hidden="true"> · </span>${total.lost_total ? html`<span class="danger-text">${short(total.lost_total)} lost</span>` : "none lost"}`;
+}
+
 export function Topics() {
-  const { q = "", sort = "name", type = "", class: kind = "" } = place.value.fields;
+  const { q = "", sort = "name", type = "", class: kind = "", view: shape = "" } = place.value.fields;
   const [isNew, setNew] = useState(false);
-  const { rows, next, isLoading, error, more } = useList({ contains: q, sort: sort === "name" ? "" : sort, type, class: kind });
-  const [list, view] = useView();
-  const first = Math.max(0, view.top / ROW - AHEAD);
-  const last = Math.min(rows.length, Math.ceil((view.top + view.height) / ROW) + AHEAD);
-  useEffect(() => {
-    if (last >= rows.length - AHEAD && next && !isLoading) more();
-  }, [last, rows.length, next, isLoading]);
+  const narrowed = { contains: q, type, class: kind };
+  const fields = { ...narrowed, sort: sort === "name" ? "" : sort };
+  const sums = usePoll((options) => get(`tree${query({ ...narrowed, page_size: 1 })}`, options), SUMS_MS, [q, type, kind], true);
   const timer = useRef(0);
   const search = (event) => {
     clearTimeout(timer.current);
     const { value } = event.target;
     timer.current = setTimeout(() => keep({ q: value }), 120);
   };
-  const titles = [["Topic"], ["Class", 1], ["In", 0, 1], ["Out", 1, 1], ["Records", 0, 1], ["Size", 1, 1], ["Lost", 0, 1], ["Waiting", 1, 1], ["Newest", 1, 1]];
-  return html`<div class="head"><div><h1>Topics</h1><p role="status">${isLoading && !rows.length ? "Loading" : `${plural(rows.length, "topic")}${next ? " so far" : ""}${q ? ` with “${q}”` : ""}`}</p></div>
-    <div class="row"><${Download} name="topics" rows=${rows} />${can("admin") && html`<button class="button main" type="button" onClick=${() => setNew(true)}>New topic</button>`}</div></div>
+  const total = sums.data?.total;
+  return html`<div class="head"><div><h1>Topics</h1><p role="status"><${Sums} total=${total} />${q ? html` with “${q}”` : ""}</p></div>
+    <div class="row"><${Download} name="topics" rows=${() => whole(fields)} />${can("admin") && html`<button class="button main" type="button" onClick=${() => setNew(true)}>New topic</button>`}</div></div>
   <div class="filters">
     <div class="search"><${Icon} name="search" /><input type="search" aria-label="Search topics" placeholder="Search topics" key="search" defaultValue=${q} onInput=${search} /><kbd>/</kbd></div>
-    <${Choice} name="type" options=${TYPES} value=${type} /><${Choice} name="class" options=${CLASSES} value=${kind} /><${Choice} name="sort" options=${SORTS.map(([id, title]) => [id, `By ${title.toLowerCase()}`])} value=${sort} />
+    <div class="chips" role="group" aria-label="Shown as">${VIEWS.map(([id, title]) => html`<button type="button" class="button" aria-pressed=${String(shape === id)} onClick=${() => keep({ view: id })}>${title}</button>`)}</div>
+    <${Choice} name="type" options=${TYPES} value=${type} /><${Choice} name="class" options=${CLASSES} value=${kind} />
+    ${shape !== "tree" && html`<${Choice} name="sort" options=${SORTS.map(([id, title]) => [id, `By ${title.toLowerCase()}`])} value=${sort} />`}
   </div>
-  <${Trouble} error=${error} />
-  <div class="card topic-list" role="table" aria-label="Topics" aria-rowcount=${next ? -1 : rows.length + 1}>
-    <div role="rowgroup"><div role="row" class="topic-row titles">${titles.map(([title, isWide, isNumber]) => html`<span role="columnheader" class=${`${isWide ? "wide" : ""} ${isNumber ? "number" : ""}`}>${title}</span>`)}</div></div>
-    <div role="rowgroup" ref=${list} class="rows" style=${{ height: `${rows.length * ROW}px` }}>
-      ${rows.slice(first, last).map((row, n) => html`<${Row} key=${row.topic} row=${row} at=${first + n} />`)}
-    </div>
-    ${!rows.length && !isLoading && html`<p class="empty">${q || type || kind ? "No topic is like that." : "There are no topics yet."}</p>`}
-  </div>
+  ${shape === "tree" ? html`<${Tree} fields=${narrowed} />` : html`<${List} key=${JSON.stringify(fields)} fields=${fields} total=${total?.topics} isNarrow=${Boolean(q || type || kind)} />`}
   ${isNew && html`<${NewTopic} onClose=${() => setNew(false)} />`}`;
+}
+
+const TITLES = [["Topic"], ["Class", 1], ["In", 0, 1], ["Out", 1, 1], ["Records", 0, 1], ["Size", 1, 1], ["Lost", 0, 1], ["Waiting", 1, 1], ["Newest", 1, 1]];
+
+function List({ fields, total, isNarrow }) {
+  const [list, view] = useView();
+  const first = Math.max(0, view.top / ROW - AHEAD);
+  const wanted = Math.ceil((view.top + view.height) / ROW) + AHEAD;
+  const { row, size, hasEnd, error, isLoading } = useList(fields, first, wanted);
+  const count = hasEnd ? size : Math.max(size ?? 0, total ?? 0);
+  const last = Math.min(count, wanted);
+  const shown = Array.from({ length: Math.max(0, last - first) }, (_, n) => first + n);
+  return html`<${Trouble} error=${error} />
+  <div class="card topic-list" role="table" aria-label="Topics" aria-rowcount=${count + 1}>
+    <div role="rowgroup"><div role="row" class="topic-row titles" aria-rowindex="1">${TITLES.map(([title, isWide, isNumber]) => html`<span role="columnheader" class=${`${isWide ? "wide" : ""} ${isNumber ? "number" : ""}`}>${title}</span>`)}</div></div>
+    <div role="rowgroup" ref=${list} class="rows" style=${{ height: `${count * ROW}px` }}>
+      ${shown.map((at) => (row(at) ? html`<${Row} key=${row(at).topic} row=${row(at)} at=${at} />` : html`<${Waiting} key=${`at ${at}`} at=${at} />`))}
+    </div>
+    ${!count && !isLoading && html`<div class="empty"><strong>${isNarrow ? "No topic is like that" : "There are no topics yet"}</strong><p>${isNarrow ? "Search for another part of the name, or take a filter away." : "A topic comes into being with the first write to its name."}</p></div>`}
+  </div>`;
 }
