@@ -1,4 +1,4 @@
-"""The unit of systemd in deploy/: systemd can read it, and it leaves little of the machine to the server (SC1)."""
+"""The unit of systemd in deploy/: systemd can read it, and it leaves little of the machine to the server."""
 
 import shutil
 import subprocess
@@ -39,7 +39,7 @@ def settings() -> list[str]:
     ],
 )
 def test_the_unit_takes_what_the_server_does_not_need(line: str) -> None:
-    """SC1"""
+    """See docs/security.md."""
     assert line in settings()
 
 
@@ -61,7 +61,7 @@ def test_systemd_takes_a_unit_as_it_is(unit: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(ANALYZE is None, reason="there is no systemd-analyze here")
 def test_systemd_rates_the_unit_as_safe() -> None:
-    """SC1"""
+    """See docs/security.md."""
     if version() < OFFLINE_VERSION:
         pytest.skip(f"systemd {version()} rates only units that are loaded")
     command = [str(ANALYZE), "security", "--offline=yes", f"--threshold={EXPOSURE_MAX}", str(UNIT)]
