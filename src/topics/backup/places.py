@@ -320,8 +320,14 @@ class ArrowPlace:
                 yield path, info
 
     def remove(self, path: str) -> None:
-        with suppress(FileNotFoundError):
-            self._fs.delete_file(f"{self._base}/{path}")
+        import pyarrow.fs as pafs
+
+        target = f"{self._base}/{path}"
+        try:
+            self._fs.delete_file(target)
+        except OSError:  # it was gone, or the server refuses the directory that pyarrow puts in its place
+            if self._fs.get_file_info(target).type != pafs.FileType.NotFound:
+                raise
 
     def put(self, path: str, data: bytes) -> None:
         target = f"{self._base}/{path}"

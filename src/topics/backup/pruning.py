@@ -25,8 +25,9 @@ from topics.backup.layout import Point
 from topics.backup.places import ArchivePlace, DirectoryPlace, Place, Unwritable
 from topics.backup.points import Backup, objects_of
 from topics.clock import Clock
+from topics.errors import Damaged
 
-NOTICES = "pruning"
+NOTICES = f"{layout.POINTS}/prune-"  # what their names begin with; no directory of their own, which would come and go
 YOUNG_MS = 3_600_000  # objects that were put since then stay
 NOTICE_S = 600.0  # for which a notice is good
 
@@ -60,13 +61,13 @@ def prune(place: Place, keep: Keep, clock: Clock, *, young_ms: int = YOUNG_MS, i
     if isinstance(place, ArchivePlace) or (isinstance(place, DirectoryPlace) and place.is_temporary):
         raise Unwritable(f"{place.name} is an archive, which is written once; there is nothing to prune in it")
     backup = Backup(place)
-    points = {name: backup.point(name) for name in backup.points}
+    points = _described(backup)
     kept = kept_of(points, keep)
     done = Pruned(sorted(kept), sorted(points.keys() - kept))
     written = place.written()
     if is_dry:
         now = max(clock.now_ms() / 1000, *written.values())
-        unneeded = unneeded_in(backup, kept).difference(backup.points.values())
+        unneeded = unneeded_in(backup, {name: points[name] for name in kept}).difference(backup.points.values())
         _take(done, backup, *_by_age(unneeded, written, now, young_ms))
         return done
     for name in done.removed:
@@ -80,12 +81,12 @@ def _remove_some(place: Place, clock: Clock, young_ms: int, done: Pruned) -> boo
     """Remove for as long as a notice is good. False: there is more."""
     until = clock.monotonic() + NOTICE_S / 2
     backup = Backup(place)
-    listed = unneeded_in(backup, set(backup.points))
-    notice = f"{NOTICES}/notice-{secrets.token_hex(8)}.json"
+    listed = unneeded_in(backup, _described(backup))
+    notice = f"{NOTICES}{secrets.token_hex(8)}.json"
     place.put(notice, msgspec.json.encode(Notice(sorted(listed))))
     backup = Backup(place)  # there may be new points
     written = place.written()
-    old, young = _by_age(listed & unneeded_in(backup, set(backup.points)), written, written[notice], young_ms)
+    old, young = _by_age(listed & unneeded_in(backup, _described(backup)), written, written[notice], young_ms)
     taken = []
     for path in old:
         if clock.monotonic() > until:
@@ -95,7 +96,7 @@ def _remove_some(place: Place, clock: Clock, young_ms: int, done: Pruned) -> boo
     is_over = len(taken) == len(old)
     _take(done, backup, taken, young if is_over else [])
     for path, at in written.items():
-        if path == notice or (path.startswith(f"{NOTICES}/") and written[notice] - at > NOTICE_S):
+        if path == notice or (path.startswith(NOTICES) and written[notice] - at > NOTICE_S):
             place.remove(path)
     return is_over
 
@@ -126,17 +127,28 @@ def kept_of(points: dict[str, Point], keep: Keep) -> set[str]:
     return kept
 
 
-def unneeded_in(backup: Backup, kept: set[str]) -> set[str]:
+def _described(backup: Backup) -> dict[str, Point]:
+    """All points, without those whose descriptions were taken back meanwhile."""
+    points = {}
+    for name, path in backup.points.items():
+        try:
+            points[name] = backup.point(name)
+        except Damaged:
+            if path in backup.place.sizes():
+                raise
+    return points
+
+
+def unneeded_in(backup: Backup, points: dict[str, Point]) -> set[str]:
     """The objects of a backup that these points do not need."""
-    needed = {backup.points[name] for name in kept}
-    for name in kept:
-        point = backup.point(name)
+    needed = {backup.points[name] for name in points}
+    for point in points.values():
         needed.update((*point.log, *objects_of(point)))
     unneeded = set()
     for path in backup.sizes:
         chunk = layout.chunk_in(path)
         is_ours = chunk is not None or layout.identity_in(path) is not None or layout.point_in(path) is not None
-        is_own = chunk is not None and chunk[0] in kept  # what was shipped behind a point
+        is_own = chunk is not None and chunk[0] in points  # what was shipped behind a point
         if is_ours and not is_own and path not in needed:
             unneeded.add(path)
     return unneeded
@@ -148,7 +160,7 @@ def being_removed(place: Place, after: str = "") -> set[str]:
     now = written.get(after, 0.0)
     found: set[str] = set()
     for path, at in written.items():
-        if path.startswith(f"{NOTICES}/") and now - at <= NOTICE_S:
+        if path.startswith(NOTICES) and now - at <= NOTICE_S:
             try:
                 found.update(msgspec.json.decode(place.get(path), type=Notice).objects)
             except (FileNotFoundError, msgspec.DecodeError):
