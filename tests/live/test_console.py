@@ -402,6 +402,6 @@ def test_a_flood_of_records_leaves_the_page_fluent(browser: Browser, server: Ser
     for batch in range(50):
         api.write_records("flood", *({"data": {"n": batch * 1000 + n}} for n in range(1000)))
     page.until("document.querySelector('.seq')?.textContent === '50,000'")
-    assert page.run("document.querySelectorAll('.record-table tr').length") <= 301
-    assert page.measure()["ScriptDuration"] < 10
+    assert page.run("document.querySelectorAll('.record-table tr').length") <= 201
+    assert page.measure()["TaskDuration"] < 20, "seconds of the processor"
     check_quiet(page)
