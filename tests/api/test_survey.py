@@ -150,6 +150,16 @@ def test_findings_name_only_what_the_key_may_name(start: Start) -> None:
     refused(client.with_key("writer").get("/v0/doctor"), 403, "forbidden")
 
 
+def test_letters_in_a_topic_that_the_key_may_not_name_are_not_counted(start: Start) -> None:
+    """OB5, AU16"""
+    client = Client(start(api_keys=KEYS).address)
+    root = client.with_key("root")
+    root.create("acme-jobs", type="queue", max_deliveries=1, dead_letter="other-dead")
+    root.write("other-dead", 1, 2)
+    assert "2 dead letters wait" in said_of(root, "topic acme-jobs")
+    assert findings(client.with_key("some")) == []
+
+
 def test_many_findings_of_one_kind_are_counted(api: Client) -> None:
     """OB5"""
     for n in range(25):

@@ -238,6 +238,10 @@ class Sums(Struct):
     deleted: int = 0
     ready: int = 0  # jobs of queues
 
+    def join(self, other: "Sums") -> None:
+        for field in self.__struct_fields__:
+            setattr(self, field, getattr(self, field) + getattr(other, field))
+
 
 class Branch(Struct):
     """All topics whose names begin with `prefix`, or the one topic of this name."""

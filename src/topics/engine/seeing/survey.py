@@ -43,24 +43,25 @@ class Survey:
         sorted; and whether there are more."""
 
         async def look() -> tuple[tuple[Sums, list[Branch], bool], Gate]:
-            whole, found, gate, has_more = Sums(), list[Branch](), self._gates.of(None), False
-            start = len(wanted.prefix)
+            found, others, gate, has_more = list[Branch](), Sums(), self._gates.of(None), False
+            start, branch = len(wanted.prefix), Branch("", False, others)
             async for topics in self._scanned(wanted):
                 now = self._clock.now_ms()
                 for topic in topics:
-                    gate = gate.join(self._gates.of(topic))
-                    _add(whole, topic, now)
+                    if topic.log.head:
+                        gate = gate.join(self._gates.of(topic))
                     prefix, is_topic = _step(topic.name, start)
                     if prefix <= after:
-                        continue
-                    last = found[-1] if found else None
-                    if last is None or (last.prefix, last.is_topic) != (prefix, is_topic):
-                        if len(found) == count:
-                            has_more = True
-                            continue
-                        found.append(last := Branch(prefix, is_topic, Sums()))
-                    _add(last.sums, topic, now)
-            return (whole, found, has_more), gate
+                        branch = Branch(prefix, is_topic, others)
+                    elif branch.prefix != prefix or branch.is_topic != is_topic:
+                        has_more = has_more or len(found) == count
+                        branch = Branch(prefix, is_topic, others if has_more else Sums())
+                        if not has_more:
+                            found.append(branch)
+                    _add(branch.sums, topic, now)
+            for branch in found:
+                others.join(branch.sums)
+            return (others, found, has_more), gate
 
         return await self._shown(look)
 
@@ -121,7 +122,8 @@ class Survey:
                 fresh: dict[TroubleKind, list[Trouble]] = {}
                 for topic in topics:
                     letter = topic.config.dead_letter
-                    for one in _troubles(topic, None if letter is None else self._ledger.state.topics.get(letter)):
+                    letters = self._meant((letter,), TopicFilter(allowed=wanted.allowed)) if letter is not None else ()
+                    for one in _troubles(topic, next(iter(letters), None)):
                         gate = gate.join(self._gates.of(topic))
                         fresh.setdefault(one.kind, []).append(one)
                 for kind, more in fresh.items():
@@ -176,20 +178,23 @@ class Survey:
 def _add(sums: Sums, topic: Topic, now: int) -> None:
     log = topic.log
     sums.topics += 1
+    if not log.head:
+        return
     sums.count += log.count
     sums.bytes += log.bytes
     sums.written_lately += log.written_lately(now)
     sums.read_lately += topic.notes.read_lately(now)
-    sums.lost += log.lost - log.expired
-    sums.expired += log.expired
+    if log.lost:
+        sums.lost += log.lost - log.expired
+        sums.expired += log.expired
     sums.deleted += log.deleted
-    if topic.is_queue:
+    if topic.config.type == "queue":
         topic.queue.advance(now)
         sums.ready += topic.queue.ready(log.count)
 
 
 def _troubles(topic: Topic, letters: Topic | None) -> Iterator[Trouble]:
-    """What is worth a look about a topic; `letters` is its dead_letter topic, if that is there."""
+    """What is worth a look about a topic; `letters` is its dead_letter topic, if that is there and may be named."""
     for name, cursor in topic.cursors.items():
         if cursor.seq < topic.log.floor - 1 and (lost := lost_above(topic.log.losses, cursor.seq)):
             yield Trouble("cursor_lost", topic.name, lost, name)

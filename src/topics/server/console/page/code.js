@@ -5,7 +5,7 @@ import { parse } from "./format.js";
 const PLAIN = /^[A-Za-z0-9_.:@%+=,/][A-Za-z0-9_.:@%+=,/-]*$/;
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 const word = (text) => (PLAIN.test(text) ? text : quoted(text));
-const option = (name, value) => word(`--${name}=${value}`);
+const option = (name, value) => (value === "" || PLAIN.test(value) ? `--${name}=${value}` : quoted(`--${name}=${value}`));
 
 export function asCurl({ method, target, body }) {
   const words = ["curl"];

@@ -103,7 +103,7 @@ export function Overview() {
   const [isFirst, setFirst] = useState(false); // nothing was here; until the user goes on
   const totals = usePoll((options) => get("metrics", { ...options, accept: "application/json" }), 2000);
   const stats = usePoll((options) => history(span, options), 2000, [span]);
-  const losses = usePoll(losing, 4000);
+  const losses = usePoll(losing, 5000);
   const busy = usePoll((options) => listed("-written_rate", 6, options), 3000);
   const queues = usePoll((options) => get("topics?detail=true&type=queue&sort=-ready&page_size=6", options).then(({ topics }) => topics.filter((row) => row.queue)), 3000);
   const stuck = usePoll(blocked, 5000);

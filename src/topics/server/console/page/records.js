@@ -5,9 +5,11 @@ import { keep, place, toTopic } from "./state.js";
 import { clock, isExact, line, number, parse, plural, range, reason } from "./format.js";
 import { Badge, Card, Copy, Download, Icon, Tabs, When } from "./parts.js";
 
-const KEPT = 300; // rows in the page
+const KEPT = 200; // rows in the page
 const BACK = 100; // records shown before the tail
 const FLUSH_MS = 200;
+const FLOOD = 100; // rows that wait: the page is then drawn less often …
+const FLOOD_MS = 600; // … since nobody can read that fast
 
 // What a read or a frame says, as rows: records and, in their place, what was lost.
 const rowsOf = (records, gap) => [
@@ -23,6 +25,7 @@ function useTail(name, head, isPaused) {
   paused.current = isPaused;
   useEffect(() => {
     let known = [];
+    let drawn = 0;
     const from = Math.max(0, head - BACK);
     const end = follow(`topics/${path(name)}/events${query({ from_seq: from, include_tags: true, limit: 1000 })}`, {
       onEvent: ({ kind, data }) => {
@@ -35,6 +38,8 @@ function useTail(name, head, isPaused) {
     });
     const timer = setInterval(() => {
       if (!held.current.length || paused.current || document.hidden) return;
+      if (held.current.length > FLOOD && performance.now() - drawn < FLOOD_MS) return;
+      drawn = performance.now();
       known = [...known, ...held.current].slice(-KEPT);
       held.current = [];
       setView((last) => ({ ...last, rows: [...known].reverse() }));

@@ -9,11 +9,11 @@ const CLASSES = ["fsync", "disk", "memory", "ephemeral"];
 const SOON_S = 7 * 86_400;
 
 async function look(options) {
-  const [health, totals, ready, told, { findings }] = await Promise.all([
+  const [health, totals, ready, told] = await Promise.all([
     get("health", options), get("metrics", { ...options, accept: "application/json" }), get("ready", options).then(() => "", (error) => error.message),
-    can("admin") && isWhole() ? get("server", options) : null, get("doctor", options),
+    can("admin") && isWhole() ? get("server", options) : null,
   ]);
-  return { health, totals, ready, told, findings };
+  return { health, totals, ready, told };
 }
 
 // The buckets of fsync latencies: [bound in µs, how many], not cumulative.
@@ -119,9 +119,10 @@ const Contents = ({ totals }) => html`<dl class="card figures"><${Figure} label=
 
 export function Server() {
   const { data, error } = usePoll(look, 2500);
+  const doctor = usePoll((options) => get("doctor", options), 10_000);
   const metrics = usePoll((options) => ask("GET", "metrics", undefined, { ...options, accept: "text/plain" }), 5000);
   if (!data) return html`<div class="head"><h1>Server</h1></div><${Trouble} error=${error} />`;
-  const { health, totals, ready, told, findings } = data;
+  const { health, totals, ready, told } = data;
   const tabs = [["condition", "Condition"], ...(told ? [["settings", "Settings"]] : []), ["metrics", "Metrics"]];
   const { tab = "condition" } = place.value.fields;
   return html`<div class="head"><div><h1>Server</h1><p class="row"><${Badge}>topics ${health.version}<//>${told && html`<${Badge}>Python ${told.python}<//>`}<span>up ${duration(health.uptime_ms / 1000)}</span></p></div>
@@ -132,7 +133,7 @@ export function Server() {
     ${ready && html`<p class="trouble" role="alert">Not ready: ${ready}</p>`}
     ${totals.wal.read_only && html`<p class="trouble" role="alert">The log is read-only: writes are refused until the disk takes them again.</p>`}
     ${tab === "condition" && html`
-      <${Findings} findings=${findings} />
+      <${Trouble} error=${doctor.error} />${doctor.data && html`<${Findings} findings=${doctor.data.findings} />`}
       <${Contents} totals=${totals} />
       ${told && html`<div class="pair"><${Disk} disk=${told.disk} /><${Memory} memory=${told.memory} /></div><${Checkpoints} told=${told.checkpoints} />`}
       <${Log} totals=${totals} text=${metrics.data} />
