@@ -153,6 +153,15 @@ def topic() -> str:
     return f"topic-{next(NUMBERS)}"
 
 
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 Start = Callable[..., ServerThread]
 
 

@@ -288,3 +288,14 @@ def test_a_deadline_ends_a_call_to_a_server_that_says_nothing(script: Script, co
     with pytest.raises(DeadlineExceeded, match="GET /v0/topics/t: no answer in time") as caught:
         connect(server.address, timeout_ms=1000).state("t")
     assert caught.value.was_sent is True
+
+
+@pytest.mark.parametrize("timeout", [None, 5, 90])
+def test_unless_told_otherwise_the_time_decides_how_often_a_call_is_tried(
+    connect: Connect, unused_port: int, timeout: float | None
+) -> None:
+    clock = Skipping()
+    with pytest.raises(ConnectionFailed):
+        connect(("127.0.0.1", unused_port), clock=clock, timeout=timeout).health()
+    total = 30 if timeout is None else timeout
+    assert total - 2 <= sum(clock.pauses) <= total

@@ -134,15 +134,6 @@ def test_closing_a_client_ends_its_pauses(connect: Connect, unused_port: int) ->
     closing.join()
 
 
-@pytest.fixture
-def unused_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_stop_ends_what_waits_for_it_or_for_one_below_it() -> None:
     above = Stop()
     below = Stop(above)

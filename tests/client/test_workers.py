@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import Connect
+from tests.client.conftest import Connect, Skipping
 from topics.client import Client, Job, JobDone, Reject, Retry
 from topics.client.blocking.concurrency import Handlers, Inbox
 from topics.client.protocol.leases import Allowance, wants_context
-from topics.errors import InvalidRequest
+from topics.errors import InvalidRequest, TopicNotFound
 from topics.testing.patience import PATIENCE_MS, PATIENCE_S, wait_until
 from topics.testing.server import ServerProcess, ServerThread
 
@@ -265,3 +265,31 @@ def test_a_worker_with_a_rate_runs_every_job(real: ServerProcess, connect: Conne
 def test_a_plan_that_makes_no_sense_is_refused(client: Any, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="must be above 0"):
         client.worker("t", "w", print, **wrong)
+
+
+def test_a_worker_waits_for_a_server_that_is_not_there_yet(start: Any, connect: Connect) -> None:
+    """The state of the queue is asked for until there is one; an error that will not pass ends it."""
+    server = start(starts=False)
+    seen: list[Any] = []
+
+    def appear() -> None:
+        if len(clock.pauses) == 12:
+            server.recover()
+            with Client("http://{}:{}".format(*server.address), "") as other:
+                other.put_topic("jobs", type="queue")
+                other.append("jobs", [{"data": "late"}])
+
+    def handle(job: Job) -> None:
+        seen.append(job.value)
+        worker.stop()
+
+    async def handling(job: Job) -> None:
+        handle(job)
+
+    clock = Skipping(appear)
+    client = connect(server.address, clock=clock, retries=2)
+    worker = client.worker("jobs", "w", handling if hasattr(client, "_loop") else handle)
+    worker.run()
+    assert seen == ["late"]
+    with pytest.raises(TopicNotFound):
+        client.worker("absent", "w", handle).run()

@@ -14,6 +14,7 @@ from topics.client.protocol.retries import Retries
 from topics.errors import InvalidRequest
 from topics.settings import ClientSettings
 
+RETRIES_MIN: Final = 10  # and one for each second: pauses grow to 1.5 s on average, so the time is over before
 OWN_HEADERS: Final = ("host", "authorization", "content-length", "content-type", "content-encoding", "connection")
 
 
@@ -51,7 +52,7 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
         *,
         timeout: float | None,
         timeout_ms: int,
-        retries: int,
+        retries: int | None,
         gzip: bool,
         window_ms: int,
         verify: bool | str,
@@ -63,6 +64,8 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
         url = settings.url if url is None else url
         token = settings.token if token is None else token
         timeout_ms = timeout_ms if timeout is None else round(timeout * 1000)
+        if retries is None:
+            retries = RETRIES_MIN + max(0, timeout_ms) // 1000
         for name, number in (("timeout_ms", timeout_ms), ("retries", retries), ("window_ms", window_ms)):
             if number < 0:
                 raise InvalidRequest(f"{name} is {number}; it must not be negative")

@@ -90,4 +90,4 @@ class AsyncQueueCalls:
             rate=rate,
             on_done=on_done,
         )
-        return AsyncWorker(self, self._caller, plan, handler)
+        return AsyncWorker(self._caller, plan, handler)

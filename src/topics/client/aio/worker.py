@@ -6,10 +6,12 @@ lease is lost all the same, the job is not acked, since somebody else may have i
 can start at once. Delivery is at least once: a handler may see a job again, for example after its worker was killed.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
+
+from msgspec.structs import replace
 
 from topics.client import tracing
 from topics.client.aio.concurrency import (
@@ -39,14 +41,16 @@ from topics.client.protocol.leases import (
     wants_context,
 )
 from topics.client.protocol.stopping import on_signals
-from topics.client.results import Job, Nacked
+from topics.client.results import Acked, Extended, Job, Nacked
 from topics.client.values import encode
 
 if TYPE_CHECKING:
     from topics.client.aio.caller import AsyncCaller
-    from topics.client.aio.queue_calls import AsyncQueueCalls
 
 P = ParamSpec("P")
+T = TypeVar("T")
+
+SETTLE_RETRIES: Final = 10  # some eight seconds
 
 
 class AsyncJobContext:
@@ -73,11 +77,9 @@ class AsyncJobContext:
 class AsyncWorker:
     """A worker of an AsyncClient. `run` returns after `stop`, once the jobs that run are settled."""
 
-    def __init__(
-        self, calls: "AsyncQueueCalls", caller: "AsyncCaller", plan: WorkerPlan, handler: AsyncHandler
-    ) -> None:
-        self._calls = calls
+    def __init__(self, caller: "AsyncCaller", plan: WorkerPlan, handler: AsyncHandler) -> None:
         self._caller = caller
+        self._policy = replace(caller.retries, retries=min(caller.retries.retries, SETTLE_RETRIES))
         self._polling = caller.apart()
         self._plan = plan
         self._handler = handler
@@ -112,9 +114,8 @@ class AsyncWorker:
 
     async def _run(self) -> None:
         try:
-            if not self._is_stopping:
-                state = await self._polling.run(operations.state(self._plan.topic, touch=False))
-                self._seen = state.head_seq
+            while not self._is_stopping and not await self._begin():
+                await self._polling.pause(self._plan.poll_ms / 1000)
             while not self._is_stopping:
                 await self._work()
         except BaseException as error:
@@ -126,6 +127,16 @@ class AsyncWorker:
             while self._leases.running and not self._stops_now:
                 await self._attend()
             await self._give_back()
+
+    async def _begin(self) -> bool:
+        """Find the queue. Whether the server is there: it may come up later than its workers."""
+        try:
+            state = await self._polling.run(operations.state(self._plan.topic, touch=False))
+        except (ApiError, ClientError) as error:
+            self._hold_on(error)
+            return False
+        self._seen = state.head_seq
+        return True
 
     async def _work(self) -> None:
         has_claimed = bool(self._leases.free) and await self._claim()
@@ -216,7 +227,7 @@ class AsyncWorker:
             pass
         elif failure is None:
             outcome = "acked"
-            await self._calls.ack(plan.topic, plan.node, jobs)
+            await self._ask("ack", Acked, jobs)
         elif isinstance(failure, Retry):
             outcome = "retried"
             delay_ms = plan.nack_delay_ms(jobs) if failure.delay is None else round(failure.delay * 1000)
@@ -236,7 +247,7 @@ class AsyncWorker:
         call_hook(self._plan.on_done, JobDone(self._plan.topic, run.jobs, outcome, seconds, failure))
 
     async def _nack(self, jobs: tuple[Job, ...], delay_ms: int) -> None:
-        await self._calls.nack(self._plan.topic, self._plan.node, jobs, delay_ms=delay_ms)
+        await self._ask("nack", Nacked, jobs, delay_ms=delay_ms)
 
     async def _reject(self, jobs: tuple[Job, ...], reason: str) -> None:
         """Write letters to the dead-letter topic, under keys that a second delivery would use, too; then ack."""
@@ -249,12 +260,19 @@ class AsyncWorker:
             assert letters is not None
             letter, key = letter_of(topic, job, reason), f"reject {topic} {state.epoch} {job.seq}"
             await self._caller.run(operations.append_texts(letters, [encode(letter)], None, key, None))
-        await self._calls.ack(topic, self._plan.node, jobs)
+        await self._ask("ack", Acked, jobs)
 
     async def _extend(self, jobs: list[Job], lease_ms: int) -> None:
         plan, at = self._plan, self._monotonic()
-        extended = await self._calls.extend(plan.topic, plan.node, jobs, lease_ms=lease_ms)
+        extended = await self._ask("extend", Extended, jobs, lease_ms=lease_ms)
         self._leases.extended(jobs, extended.skipped, extended.deadlines, at + (lease_ms - plan.lease_ms) / 1000)
+
+    async def _ask(
+        self, verb: Literal["ack", "nack", "extend"], kind: type[T], jobs: Sequence[Job], **fields: int
+    ) -> T:
+        """Ack, nack or extend. Not for long: meanwhile nothing else is done, and a worker that stops waits for it."""
+        operation = operations.settle(verb, kind, self._plan.topic, self._plan.node, jobs, **fields)
+        return await self._caller.run(operation, self._policy)
 
     async def _try(self, call: Callable[P, Awaitable[object]], *args: P.args, **named: P.kwargs) -> None:
         """A job that cannot be settled now is delivered again when its lease ends."""

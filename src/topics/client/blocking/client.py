@@ -38,9 +38,9 @@ class Client(ReadCalls, QueueCalls):
 
     `url` and `token` default to TOPICS_URL and TOPICS_TOKEN; `unix:/path` is a server on a Unix socket. `timeout`, in
     seconds, or `timeout_ms` bounds a call with all its retries; the wait of a long poll comes on top. `retries` bounds
-    how often a call is tried again. `gzip` compresses both ways, for slow networks. `window_ms` stands in for a topic's
-    idempotency window where the key may not read it; without it, such an append is not repeated once it may have been
-    carried out.
+    how often a call is tried again; if it is not given, the time decides. `gzip` compresses both ways, for slow
+    networks. `window_ms` stands in for a topic's idempotency window where the key may not read it; without it, such an
+    append is not repeated once it may have been carried out.
 
     `verify` is a file of certificates to trust, or False to trust anybody; `ssl_context` replaces it. `headers` go with
     every request, `proxy` is the URL of an HTTP proxy. `on_retry`, `on_reconnect` and `on_gap` are called with what
@@ -54,7 +54,7 @@ class Client(ReadCalls, QueueCalls):
         *,
         timeout: float | None = None,
         timeout_ms: int = 30_000,
-        retries: int = 10,
+        retries: int | None = None,
         gzip: bool = False,
         window_ms: int = 0,
         verify: bool | str = True,

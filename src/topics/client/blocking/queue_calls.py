@@ -89,4 +89,4 @@ class QueueCalls:
             rate=rate,
             on_done=on_done,
         )
-        return Worker(self, self._caller, plan, handler)
+        return Worker(self._caller, plan, handler)

@@ -7,10 +7,12 @@ lease is lost all the same, the job is not acked, since somebody else may have i
 can start at once. Delivery is at least once: a handler may see a job again, for example after its worker was killed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
+
+from msgspec.structs import replace
 
 from topics.client import tracing
 from topics.client.blocking.concurrency import (
@@ -40,14 +42,16 @@ from topics.client.protocol.leases import (
     wants_context,
 )
 from topics.client.protocol.stopping import on_signals
-from topics.client.results import Job, Nacked
+from topics.client.results import Acked, Extended, Job, Nacked
 from topics.client.values import encode
 
 if TYPE_CHECKING:
     from topics.client.blocking.caller import Caller
-    from topics.client.blocking.queue_calls import QueueCalls
 
 P = ParamSpec("P")
+T = TypeVar("T")
+
+SETTLE_RETRIES: Final = 10  # some eight seconds
 
 
 class JobContext:
@@ -74,9 +78,9 @@ class JobContext:
 class Worker:
     """A worker of a Client. `run` returns after `stop`, once the jobs that run are settled."""
 
-    def __init__(self, calls: "QueueCalls", caller: "Caller", plan: WorkerPlan, handler: Handler) -> None:
-        self._calls = calls
+    def __init__(self, caller: "Caller", plan: WorkerPlan, handler: Handler) -> None:
         self._caller = caller
+        self._policy = replace(caller.retries, retries=min(caller.retries.retries, SETTLE_RETRIES))
         self._polling = caller.apart()
         self._plan = plan
         self._handler = handler
@@ -111,9 +115,8 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            if not self._is_stopping:
-                state = self._polling.run(operations.state(self._plan.topic, touch=False))
-                self._seen = state.head_seq
+            while not self._is_stopping and not self._begin():
+                self._polling.pause(self._plan.poll_ms / 1000)
             while not self._is_stopping:
                 self._work()
         except BaseException as error:
@@ -125,6 +128,16 @@ class Worker:
             while self._leases.running and not self._stops_now:
                 self._attend()
             self._give_back()
+
+    def _begin(self) -> bool:
+        """Find the queue. Whether the server is there: it may come up later than its workers."""
+        try:
+            state = self._polling.run(operations.state(self._plan.topic, touch=False))
+        except (ApiError, ClientError) as error:
+            self._hold_on(error)
+            return False
+        self._seen = state.head_seq
+        return True
 
     def _work(self) -> None:
         has_claimed = bool(self._leases.free) and self._claim()
@@ -215,7 +228,7 @@ class Worker:
             pass
         elif failure is None:
             outcome = "acked"
-            self._calls.ack(plan.topic, plan.node, jobs)
+            self._ask("ack", Acked, jobs)
         elif isinstance(failure, Retry):
             outcome = "retried"
             delay_ms = plan.nack_delay_ms(jobs) if failure.delay is None else round(failure.delay * 1000)
@@ -235,7 +248,7 @@ class Worker:
         call_hook(self._plan.on_done, JobDone(self._plan.topic, run.jobs, outcome, seconds, failure))
 
     def _nack(self, jobs: tuple[Job, ...], delay_ms: int) -> None:
-        self._calls.nack(self._plan.topic, self._plan.node, jobs, delay_ms=delay_ms)
+        self._ask("nack", Nacked, jobs, delay_ms=delay_ms)
 
     def _reject(self, jobs: tuple[Job, ...], reason: str) -> None:
         """Write letters to the dead-letter topic, under keys that a second delivery would use, too; then ack."""
@@ -248,12 +261,17 @@ class Worker:
             assert letters is not None
             letter, key = letter_of(topic, job, reason), f"reject {topic} {state.epoch} {job.seq}"
             self._caller.run(operations.append_texts(letters, [encode(letter)], None, key, None))
-        self._calls.ack(topic, self._plan.node, jobs)
+        self._ask("ack", Acked, jobs)
 
     def _extend(self, jobs: list[Job], lease_ms: int) -> None:
         plan, at = self._plan, self._monotonic()
-        extended = self._calls.extend(plan.topic, plan.node, jobs, lease_ms=lease_ms)
+        extended = self._ask("extend", Extended, jobs, lease_ms=lease_ms)
         self._leases.extended(jobs, extended.skipped, extended.deadlines, at + (lease_ms - plan.lease_ms) / 1000)
+
+    def _ask(self, verb: Literal["ack", "nack", "extend"], kind: type[T], jobs: Sequence[Job], **fields: int) -> T:
+        """Ack, nack or extend. Not for long: meanwhile nothing else is done, and a worker that stops waits for it."""
+        operation = operations.settle(verb, kind, self._plan.topic, self._plan.node, jobs, **fields)
+        return self._caller.run(operation, self._policy)
 
     def _try(self, call: Callable[P, object], *args: P.args, **named: P.kwargs) -> None:
         """A job that cannot be settled now is delivered again when its lease ends."""
