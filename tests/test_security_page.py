@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 
+import pytest
+
 from tests.test_contract_coverage import ORACLE_TESTS, TESTS, contract_ids, named_in
 
 PAGE = TESTS.parent / "docs" / "security.md"
@@ -79,6 +81,7 @@ def complaints(page: str, tests: dict[str, list[Shown]]) -> list[str]:
     return said
 
 
+@pytest.mark.slow  # it reads every test
 def test_every_rule_about_keys_security_and_limits_is_listed_with_tests_that_name_it() -> None:
     assert complaints(PAGE.read_text(), covering()) == [], HOW_TO_WRITE
 

@@ -12,6 +12,7 @@ from tests.api.clients.transcript import (
     request_bytes,
 )
 from tests.api.conftest import Start
+from tests.effort import swept
 
 ONE = {"records": [{"data": 1}]}
 
@@ -36,7 +37,7 @@ def test_json_is_accepted_with_parameters_and_in_any_case(api: Client, topic: st
     assert api.post(f"/v0/topics/{topic}/delete", {"before_seq": 0}, header).status == 200
 
 
-@pytest.mark.parametrize(
+@swept(
     "value",
     [
         *(None, "text/plain", "text/json", "application/jsonx", "application/json2", "application/vnd.api+json"),
@@ -50,7 +51,7 @@ def test_another_media_type_is_refused_before_the_body_is_looked_at(
     api: Client, topic: str, endpoint: str, value: str | None
 ) -> None:
     """CV2, WR14"""
-    api.create(topic)
+    api.put(f"/v0/topics/{topic}", {})
     before = api.everything()
     header = "Content-Type:" if value is None else f"Content-Type: {value} "
     method, path = ("PUT", "") if endpoint == "PUT" else ("POST", endpoint)
@@ -147,11 +148,11 @@ BROKEN_JSON += [
 ]
 
 
-@pytest.mark.parametrize("body", NOT_AN_OBJECT + BROKEN_JSON, ids=repr)
+@swept("body", NOT_AN_OBJECT + BROKEN_JSON)
 @pytest.mark.parametrize("endpoint", ["", "/diff", "/delete", "PUT"])
 def test_a_body_that_is_no_json_object_is_refused(api: Client, topic: str, endpoint: str, body: bytes) -> None:
     """CV3, WR14"""
-    api.create(topic)
+    api.put(f"/v0/topics/{topic}", {})
     before = api.everything()
     method, path = ("PUT", "") if endpoint == "PUT" else ("POST", endpoint)
     refused(api.ask(method, f"/v0/topics/{topic}{path}", body), 400, "invalid_request", None)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.api.clients.transcript import Client, ok, refused
 from tests.api.conftest import Start
+from tests.effort import swept
 from topics.testing.disk import Faulty, MemoryDisk
 
 ONE = {"records": [{"data": 1}]}
@@ -35,7 +36,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("path", METHODS)
+@swept("path", METHODS)
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"])
 def test_a_method_the_path_does_not_have_is_named_as_such(api: Client, path: str, method: str) -> None:
     """ER3, CV1, CV23"""

@@ -12,6 +12,7 @@ from tests.api.clients.transcript import (
     ok,
     refused,
 )
+from tests.effort import swept
 from topics.testing.server import ServerThread
 
 ONE = {"records": [{"data": 1}]}
@@ -20,7 +21,7 @@ ONE = {"records": [{"data": 1}]}
 # --- routes
 
 
-@pytest.mark.parametrize(
+@swept(
     "path",
     [
         *("/", "/v0", "/v0/", "/v1/topics", "/topics", "/health", "/ready", "/metrics", "/v0/healthz", "/v0/readyz"),

@@ -8,6 +8,7 @@ import httpx
 import msgspec
 import pytest
 
+from tests.effort import swept
 from topics import client as api
 from topics.client import AsyncClient, Client, results
 from topics.client.arguments import RECORD_FIELDS
@@ -178,11 +179,7 @@ def public(kind: Any) -> list[tuple[str, Any]]:
     return [(name, member) for name, member in inspect.getmembers(kind) if not name.startswith("_")]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [getattr(api, name) for name in api.__all__ if inspect.isclass(getattr(api, name))],
-    ids=lambda kind: kind.__name__,
-)
+@swept("kind", [getattr(api, name) for name in api.__all__ if inspect.isclass(getattr(api, name))])
 def test_everything_public_says_what_it_does(kind: Any) -> None:
     assert kind.__doc__, "the class itself"
     silent = [

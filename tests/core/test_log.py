@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
+from tests.effort import swept
 from topics.core.topic import walk
 from topics.core.topic.blocks import BLOCK, Blocks
 from topics.core.topic.log import Log
@@ -75,7 +76,7 @@ def blocks(seqs: Iterable[int]) -> Blocks:
 BORDERS = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, PAGE_ROWS, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 2499, 2500]
 
 
-@pytest.mark.parametrize("seq", BORDERS)
+@swept("seq", BORDERS)
 @pytest.mark.parametrize("step", [PAGE_ROWS, 700, 2500], ids=["full chunks", "short chunks", "one chunk"])
 def test_deleting_one_record_at_a_border_takes_just_that_one(seq: int, step: int) -> None:
     """DL5, TM2"""
@@ -85,7 +86,7 @@ def test_deleting_one_record_at_a_border_takes_just_that_one(seq: int, step: int
     assert log.floor == 1
 
 
-@pytest.mark.parametrize("seq", BORDERS)
+@swept("seq", BORDERS)
 @pytest.mark.parametrize("lose", [Log.evict, Log.expire, lambda log, last: log.delete_before(last + 1)])
 @pytest.mark.parametrize("step", [PAGE_ROWS, 700, 2500], ids=["full chunks", "short chunks", "one chunk"])
 def test_losing_a_prefix_up_to_a_border_takes_just_that(seq: int, lose: Callable[[Log, int], None], step: int) -> None:
@@ -96,7 +97,7 @@ def test_losing_a_prefix_up_to_a_border_takes_just_that(seq: int, lose: Callable
     assert log.floor in (1, seq + 1)
 
 
-@pytest.mark.parametrize("seq", BORDERS)
+@swept("seq", BORDERS)
 def test_deletes_on_both_sides_of_a_border_add_up(seq: int) -> None:
     """DL5, TM2, TM8"""
     log = log_of(2500)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
+from tests.effort import swept
 from topics.core.topic.records import NO_META, Batch, RecordIn, WriteIn, batch_of, decode_body, parse_write
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.settings import Settings
@@ -78,7 +79,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@swept("text", TEXTS)
 @pytest.mark.parametrize("place", [b'{"records":[{"data":%s}]}', b'{"records":[{"data":1}],"unknown":%s}'])
 def test_what_is_not_json_is_refused_wherever_it_stands(text: bytes, place: bytes) -> None:
     """CV20, CV21: even where nobody looks at it."""

@@ -354,7 +354,7 @@ async def test_a_checkpoint_that_fails_at_any_operation_loses_nothing() -> None:
             assert await texts(again, "disk") == [b"2", b"3", b"5", b"6", b"7"], f"restarted after failure {n}"
             assert (await again.append("memory", data(4, 5, 6), key="new")).deduped
         n += stride()
-    assert failures > 5
+    assert n > 25 and failures
 
 
 async def test_a_log_that_fails_in_the_midst_of_a_checkpoint_loses_nothing() -> None:

@@ -92,7 +92,9 @@ def test_a_plan_has_every_row_once_in_order_and_keeps_its_bounds(
     assert all(piece.count == count_max or piece.size_bytes >= bytes_max for piece in pieces[:-1])
 
 
-@pytest.mark.parametrize("is_folded", [True, False], ids=["folded", "as received"])
+@pytest.mark.parametrize(
+    "is_folded", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["folded", "as received"]
+)
 async def test_the_helper_makes_the_same_file_as_is_made_on_the_spot(tmp_path: Path, is_folded: bool) -> None:
     """ST6: from chunks, parts of them, and pieces of an earlier segment."""
     disk = RealDisk(tmp_path)
