@@ -194,7 +194,10 @@ def instances_keep_their_epochs(history: History, oracle: Oracle, seen: Seen) ->
         if known not in (None, found.epoch):
             wrong.append(f"{name}: epoch {known} became {found.epoch}")
         earlier = [theirs for (other, e), theirs in history.epochs.items() if other == name and e < epoch]
-        is_unused = (name, found.epoch) not in history.acked_in_memory  # by a start on a full disk, which writes nothing
+        is_unused = (
+            name,
+            found.epoch,
+        ) not in history.acked_in_memory  # by a start on a full disk, which writes nothing
         is_same = history.is_faulty and found.epoch in earlier and is_unused
         if found.epoch <= max(earlier, default=0) and not is_same:
             wrong.append(f"{name}: epoch {found.epoch} is not above {earlier}")

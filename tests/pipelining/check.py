@@ -149,7 +149,9 @@ def an_ephemeral_topic_is_empty_and_says_so(subject: Subject) -> None:
         head = max(subject.ever, default=0)
         assert topic.head >= head, f"{subject}: seq {head} was told, the head is {topic.head}"
     assert not silent, f"{subject}: of {topic.head} seqs it announces {topic.lost}, not {silent}"
-    may_be_same = subject.end == "stop" or subject.told.may_have_stopped or subject.told.is_faulty  # a start on a full disk, without a write
+    may_be_same = (
+        subject.end == "stop" or subject.told.may_have_stopped or subject.told.is_faulty
+    )  # a start on a full disk, without a write
     assert topic.epoch > before or (may_be_same and topic.epoch == before), f"{subject}: epoch {topic.epoch}"
 
 

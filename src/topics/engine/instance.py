@@ -37,6 +37,7 @@ from topics.engine.reads import Reading
 from topics.engine.routers.calls import Routing
 from topics.engine.routers.forwarder import Forwarder
 from topics.engine.routers.owed import OwedCopies
+from topics.engine.seeing.footprint import Footprint
 from topics.engine.seeing.named_cursors import NamedCursors
 from topics.engine.seeing.overview import Overview, TopicFilter
 from topics.engine.seeing.totals import Totals
@@ -46,6 +47,7 @@ from topics.model import TopicConfig
 from topics.settings import Settings
 from topics.storage.disk import Disk, RealDisk
 from topics.storage.wal import Wal
+from topics.tuning import memory_allowed
 
 # The instance, and what its callers hand to it or get from it.
 __all__ = [
@@ -75,7 +77,13 @@ class Instance:
         self._has_background = background
         self._is_started = False
         self._is_deferring = False
-        self._caps = Caps(settings.max_topics, settings.max_total_bytes, settings.max_routers, settings.max_cursors)
+        self._caps = Caps(
+            settings.max_topics,
+            settings.max_total_bytes,
+            settings.max_routers,
+            settings.max_cursors,
+            settings.max_memory_bytes or memory_allowed(),
+        )
         self._cache = Cache(settings.cache_bytes // 2)
         self._ledger = ledger = Ledger(
             Store(disk, clock, settings), clock, self._committed, self._changed, self._rebuilt
@@ -83,7 +91,7 @@ class Instance:
         self._loader = loader = Loader(self._cache, disk.run, ledger.store.catalogue.is_in_force, self._make_copies)
         self._gates = gates = Gates(ledger, loader)
         self.wal: Wal = ledger.wal
-        self._upkeep = Upkeep(ledger, self._cache, clock, settings)
+        self._upkeep = Upkeep(ledger, self._cache, clock, settings, self._caps.max_memory_bytes)
         self.backups = Backups(
             ledger.store,
             disk,
@@ -97,6 +105,7 @@ class Instance:
         self._reading = Reading(ledger, gates, owed.make, clock, disk, self._cache)
         self.cursors = NamedCursors(ledger, gates, clock, self._caps)
         self.overview = Overview(ledger, gates, clock)
+        self.footprint = Footprint(ledger, self._caps)
         self.totals = Totals(ledger, gates, owed.make, clock, self._cache)
         self.queues = Queues(ledger, gates, clock, self._caps, self._cache, loader, owed.make)
         self.workers = Workers(ledger, clock, self.queues, loader, self._is_deferred)

@@ -30,6 +30,7 @@ from topics.core.entries import (
     TopicDeleted,
 )
 from topics.core.framing import Frame, concerned, frames_of, sync_needed
+from topics.core.memory import weigh_all
 from topics.core.state import State, Topic
 from topics.engine.durability.store import Store
 from topics.errors import CommitFailed, StorageError, UnusableDirectory
@@ -81,6 +82,7 @@ class Ledger:
                 topic.queue.recovered(topic.log)
                 if not topic.keeps_leases:
                     topic.queue.drop_leases()
+        weigh_all(self.state)
         self.wal.on_progress = self._publish
         self.wal.on_failure = self._rebuild
 
@@ -298,6 +300,8 @@ class Ledger:
                         topic.queue.take_over(before.queue, topic.log)
         self._carry_cursors(old)
         self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
+        self.state.memory_beside = old.memory_beside
+        weigh_all(self.state)
         self._sources = self.state.routers.outgoing
         self._unwritten.clear()
         self._unsynced.clear()
