@@ -74,7 +74,7 @@ def _lines(path: str) -> list[str]:
     """The lines of a file of the system's; none, if there is no such file."""
     try:
         with open(path, encoding="utf-8") as file:
-            return file.read().split("\n")
+            return file.read().splitlines()
     except (OSError, UnicodeDecodeError):
         return []
 

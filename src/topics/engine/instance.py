@@ -12,6 +12,7 @@ outside the engine reaches past it: what the server needs of queues, routers, lo
 """
 
 import asyncio
+from functools import partial
 from typing import Self
 
 from msgspec.structs import replace
@@ -46,7 +47,7 @@ from topics.errors import UnusableDirectory
 from topics.model import TopicConfig
 from topics.settings import Settings
 from topics.storage.disk import Disk, RealDisk
-from topics.storage.wal import Wal
+from topics.storage.wal import Wal, write_zeros_ahead
 from topics.tuning import memory_allowed
 
 # The instance, and what its callers hand to it or get from it.
@@ -128,6 +129,7 @@ class Instance:
         self.is_open = gates.is_open
         self.when_open = gates.when_open
         self.obstacle = ledger.obstacle
+        self.make_room = partial(write_zeros_ahead, self.wal)  # a coroutine: for a large write, in turns of the loop
         self.listen = ledger.listen
         self.unlisten = ledger.unlisten
 

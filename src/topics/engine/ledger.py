@@ -111,7 +111,7 @@ class Ledger:
             if frame.logged:
                 depends_on = frame.depends_on(wal.synced, wal.end)
                 is_timed = len(frame.logged) == 1 and type(frame.logged[0]) is Appended
-                payload = entries.encode(frame.logged, 0 if is_timed else self._clock.now_ms())
+                payload = entries.payload_of(frame.logged, 0 if is_timed else self._clock.now_ms())
                 try:
                     end = wal.append(payload, frame.needs_sync, depends_on)
                 except DiskFull:
