@@ -30,6 +30,7 @@ LIMITS_THAT_MAY_BE_OFF = [
     "TOPICS_MAX_INFLIGHT_PER_KEY",
     "TOPICS_MAX_METRICS_TOPICS",
     "TOPICS_MAX_TOTAL_BYTES",
+    "TOPICS_MAX_MEMORY_BYTES",
 ]
 FLAGS = [variable for variable, f in FIELDS.items() if isinstance(f.default, bool)]
 

@@ -124,6 +124,12 @@ class Settings:
     max_total_bytes: int = _setting(
         0, "TOPICS_MAX_TOTAL_BYTES", "sizes of the live records of all topics; 0 = off", minimum=0
     )
+    max_memory_bytes: int = _setting(
+        0,
+        "TOPICS_MAX_MEMORY_BYTES",
+        "what is kept in memory, by estimate; 0 = three quarters of what the machine or its control group has",
+        minimum=0,
+    )
     max_metrics_topics: int = _setting(
         1000,
         "TOPICS_MAX_METRICS_TOPICS",

@@ -18,6 +18,7 @@ LARGE_BYTES = 32 * 1024 * 1024  # blocks below this come from the heap
 KEPT_BYTES = 256 * 1024 * 1024  # free memory at the heap's end that is kept
 FILES_RESERVE_MIN = 48  # descriptors that connections leave to the engine; an eighth, if that is more
 CONNECTIONS_MIN = 8
+MEMORY_SHARE = (3, 4)  # of what there is; caches, connections and the interpreter need the rest
 SWITCH_SECONDS = 0.0001
 GC_THRESHOLDS = (50_000, 50, 1_000)
 
@@ -43,6 +44,39 @@ def connections_allowed() -> int:
     """How many connections the limit of open files leaves room for, with a reserve for files of the engine's own."""
     files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(CONNECTIONS_MIN, files_max - max(FILES_RESERVE_MIN, files_max // 8))
+
+
+def memory_allowed() -> int:
+    """How much memory the engine may keep what it holds in: a share of what the machine, or its control group, has."""
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    share, of = MEMORY_SHARE
+    return min(most, *control_group_limits()) * share // of
+
+
+def control_group_limits(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> list[int]:
+    """What the control groups of this process, and those above them, allow it to have; versions 1 and 2."""
+    limits = []
+    for line in _lines(membership):
+        _, _, group = line.partition(":")
+        controllers, _, path = group.partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, name = (f"{root}/memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+        while True:  # a container may see its own group as the root
+            limits += [int(text) for text in _lines(f"{top}{path.rstrip('/')}/{name}") if text.isdigit()]
+            if path in ("", "/"):
+                break
+            path = path.rpartition("/")[0]
+    return limits
+
+
+def _lines(path: str) -> list[str]:
+    """The lines of a file of the system's; none, if there is no such file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
 
 
 def resident_bytes() -> int:

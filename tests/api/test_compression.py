@@ -46,6 +46,7 @@ GOOD = gzip.compress(json.dumps(ONE).encode())
         (b"{}", "br", 415, "unsupported_media_type"),
         (GOOD, "gzip, gzip", 415, "unsupported_media_type"),
         (GOOD, "gzip, br", 415, "unsupported_media_type"),
+        (b"\x28\xb5\x2f\xfd" + bytes(20), "zstd", 415, "unsupported_media_type"),
         (b"{}", "x-unknown", 415, "unsupported_media_type"),
     ],
 )

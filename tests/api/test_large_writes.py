@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tests.api.clients.transcript import Client, ok, refused
+from tests.api.clients.websocket import client_frame, open_socket
 from tests.api.conftest import Start
 from tests.effort import Turns
 from topics.core.topic.parts import Chunk
@@ -105,3 +106,90 @@ def test_the_order_of_one_connection_is_kept(server: ServerThread) -> None:
         )
         assert connection.reply().json["first_seq"] == 1
         assert connection.reply().json["first_seq"] == 5001
+
+
+# --- over a WebSocket
+
+PUBLISH = b'{"op":"publish","topic":"t","return_seqs":false,"request_id":"large",' + BODY[1:]
+
+
+def test_a_large_publish_is_decoded_beside_the_loop_and_answered_in_its_order(server: ServerThread) -> None:
+    """LM10, WS6: small commands before and behind it."""
+    api, app = Client(server.address), server.server.app
+    decoded_meanwhile = 0
+
+    class Counting(Turns):
+        def _turn(self) -> None:
+            nonlocal decoded_meanwhile
+            decoded_meanwhile += app.decoding.locked()
+            super()._turn()
+
+    async def begin() -> Turns:
+        return Counting(asyncio.get_running_loop())
+
+    turns = server.do(begin())
+    with open_socket(api) as socket:
+        for _ in range(3):
+            socket.say("ping", request_id="before")
+            socket.send(client_frame(1, PUBLISH))
+            socket.say("publish", request_id="small", topic="t", records=[{"data": "small"}])
+        answers = [socket.message() for _ in range(9)]
+    server.run(turns.stop)
+    assert [answer["request_id"] for answer in answers] == ["before", "large", "small"] * 3
+    assert [answer["last_seq"] for answer in answers if "last_seq" in answer] == [
+        5000,
+        5001,
+        10001,
+        10002,
+        15002,
+        15003,
+    ]
+    assert decoded_meanwhile >= 3
+    records = ok(api.post("/v0/topics/t/diff", {"from_seq": 4999, "limit": 2}))["records"]
+    assert [record["data"] for record in records] == [[1] * 2000, "small"]
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "request_id"),
+    [
+        (PUBLISH[:-1], "invalid_json", None),
+        (PUBLISH.replace(b'"meta":{"m":1}', b'"meta":"m"'), "invalid_request", "large"),
+        (PUBLISH.replace(b'"tag":"t"', b'"tag":7', 1), "invalid_request", "large"),
+        (PUBLISH.replace(b"publish", b"nothing", 1), "invalid_request", "large"),
+        (PUBLISH.replace(b'"records"', b'"other"', 1), "invalid_request", "large"),
+        (PUBLISH.replace(b"publish", b"subscribe", 1), "payload_too_large", "large"),
+        (
+            b'{"op":"publish","topic":"t","records":[%b],"request_id":"large"}' % b",".join([b'{"data":1}'] * 200_000),
+            "batch_too_large",
+            "large",
+        ),
+        (
+            b'{"op":"publish","topic":"t","records":[{"data":"%b"}],"request_id":"large"}' % (b"x" * 2_000_000),
+            "record_too_large",
+            "large",
+        ),
+    ],
+    ids=["cut short", "a meta", "a tag", "no such op", "no records", "not a publish", "too many", "too large"],
+)
+def test_a_large_message_is_refused_as_a_small_one_is(
+    server: ServerThread, message: bytes, code: str, request_id: str | None
+) -> None:
+    """LM10, LM9, WS5: and the socket goes on."""
+    api = Client(server.address)
+    with open_socket(api) as socket:
+        socket.send(client_frame(1, message))
+        answer = socket.message()
+        assert (answer["code"], answer.get("request_id")) == (code, request_id), answer
+        assert socket.ask("ping", request_id=1)["request_id"] == 1
+    assert api.get("/v0/topics/t").status == 404
+
+
+def test_a_client_that_leaves_while_its_publish_is_decoded_harms_nobody(server: ServerThread) -> None:
+    """LM10, LM5"""
+    api = Client(server.address)
+    for _ in range(3):
+        with open_socket(api) as socket:
+            socket.send(client_frame(1, PUBLISH))
+    server.until(lambda: not server.server.app.slots.streams and not server.server.app.decoding.locked())
+    with open_socket(api) as socket:
+        assert socket.ask("publish", topic="u", records=[{"data": 1}])["last_seq"] == 1

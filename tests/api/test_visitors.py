@@ -165,6 +165,7 @@ def effects(topic: str) -> list[tuple[str, str, Any, tuple[str, ...]]]:
         ("GET", "/v0/ws", None, SOCKET),
         ("GET", "/v0/metrics", None, ()),
         ("GET", "/v0/openapi.json", None, ()),
+        ("GET", "/docs", None, ()),
         ("GET", "/nowhere", None, ()),
         ("OPTIONS", "/v0/topics", None, ("Access-Control-Request-Method: POST",)),
     ]
@@ -196,6 +197,23 @@ def test_a_page_of_another_site_can_neither_change_nor_stream(api: Client, topic
         assert api.get(path, header).status == 200
     ok(api.get("/v0/topics", "Origin: http://localhost"))
     ok(api.get("/v0/topics", "Sec-Fetch-Site: same-origin"))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("Origin: http://evil.example",),
+        ("Sec-Fetch-Site: cross-site",),
+        ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors"),
+    ],
+)
+def test_the_page_of_the_api_is_no_probe(api: Client, headers: tuple[str, ...]) -> None:
+    """AU19: it tells the limits in effect; a link leads to it, a page of another site cannot read it."""
+    refused(api.get("/docs", *headers), 403, "forbidden")
+    assert api.ask("HEAD", "/docs", None, *headers).status == 403
+    assert api.get("/docs", *headers[:1], "Sec-Fetch-Mode: navigate").status == 200
+    assert api.get("/docs").status == 200
+    assert api.get("/v0/health", *headers).status == 200
 
 
 def test_over_http2_the_authority_is_the_host(api: Client) -> None:

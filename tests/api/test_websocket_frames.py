@@ -4,6 +4,7 @@ import json
 import logging
 import random
 import socket
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -63,6 +64,17 @@ def test_the_handshake_is_that_of_rfc_6455(api: Client) -> None:
             "sec-websocket-accept": ACCEPT,
         }
         assert ws.ask("ping") == {"op": "pong"}
+
+
+def test_a_compressed_frame_ends_the_socket_before_anything_is_inflated(api: Client) -> None:
+    """WS1, LM11: permessage-deflate is declined, so RSV1 says nothing but that the client does not keep to it."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    bomb = packer.compress(bytes(30_000_000)) + packer.flush(zlib.Z_SYNC_FLUSH)
+    frame = bytearray(client_frame(1, bomb))
+    frame[0] |= 0x40
+    with open_socket(api, "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits") as ws:
+        ws.send(bytes(frame))
+        ws.expect_close(1002)
 
 
 @pytest.mark.parametrize(

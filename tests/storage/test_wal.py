@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from topics.errors import CommitFailed
-from topics.storage import frames, wal
+from topics.storage import frames, log_files, wal
 from topics.storage.log_files import Replay, name_of
-from topics.storage.wal import Wal, settle
+from topics.storage.wal import Wal, settle, write_zeros_ahead
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Crashed, Faulty, Hook, MemoryDisk, crash_points
 
@@ -283,6 +283,107 @@ async def test_a_crash_at_any_operation_of_a_roll_loses_nothing_acked() -> None:
             found = payloads(after)
             assert found == [b"a", b"b", b"c"][: len(found)], (point, name)
             assert len(found) >= len(acked), (point, name)
+
+
+# --- large frames
+
+STEP = 1000
+LARGE = [b"large-%d" % n * 300 for n in range(4)]  # parts, each of several steps
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_files, "STEP_BYTES", STEP)
+
+
+def test_a_frame_in_parts_is_the_frame_of_them_joined() -> None:
+    """LM10: seeds of any size; parts may be empty."""
+    for parts in ([b""], [b"a", b"", b"bc"], [bytes(5000), b"x" * 300]):
+        for position, synced in ((0, 0), (START + 7, 3), (1 << 62, (1 << 63) + 5)):
+            joined = frames.encode_frame(b"".join(parts), position, synced)
+            assert b"".join(frames.encode_parts(parts, position, synced)) == joined
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_a_large_frame_is_written_in_steps_and_holds_up_nobody_behind_it() -> None:
+    """LM10, ST3: it counts as written when all of it is; frames that come meanwhile wait for it, not it for them."""
+    log, disk = begun()
+    await write_zeros_ahead(log, sum(map(len, LARGE)))
+    disk.operations.clear()
+    log.append(LARGE, needs_sync=False)
+    first = write_of(log)
+    await asyncio.sleep(0)
+    assert not first.done() and log.written == START + FIRST_FRAME + frames.FRAME_OVERHEAD_BYTES
+    behind = []
+    while not first.done():
+        log.append([b"more" * 500], needs_sync=False)
+        behind.append(write_of(log))
+        await asyncio.sleep(0)
+    assert len(behind) > 5 and not behind[-1].done()
+    assert kinds(disk).count("write") > sum(map(len, LARGE)) // STEP
+    await asyncio.gather(*behind)
+    assert text(disk.kill()) == b"".join(LARGE) + b"more" * 500 * len(behind)
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_a_step_that_fails_fails_the_whole_frame() -> None:
+    """LM10, ST4: at any of them; what was acked before is kept, and the log goes on."""
+    for n in range(11):
+        log, disk = begun()
+        await written(log, b"before")
+        await write_zeros_ahead(log, sum(map(len, LARGE)))
+        disk.hooks.append(Faulty("write", at=n))
+        log.append(LARGE, needs_sync=False)
+        large = write_of(log)
+        assert await outcome(large) == "failed"
+        disk.hooks.clear()
+        await written(log, b"after")
+        assert text(disk.kill()) == b"beforeafter", n
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_flush_or_a_roll_amid_the_steps_writes_the_rest(turns: int) -> None:
+    """LM10, ST7"""
+    for work in (Wal.flush, Wal.roll):
+        log, disk = begun()
+        log.append(LARGE, needs_sync=False)
+        large = write_of(log)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        done = work(log)
+        if done is None:
+            assert log.written == log.end
+        else:
+            await done
+        log.append(b"after", needs_sync=False)
+        await asyncio.gather(large, write_of(log))
+        assert text(disk.kill()) == b"".join(LARGE) + b"after"
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_a_crash_amid_the_steps_leaves_nothing_of_the_frame() -> None:
+    """LM10, G1, ST8: at any operation."""
+    whole = b"before" + b"".join(LARGE)
+
+    async def work(log: Wal, disk: MemoryDisk) -> None:
+        await synced(log, b"before")
+        await write_zeros_ahead(log, len(whole))
+        log.append(LARGE, needs_sync=True)
+        await sync_of(log)
+
+    log, disk = begun()
+    await work(log, disk)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    seen = set()
+    for point in crash_points(disk.operations):
+        log, dying = begun(point)
+        task = asyncio.ensure_future(work(log, dying))
+        await until(lambda task=task, dying=dying: task.done() or dying.is_dead)  # type: ignore[misc]
+        task.cancel()
+        await asyncio.wait([task])
+        seen.add(text(dying.kill()))
+    assert seen <= {b"", b"before", whole} and b"before" in seen
 
 
 # --- failures

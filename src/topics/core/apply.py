@@ -32,6 +32,7 @@ from topics.core.entries import (
     TopicCreated,
     TopicDeleted,
 )
+from topics.core.memory import weigh
 from topics.core.queue.jobs import Queue
 from topics.core.routing import table
 from topics.core.state import Keys, NamedCursor, State, Topic, Written
@@ -95,21 +96,26 @@ def _appended(state: State, entry: Appended) -> None:
         state.lost -= log.lost
         log.inherit_head(entry.first - 1, entry.first - 1, ts=entry.ts)
         state.lost += log.lost
-    before = log.bytes
+    before, held = log.bytes, log.held
     log.append(entry.batch, entry.ts)
     count = len(entry.batch.sizes)
     state.records += count
     state.written += count
     state.bytes += log.bytes - before
+    topic.weight += log.held - held
+    state.memory += log.held - held
     state.dirty[entry.topic] = topic
     if entry.key is not None:
         written = Written(entry.first, entry.last, entry.ts, entry.batch.digest)
         topic.keys.add(entry.key, written, topic.config.idempotency_window_ms)
+        state.keyed[entry.topic] = topic
+        weigh(state, topic)
     if entry.batch.has_delays and topic.is_queue:
         for seq, record in enumerate(decode_body(entry.batch.body).records, entry.first):
             start = claimable_from(record, entry.ts)
             if start > entry.ts:
                 topic.queue.delay(seq, start)
+        weigh(state, topic)
 
 
 def _topic_created(state: State, entry: TopicCreated) -> None:
@@ -118,6 +124,7 @@ def _topic_created(state: State, entry: TopicCreated) -> None:
     state.index_expiry(topic)
     state.next_id = max(state.next_id, entry.topic + 1, entry.epoch + 1)
     state.dirty[entry.topic] = topic
+    weigh(state, topic)
 
 
 def _topic_configured(state: State, entry: TopicConfigured) -> None:
@@ -136,6 +143,9 @@ def _topic_deleted(state: State, entry: TopicDeleted) -> None:
     del state.topics[topic.name]
     state.gone += 1
     state.expiring.pop(topic.id, None)
+    state.keyed.pop(topic.id, None)
+    state.memory -= topic.weight
+    topic.weight = 0
     state.records -= topic.log.count
     state.bytes -= topic.log.bytes
     topic.log.drop_all()
@@ -159,6 +169,7 @@ def _shrinking(change: Callable[[Log, Any], None]) -> Callable[[State, Any], Non
         state.records += log.count - count
         state.bytes += log.bytes - size
         state.lost += log.lost - lost
+        weigh(state, topic)
         state.dirty[entry.topic] = topic
         topic.notes.has_unflagged = True
         if log.dropped:
@@ -225,6 +236,7 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     topic.keys = Keys()
     topic.cursors = {}
     topic.queue = Queue(topic.config)
+    weigh(state, topic)
     state.next_id = max(state.next_id, entry.epoch + 1)
     state.dirty[entry.topic] = topic
 
@@ -239,12 +251,14 @@ def _epoch_raised(state: State, entry: EpochRaised) -> None:
 def _leased(state: State, entry: Leased) -> None:
     topic = state.by_id[entry.topic]
     topic.queue.lease(entry.node, entry.leases)
+    weigh(state, topic)
     state.dirty[entry.topic] = topic
 
 
 def _released(state: State, entry: Released) -> None:
     topic = state.by_id[entry.topic]
     topic.queue.release(entry.leases)
+    weigh(state, topic)
     state.dirty[entry.topic] = topic
 
 
@@ -257,12 +271,14 @@ def _dead_lettered(state: State, entry: DeadLettered) -> None:
 def _cursor_set(state: State, entry: CursorSet) -> None:
     topic = state.by_id[entry.topic]
     topic.cursors[entry.name] = NamedCursor(entry.seq, entry.ts)
+    weigh(state, topic)
     state.dirty[entry.topic] = topic
 
 
 def _cursor_removed(state: State, entry: CursorRemoved) -> None:
     topic = state.by_id[entry.topic]
     topic.cursors.pop(entry.name, None)
+    weigh(state, topic)
     state.dirty[entry.topic] = topic
 
 

@@ -28,6 +28,7 @@ from topics.core.entries import (
     TopicCreated,
     TopicDeleted,
 )
+from topics.core.memory import ROW, TAGGED_ROW, TOPIC, WRITE, of_key, used
 from topics.core.routing.table import PutRouter, check_router, holes, router_entries
 from topics.core.state import State, Topic
 from topics.core.topic.blocks import BLOCK, Blocks
@@ -48,6 +49,8 @@ from topics.errors import (
 )
 from topics.model import TopicConfig, is_topic_name
 
+EVICTED = 32  # what the text of a record has at least beside its data and meta, in a write of its own
+
 
 class Caps(NamedTuple):
     """Bounds of the whole instance; 0 = off."""
@@ -56,6 +59,7 @@ class Caps(NamedTuple):
     max_total_bytes: int = 0
     max_routers: int = 0
     max_cursors: int = 0  # of each topic
+    max_memory_bytes: int = 0
 
 
 class PutTopic(Struct, frozen=True, gc=False):
@@ -120,7 +124,9 @@ def put_topic(state: State, command: PutTopic, now: int, caps: Caps) -> tuple[li
     if topic is None:
         _check_name(command.topic)
         config = resolve(command.topic, command.config)
-        return [_creation(state, command.topic, config, caps)], config
+        created = _creation(state, command.topic, config, caps)
+        check_memory(state, caps, TOPIC)
+        return [created], config
     config = resolve(command.topic, command.config, topic.config)
     if config == topic.config:
         return [], config
@@ -150,6 +156,8 @@ def pause(state: State, name: str, paused: bool) -> list[AnyEntry]:
 def put_router(state: State, command: PutRouter, caps: Caps) -> list[AnyEntry]:
     """Create or change a router, and the topics that it needs. No entries: it is already as asked."""
     is_changed = check_router(state, command, caps.max_routers)
+    if command.router not in state.routers.by_name:
+        check_memory(state, caps)
     absent = [name for name in (command.source, command.dest) if name not in state.topics]
     if caps.max_topics and absent and len(state.topics) + len(absent) > caps.max_topics:
         raise _too_many_topics(absent[-1], caps.max_topics)
@@ -189,6 +197,8 @@ def append(state: State, command: Append, now: int, caps: Caps) -> tuple[list[An
             entries.append(Evicted(topic.id, evicted, now))
     if caps.max_total_bytes:
         check_total(state, topic, batch, evicted, caps)
+    if 0 < caps.max_memory_bytes < state.memory + state.memory_beside + 2 * len(batch.body):
+        _check_growth(state, topic, batch, key, evicted, caps)
     if last > topic.reservation.ample_through:
         entries += topic.reservation.renewal(topic.id, config, last)
     if evicted and topic.id in state.routers.outgoing:
@@ -247,6 +257,8 @@ def put_cursor(state: State, command: PutCursor, now: int, caps: Caps) -> list[A
             limit="max_cursors",
             max=caps.max_cursors,
         )
+    if present is None:
+        check_memory(state, caps)
     return [CursorSet(topic.id, name, command.seq, now)]
 
 
@@ -287,6 +299,7 @@ def _append_creating(state: State, command: Append, now: int, caps: Caps) -> tup
         entries.append(Evicted(created.topic, evicted, now))
     if caps.max_total_bytes:
         check_total(state, None, batch, evicted, caps)
+    check_memory(state, caps, TOPIC + _weight(batch, command.key))
     entries += Reservation().renewal(created.topic, config, count)
     return entries, Appending(1, count, count, True, False)
 
@@ -410,6 +423,34 @@ def check_total(state: State, topic: Topic | None, batch: Batch, evicted: int, c
             limit="max_total_bytes",
             max=caps.max_total_bytes,
         )
+
+
+def check_memory(state: State, caps: Caps, growth: int = 0) -> None:
+    """Refuse what would make the state weigh more than it may. Never asked for what makes it lighter, or may (LM14)."""
+    most = caps.max_memory_bytes
+    if most and (weight := used(state) + growth) > most:
+        raise Throttled(
+            f"what is kept in memory would be about {weight} bytes, at most {most}; delete topics, or records of "
+            "topics that are kept in memory",
+            limit="max_memory_bytes",
+            max=most,
+        )
+
+
+def _check_growth(state: State, topic: Topic, batch: Batch, key: str | None, evicted: int, caps: Caps) -> None:
+    """The same for a batch. One that evicts from memory as much as it brings is no growth."""
+    log = topic.log
+    if evicted and key is None and not log.has_sealed:
+        freed = log.bytes_through(evicted) + EVICTED * log.count_through(evicted)
+        if len(batch.body) <= freed:
+            return
+    check_memory(state, caps, _weight(batch, key))
+
+
+def _weight(batch: Batch, key: str | None) -> int:
+    """What a batch will weigh in memory."""
+    rows = len(batch.sizes) * (ROW + TAGGED_ROW if batch.has_tags else ROW)
+    return len(batch.body) + WRITE + rows + (0 if key is None else of_key(key))
 
 
 def _check_name(name: str) -> None:

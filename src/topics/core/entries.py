@@ -297,6 +297,9 @@ _encode_other = msgspec.msgpack.Encoder().encode
 _decode_other = msgspec.msgpack.Decoder(OtherEntry).decode
 
 
+UNCOPIED_BYTES_MIN = 1024 * 1024  # a body of more is logged from where it is
+
+
 def encode(entries: Sequence[AnyEntry], committed_ms: int = 0) -> bytes:
     """The payload of one frame. `committed_ms` is left out where a single Appended has the time, or if it is 0."""
     if len(entries) == 1 and type(entries[0]) is Appended:
@@ -305,6 +308,21 @@ def encode(entries: Sequence[AnyEntry], committed_ms: int = 0) -> bytes:
     if committed_ms and parts:
         parts.append(_COMMITTED.pack(_KIND_COMMITTED, 8, committed_ms))
     return b"".join(parts)
+
+
+def payload_of(entries: Sequence[AnyEntry], committed_ms: int = 0) -> bytes | list[bytes]:
+    """The same; in parts if records in it are many bytes, which are then not copied."""
+    for entry in entries:
+        if type(entry) is Appended and len(entry.batch.body) > UNCOPIED_BYTES_MIN:
+            break
+    else:
+        return encode(entries, committed_ms)
+    parts: list[bytes] = []
+    for entry in entries:
+        parts += _appended_parts(entry) if type(entry) is Appended else (_encode_one(entry),)
+    if committed_ms:
+        parts.append(_COMMITTED.pack(_KIND_COMMITTED, 8, committed_ms))
+    return parts
 
 
 def committed_ms(payload: memoryview) -> int | None:
@@ -352,6 +370,10 @@ def _encode_one(entry: AnyEntry) -> bytes:
 
 
 def _encode_appended(entry: Appended) -> bytes:
+    return b"".join(_appended_parts(entry))
+
+
+def _appended_parts(entry: Appended) -> tuple[bytes, ...]:
     batch = entry.batch
     sizes = batch.sizes.tobytes()
     key = b"" if entry.key is None else entry.key.encode()
@@ -362,8 +384,8 @@ def _encode_appended(entry: Appended) -> bytes:
     size = len(head) + len(key) + len(sizes) + len(batch.body)
     if batch.digest:
         digest = _HEAD.pack(_KIND_DIGESTED, size + _DIGEST.size) + _DIGEST.pack(batch.digest)
-        return b"".join((digest, head, key, sizes, batch.body))
-    return b"".join((_HEAD.pack(_KIND_APPENDED, size), head, key, sizes, batch.body))
+        return digest, head, key, sizes, batch.body
+    return _HEAD.pack(_KIND_APPENDED, size), head, key, sizes, batch.body
 
 
 def _decode_appended(content: memoryview, digest: int = 0) -> Appended:

@@ -7,6 +7,7 @@ The state is that of the end of the log. What of it may be shown to anyone is th
 
 from typing import NamedTuple
 
+from topics.core.memory import of_key
 from topics.core.queue.jobs import Queue
 from topics.core.rates import Pace
 from topics.core.routing.copies import HopRun, SkippedAppends, Stamps
@@ -41,11 +42,12 @@ class NamedCursor(NamedTuple):
 class Keys:
     """A topic's idempotency keys, oldest first."""
 
-    __slots__ = ("_written", "fresh")
+    __slots__ = ("_written", "fresh", "held")
 
     def __init__(self) -> None:
         self._written: dict[str, Written] = {}
         self.fresh: list[str] = []  # keys that no snapshot has yet
+        self.held = 0  # what they weigh in memory
 
     def __len__(self) -> int:
         return len(self._written)
@@ -58,13 +60,28 @@ class Keys:
     def add(self, key: str, written: Written, window_ms: int) -> None:
         if not window_ms:
             return
-        self._written.pop(key, None)
+        if self._written.pop(key, None) is None:
+            self.held += of_key(key)
         self._written[key] = written
         self.fresh.append(key)
         while len(self._written) > KEYS_MAX or written.ts - next(iter(self._written.values())).ts > window_ms:
-            del self._written[next(iter(self._written))]
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        oldest = next(iter(self._written))
+        del self._written[oldest]
+        self.held -= of_key(oldest)
+
+    def drop_old(self, window_ms: int, now: int, most: int) -> None:
+        """Drop keys that are remembered no longer, at most so many."""
+        for _ in range(most):
+            if not self._written or now - next(iter(self._written.values())).ts <= window_ms:
+                return
+            self._drop_oldest()
 
     def restore(self, key: str, written: Written) -> None:
+        if self._written.pop(key, None) is None:
+            self.held += of_key(key)
         self._written[key] = written
 
     def redump(self) -> None:
@@ -139,6 +156,7 @@ class Topic:
         "referable_after",
         "reservation",
         "stamps",
+        "weight",
     )
 
     def __init__(self, id: int, name: str, epoch: int, config: TopicConfig) -> None:
@@ -157,6 +175,7 @@ class Topic:
         self.hops: list[HopRun] = []
         self.stamps = Stamps()
         self.referable_after = 0  # records above this seq lie in the log, if this topic is logged
+        self.weight = 0  # what it weighed in memory when it last changed (see memory.py)
 
     @property
     def is_logged(self) -> bool:
@@ -191,6 +210,9 @@ class State:
         self.next_id = 1  # of topic instances and routers; epochs come from here, too
         self.records = 0  # live records of all topics
         self.bytes = 0  # and their sizes
+        self.memory = 0  # what the topics weigh in memory (see memory.py) …
+        self.memory_beside = 0  # … and what others hold that counts against the same limit
+        self.keyed: dict[int, Topic] = {}  # topics that may have idempotency keys
         self.written = 0  # records appended since this state was made, replayed ones included …
         self.lost = 0  # … and seqs lost, by whatever reason
         self.gone = 0  # topics deleted since this state was made

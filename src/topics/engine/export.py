@@ -92,7 +92,7 @@ def capture(topic: Topic, after: int, last: int | None, epoch: int | None) -> Ex
     for part in log.parts:
         if part.last > cursor and part.first <= last:
             if isinstance(part, Chunk):
-                part.fold()  # it does not change any more, and may be read by another thread
+                log.fold(part)  # it does not change any more, and may be read by another thread
             pieces.append((part, part.row_from(cursor + 1), part.row_from(last + 1)))
     return Export(topic.name, topic.epoch, log.head, log.earliest, after, last, lost, pieces, log.live_rows())
 

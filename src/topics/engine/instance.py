@@ -12,6 +12,7 @@ outside the engine reaches past it: what the server needs of queues, routers, lo
 """
 
 import asyncio
+from functools import partial
 from typing import Self
 
 from msgspec.structs import replace
@@ -37,6 +38,7 @@ from topics.engine.reads import Reading
 from topics.engine.routers.calls import Routing
 from topics.engine.routers.forwarder import Forwarder
 from topics.engine.routers.owed import OwedCopies
+from topics.engine.seeing.footprint import Footprint
 from topics.engine.seeing.named_cursors import NamedCursors
 from topics.engine.seeing.overview import Overview, TopicFilter
 from topics.engine.seeing.survey import Survey
@@ -46,7 +48,8 @@ from topics.errors import UnusableDirectory
 from topics.model import TopicConfig
 from topics.settings import Settings
 from topics.storage.disk import Disk, RealDisk
-from topics.storage.wal import Wal
+from topics.storage.wal import Wal, write_zeros_ahead
+from topics.tuning import memory_allowed
 
 # The instance, and what its callers hand to it or get from it.
 __all__ = [
@@ -76,7 +79,13 @@ class Instance:
         self._has_background = background
         self._is_started = False
         self._is_deferring = False
-        self._caps = Caps(settings.max_topics, settings.max_total_bytes, settings.max_routers, settings.max_cursors)
+        self._caps = Caps(
+            settings.max_topics,
+            settings.max_total_bytes,
+            settings.max_routers,
+            settings.max_cursors,
+            settings.max_memory_bytes or memory_allowed(),
+        )
         self._cache = Cache(settings.cache_bytes // 2)
         self._ledger = ledger = Ledger(
             Store(disk, clock, settings), clock, self._committed, self._changed, self._rebuilt
@@ -84,7 +93,7 @@ class Instance:
         self._loader = loader = Loader(self._cache, disk.run, ledger.store.catalogue.is_in_force, self._make_copies)
         self._gates = gates = Gates(ledger, loader)
         self.wal: Wal = ledger.wal
-        self._upkeep = Upkeep(ledger, self._cache, clock, settings)
+        self._upkeep = Upkeep(ledger, self._cache, clock, settings, self._caps.max_memory_bytes)
         self.backups = Backups(
             ledger.store,
             disk,
@@ -99,6 +108,7 @@ class Instance:
         self.cursors = NamedCursors(ledger, gates, clock, self._caps)
         self.overview = Overview(ledger, gates, clock)
         self.survey = Survey(ledger, gates, clock, self.overview)
+        self.footprint = Footprint(ledger, self._caps)
         self.totals = Totals(ledger, gates, owed.make, clock, self._cache)
         self.queues = Queues(ledger, gates, clock, self._caps, self._cache, loader, owed.make)
         self.workers = Workers(ledger, clock, self.queues, loader, self._is_deferred)
@@ -123,6 +133,7 @@ class Instance:
         self.obstacle = ledger.obstacle
         self.checkpoints = self._upkeep.checkpoints
         self.move = self.queues.move  # a coroutine
+        self.make_room = partial(write_zeros_ahead, self.wal)  # a coroutine: for a large write, in turns of the loop
         self.listen = ledger.listen
         self.unlisten = ledger.unlisten
 

@@ -30,6 +30,7 @@ from topics.core.entries import (
     TopicDeleted,
 )
 from topics.core.framing import Frame, concerned, frames_of, sync_needed
+from topics.core.memory import weigh_all
 from topics.core.state import State, Topic
 from topics.engine.durability.store import Store
 from topics.errors import CommitFailed, StorageError, UnusableDirectory
@@ -81,6 +82,7 @@ class Ledger:
                 topic.queue.recovered(topic.log)
                 if not topic.keeps_leases:
                     topic.queue.drop_leases()
+        weigh_all(self.state)
         self.wal.on_progress = self._publish
         self.wal.on_failure = self._rebuild
 
@@ -109,7 +111,7 @@ class Ledger:
             if frame.logged:
                 depends_on = frame.depends_on(wal.synced, wal.end)
                 is_timed = len(frame.logged) == 1 and type(frame.logged[0]) is Appended
-                payload = entries.encode(frame.logged, 0 if is_timed else self._clock.now_ms())
+                payload = entries.payload_of(frame.logged, 0 if is_timed else self._clock.now_ms())
                 try:
                     end = wal.append(payload, frame.needs_sync, depends_on)
                 except DiskFull:
@@ -297,6 +299,8 @@ class Ledger:
                         topic.queue.take_over(before.queue, topic.log)
         self._carry_cursors(old)
         self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
+        self.state.memory_beside = old.memory_beside
+        weigh_all(self.state)
         self._sources = self.state.routers.outgoing
         self._unwritten.clear()
         self._unsynced.clear()

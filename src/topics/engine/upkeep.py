@@ -1,4 +1,4 @@
-"""What goes on in the background: syncs, expiry, memory given back, checkpoints.
+"""What goes on in the background: syncs, expiry, keys that are too old, memory given back, checkpoints.
 
 All of it in slices of time, so that no turn of the event loop is long.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from topics.clock import Clock
+from topics.core.memory import used, weigh
 from topics.core.state import State
 from topics.core.topic.pages import Cache
 from topics.core.topic.parts import Chunk, Part
@@ -23,6 +24,10 @@ CHECKPOINT_MS = 60_000
 FREEING_MS = 1_000  # between checkpoints while the disk is full: what was deleted leaves it
 BACKGROUND_MS = 200  # a directory that is removed is noticed within this (ST14)
 UNSEALED_FACTOR = 6  # writes wait when this many times the log of a checkpoint is not sealed yet
+TIGHT = (3, 4)  # of the memory that may be used: from here on a checkpoint is due for what it gives back
+TIGHT_BYTES_MIN = 1024 * 1024  # of the log, since the last one
+KEYED_PER_STEP = 64  # topics that are looked at for keys that are too old
+KEYS_PER_STEP = 2000  # such keys that are dropped in one step
 FREED_PER_STEP = 8  # dead chunks whose memory is given back in one step
 
 logger = logging.getLogger("topics.engine.upkeep")
@@ -31,12 +36,13 @@ logger = logging.getLogger("topics.engine.upkeep")
 class Upkeep:
     """The background work of an engine. Without `start` it is done by `tick`."""
 
-    def __init__(self, ledger: Ledger, cache: Cache, clock: Clock, settings: Settings) -> None:
+    def __init__(self, ledger: Ledger, cache: Cache, clock: Clock, settings: Settings, memory_max: int) -> None:
         self._cache = cache
         self.is_running = False
         self.is_full = False  # sealing is so far behind that writes should wait
         self._ledger = ledger
         self._clock = clock
+        self._tight_bytes = memory_max * TIGHT[0] // TIGHT[1]
         self._checkpoint_bytes = min(CHECKPOINT_BYTES, settings.cache_bytes // 2)
         self._checkpoint_ms = min(CHECKPOINT_MS, settings.segment_max_age_ms)
         self._checkpointed_at = clock.monotonic()
@@ -160,6 +166,7 @@ class Upkeep:
         self._ledger.attend()
         self._ledger.wal.start_sync()
         self._expire_some()
+        self._drop_old_keys()
         self._free()
         if self._checkpoint is not None or self._ledger.broken is not None:
             return
@@ -179,6 +186,23 @@ class Upkeep:
             if self._clock.monotonic() > slice_end:
                 return
 
+    def _drop_old_keys(self) -> None:
+        """Forget idempotency keys whose window is over, in some topics, each in its turn: nobody may write there."""
+        state, now = self._ledger.state, self._clock.now_ms()
+        left = KEYS_PER_STEP
+        for _ in range(min(KEYED_PER_STEP, len(state.keyed))):
+            topic_id = next(iter(state.keyed))
+            topic = state.keyed.pop(topic_id)
+            before = len(topic.keys)
+            topic.keys.drop_old(topic.config.idempotency_window_ms, now, left)
+            left -= before - len(topic.keys)
+            if len(topic.keys) < before:
+                weigh(state, topic)
+            if len(topic.keys):
+                state.keyed[topic_id] = topic
+            if left <= 0:
+                return
+
     def _is_checkpoint_due(self) -> bool:
         if (
             self._ledger.wal.is_read_only
@@ -188,7 +212,9 @@ class Upkeep:
             return False
         age_ms = (self._clock.monotonic() - self._checkpointed_at) * 1000
         due_ms = FREEING_MS if self._ledger.wal.is_full else self._checkpoint_ms
-        return self._ledger.wal.bytes_since_roll > self._checkpoint_bytes or age_ms >= due_ms
+        is_tight = used(self._ledger.state) > self._tight_bytes > 0
+        due_bytes = TIGHT_BYTES_MIN if is_tight else self._checkpoint_bytes
+        return self._ledger.wal.bytes_since_roll > due_bytes or age_ms >= due_ms
 
     def _bury(self, part: Part) -> None:
         """Take over a part that is no longer read, to give its memory back little by little."""

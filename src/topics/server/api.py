@@ -82,7 +82,7 @@ ROUTES: Final = [
         "GET", "/v0/stats/stream", stats.open_stats, READS, "The same as a stream", is_stream=True, takes_ticket=True
     ),
     Route("GET", "/v0/openapi.json", show_openapi, NO_SCOPES, "This document"),
-    Route("GET", "/docs", show_page, NO_SCOPES, "This document as a page", is_probe=True),
+    Route("GET", "/docs", show_page, NO_SCOPES, "This document as a page", is_probe=True, is_linked=True),
     Route("GET", "/console", show_console, NO_SCOPES, "The console, for browsers also at /", **CONSOLE),
     Route("GET", "/console/:file", show_file, NO_SCOPES, "A file of the console", **CONSOLE),
 ]

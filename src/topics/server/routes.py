@@ -33,6 +33,7 @@ class Route:
     takes_bulk: bool = False  # a body as large as the server takes; others are small (LM9)
     is_stream: bool = False  # has no HEAD
     is_probe: bool = False  # for anybody, whatever page sent it; needs no key unless TOPICS_PROBE_AUTH is on
+    is_linked: bool = False  # of those: no probe; a page of another site can lead to it, by a link, but not ask it
     is_page: bool = False  # holds nothing but the console's own files: needs no key, and links from anywhere lead to it
     is_always_on: bool = False  # answers during replay and shutdown as well
     takes_token: bool = False  # the key may come as ?token=
@@ -88,6 +89,13 @@ class Routes:
         """Whether a path is one of the console's files."""
         try:
             return self.find(method, path)[0].is_page
+        except Refusal:
+            return False
+
+    def is_linked(self, method: str, path: bytes) -> bool:
+        """Whether a path is a page that is no part of the console."""
+        try:
+            return self.find(method, path)[0].is_linked
         except Refusal:
             return False
 

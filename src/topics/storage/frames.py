@@ -12,12 +12,12 @@ frame was made: it tells a torn tail from damage.
 A position is `file number << 40 | offset in the file`: later frames have higher positions, across files.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct as Layout
 from typing import NamedTuple
 
 import msgspec
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 VERSION = 1
 OFFSET_BITS = 40
@@ -101,6 +101,14 @@ def encode_frame(payload: bytes, position: int, synced: int) -> bytes:
     return _FRAME.pack(_FRAME_MAGIC, len(payload), synced, _checksum(payload, position, synced)) + payload
 
 
+def encode_parts(payload: Sequence[bytes], position: int, synced: int) -> list[bytes]:
+    """The same for a payload in parts, which are not copied; the head comes before them."""
+    digest = xxh3_64(seed=_seed(position, synced))
+    for part in payload:
+        digest.update(part)
+    return [_FRAME.pack(_FRAME_MAGIC, sum(map(len, payload)), synced, digest.intdigest()), *payload]
+
+
 def scan(data: memoryview, number: int, offset: int) -> Iterator[Frame | End]:
     """The valid frames of a file from `offset` on, then the End of them."""
     while (frame := _frame_at(data, number, offset)) is not None:
@@ -159,4 +167,8 @@ def _frame_at(data: memoryview, number: int, offset: int) -> Frame | None:
 
 
 def _checksum(payload: bytes | memoryview, position: int, synced: int) -> int:
-    return xxh3_64_intdigest(payload, position ^ (synced << 1 & 0xFFFF_FFFF_FFFF_FFFF | synced >> 63))
+    return xxh3_64_intdigest(payload, _seed(position, synced))
+
+
+def _seed(position: int, synced: int) -> int:
+    return position ^ (synced << 1 & 0xFFFF_FFFF_FFFF_FFFF | synced >> 63)

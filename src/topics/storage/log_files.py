@@ -10,7 +10,7 @@ power loss each sector may be old or new: then a bad frame is damage only if a l
 been synced before.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from topics.storage.disk import NO_SPACE, Disk, File
 
 PREFIX = "log-"
 UNFINISHED = "log-restore-unfinished"  # no log file: while it is there, no server may start
+STEP_BYTES = 4 * 1024 * 1024  # more than this is written in several turns of the loop
 PADDING_BYTES = frames.FRAME_OVERHEAD_BYTES  # zeros that follow the last frame at least
 
 
@@ -40,6 +41,23 @@ def create(disk: Disk, number: int, cut: int, ahead_bytes: int) -> tuple[File, i
             disk.remove(name)
         raise
     return file, frames.position_of(number, len(header))
+
+
+def write_in_steps(file: File, offset: int, parts: Sequence[bytes], size: int) -> Iterator[None]:
+    """Write parts of this size one behind the other: all at once, or some at each step if they are large."""
+    if size <= STEP_BYTES:
+        file.write(offset, parts[0] if len(parts) == 1 else b"".join(parts))
+        return iter(())
+    return _steps(file, offset, parts)
+
+
+def _steps(file: File, offset: int, parts: Sequence[bytes]) -> Iterator[None]:
+    for part in parts:
+        for start in range(0, len(part), STEP_BYTES):
+            some = memoryview(part)[start : start + STEP_BYTES]
+            file.write(offset, some)
+            offset += len(some)
+            yield
 
 
 def read_payload(disk: Disk, position: int, end: int) -> bytes:

@@ -71,7 +71,8 @@ class Progress:
         self.synced = 0
         self.is_read_only = False
         self._unsynced: deque[tuple[int, int, int]] = deque()  # position, end, what must be synced for its ack
-        self._written_waiters: list[Callback] = []
+        self._written_waiters: list[Callback] = []  # for all that is appended …
+        self._earlier_waiters: list[tuple[int, list[Callback]]] = []  # … and for what was when a long write began
         self._synced_waiters: list[tuple[int, int, Callback]] = []  # a heap by position, then by arrival
         self._waits = count()
         self._sync_wanted = 0  # what lies below this position is synced as soon as it is written
@@ -87,7 +88,8 @@ class Progress:
     @property
     def queue_depth(self) -> int:
         """Commits that wait for the disk."""
-        return len(self._written_waiters) + len(self._synced_waiters)
+        earlier = sum(len(waiters) for _, waiters in self._earlier_waiters) if self._earlier_waiters else 0
+        return len(self._written_waiters) + len(self._synced_waiters) + earlier
 
     def when_written(self, callback: Callback) -> None:
         """Call back when everything appended so far is written or has failed; at once if it is written already."""
@@ -121,8 +123,15 @@ class Progress:
     def _needs_sync(self) -> bool:
         return self._sync_wanted > self.synced or bool(self._synced_waiters)
 
+    def _begin_write(self) -> None:
+        """All that is appended is about to be written, in steps: those who wait for it do not wait for later frames."""
+        self._earlier_waiters.append((self.end, self._written_waiters))
+        self._written_waiters = []
+
     def _written_to(self, position: int) -> None:
         self.written = position
+        while self._earlier_waiters and self._earlier_waiters[0][0] <= position:
+            self._due += self._earlier_waiters.pop(0)[1]
         if position == self.end:
             self._due += self._written_waiters
             self._written_waiters = []
@@ -140,8 +149,9 @@ class Progress:
 
     def _take_waiters(self) -> list[Callback]:
         """Take all waiters, in the order of their positions, which will not be reached."""
-        waiters = [*self._written_waiters, *(waiter for _, _, waiter in sorted(self._synced_waiters))]
-        self._written_waiters, self._synced_waiters, self._sync_wanted = [], [], 0
+        earlier = [waiter for _, waiters in self._earlier_waiters for waiter in waiters]
+        waiters = [*earlier, *self._written_waiters, *(waiter for _, _, waiter in sorted(self._synced_waiters))]
+        self._earlier_waiters, self._written_waiters, self._synced_waiters, self._sync_wanted = [], [], [], 0
         return waiters
 
     def obstacle(self) -> Obstacle | None:

@@ -1,8 +1,8 @@
 """The write-ahead log: frames in, positions out, and word when a position is written or synced.
 
 Everything runs on the event loop. `append` buffers a frame and knows its position at once; all frames of one turn of
-the loop go out in one write, at the end of the turn; one sync at a time runs off the loop, and what gathers meanwhile
-shares the next one. No timer is involved (ST3).
+the loop go out in one write, at the end of the turn, or in steps over several turns if they are large (LM10); one sync
+at a time runs off the loop, and what gathers meanwhile shares the next one. No timer is involved (ST3).
 
 Space is written ahead as zeros, so `append` meets a full disk before anything has changed. If a write or sync fails all
 the same, every frame that waited for it fails. The log then goes on in a fresh file, which says from where on earlier
@@ -18,6 +18,7 @@ whole: `written`, `end` and the buffer agree, and the state is rebuilt before an
 
 Invariants
 - The buffer ends at `end`. It starts at `written` or, while a roll holds it back, behind the new file's first frame.
+  A write in steps belongs to it until its last step: `written` is always between two frames.
 - A frame is written to the file, and at the position, that it was encoded for.
 - Between a failure and the turn that deals with it, no frame is taken.
 """
@@ -25,7 +26,8 @@ Invariants
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from topics.clock import Clock
 from topics.errors import CommitFailed
@@ -34,7 +36,7 @@ from topics.storage.disk import NO_SPACE, Disk, File
 from topics.storage.log_files import PADDING_BYTES
 from topics.storage.log_progress import READ_ONLY, Callback, Counters, DiskFull, Obstacle, Progress, settle
 
-__all__ = ["READ_ONLY", "Callback", "DiskFull", "Obstacle", "Wal", "settle"]
+__all__ = ["READ_ONLY", "Callback", "DiskFull", "Obstacle", "Wal", "settle", "write_zeros_ahead"]
 
 AHEAD_BYTES = 1024 * 1024  # zeros written at a time
 AHEAD_BYTES_MIN = 64 * 1024  # in the first file, if the disk is full
@@ -61,7 +63,9 @@ class Wal(Progress):
         self.number = 0  # of the file that is written to; 0: the log has not begun
         self._ahead = 0  # offset up to which the file was filled with zeros
         self._buffer: list[bytes] = []
-        self._buffered_bytes = 0
+        self._buffered_bytes = 0  # with those of the write that is under way
+        self._steps: Iterator[None] | None = None  # what is left of a write that is done in steps …
+        self._step_bytes = 0  # … all of whose bytes are so many
         self._failure: OSError | None = None  # dealt with at the end of a turn
         self._is_flush_scheduled = False
         self._is_end_scheduled = False
@@ -113,7 +117,7 @@ class Wal(Progress):
 
     def _append_to(self, file: File, number: int, position: int) -> None:
         """Frames go to `file` from now on, the next one at `position`."""
-        assert not self._buffer, "frames that were encoded for one file must not go to another"
+        assert not self._buffer and self._steps is None, "frames that were encoded for one file must not go to another"
         self._file, self.number, self.end = file, number, position
         self._ahead = file.size()
         self.bytes_since_roll = 0
@@ -202,30 +206,37 @@ class Wal(Progress):
         """Take no more frames."""
         self._refusal = why
 
-    def append(self, payload: bytes, needs_sync: bool, depends_on: int = 0, *, frees: bool = False) -> int:
+    def append(
+        self, payload: bytes | list[bytes], needs_sync: bool, depends_on: int = 0, *, frees: bool = False
+    ) -> int:
         """Buffer one frame. Gives the position at its end. CommitFailed: nothing was taken.
 
         Its ack waits until it is synced itself, or all below `depends_on` is; if the log fails before, it is void.
-        `frees`: it makes space, so it is taken on a full disk, too.
+        `frees`: it makes space, so it is taken on a full disk, too. A payload in parts is not copied.
         """
         if self._refusal is not None:
             raise CommitFailed(self._refusal)
         if self._failure is not None:
             raise CommitFailed(f"the disk failed: {self._failure}")
         position = self.end
-        frame = frames.encode_frame(payload, position, self.synced)
-        end = position + len(frame)
+        if isinstance(payload, list):
+            parts = frames.encode_parts(payload, position, self.synced)
+            size = sum(map(len, parts))
+        else:
+            parts = [frames.encode_frame(payload, position, self.synced)]
+            size = len(parts[0])
+        end = position + size
         if frames.offset_of(end) + PADDING_BYTES > self._ahead or self._full is not None:
             self._make_room(frames.offset_of(end) + PADDING_BYTES, frees)
-        self._buffer.append(frame)
-        self._buffered_bytes += len(frame)
+        self._buffer += parts
+        self._buffered_bytes += size
         if needs_sync:
             self._sync_wanted = end
             depends_on = end
         self._unsynced.append((position, end, depends_on))
         self.end = end
-        self.bytes_since_roll += len(frame)
-        self.bytes_appended += len(frame)
+        self.bytes_since_roll += size
+        self.bytes_appended += size
         self.counters.frames += 1
         if not self._is_flush_scheduled:
             self._schedule_flush()
@@ -304,37 +315,49 @@ class Wal(Progress):
         self.on_failure(frozenset())
 
     def _schedule_flush(self) -> None:
-        if self._buffer:
+        if self._buffer or self._steps is not None:
             self._is_flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush_turn)
 
     def _flush_turn(self) -> None:
         self._is_flush_scheduled = False
         if not self._is_held:
-            self._write_buffer()
+            self._write_buffer(in_steps=True)
         self._end_turn()
+        if self._steps is not None and not self._is_flush_scheduled:
+            self._schedule_flush()
 
     def flush(self) -> None:
         """Write what is buffered, unless a roll holds it back. Waiters are told in a later turn."""
-        if self._buffer and not self._is_held:
+        if (self._buffer or self._steps is not None) and not self._is_held:
             self._write_buffer()
             self._end_turn_soon()
 
-    def _write_buffer(self) -> None:
-        if not self._buffer or self._file is None or self._failure is not None:
+    def _write_buffer(self, in_steps: bool = False) -> None:
+        """Write what is buffered; if it is much and that may be done `in_steps`, only some of it."""
+        if self._file is None or self._failure is not None:
             return
-        assert self.written + self._buffered_bytes == self.end, "the buffer does not start where the file ends"
-        data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
-        self.counters.queue_depth_peak = max(self.counters.queue_depth_peak, self.queue_depth)
-        try:
-            self._file.write(frames.offset_of(self.written), data)
-        except OSError as error:
-            self._failure = error
-            return
-        self._buffer, self._buffered_bytes = [], 0
-        self._written_to(self.written + len(data))
-        self.counters.batches += 1
-        self.counters.bytes_written += len(data)
+        while self._steps is not None or self._buffer:
+            assert self.written + self._buffered_bytes == self.end, "the buffer does not start where the file ends"
+            try:
+                if self._steps is None:
+                    parts, self._buffer, self._step_bytes = self._buffer, [], self._buffered_bytes
+                    self.counters.queue_depth_peak = max(self.counters.queue_depth_peak, self.queue_depth)
+                    offset = frames.offset_of(self.written)
+                    if self._step_bytes > log_files.STEP_BYTES:
+                        self._begin_write()
+                    self._steps = log_files.write_in_steps(self._file, offset, parts, self._step_bytes)
+                while next(self._steps, self) is None:
+                    if in_steps:
+                        return
+            except OSError as error:
+                self._failure = error
+                return
+            self._steps = None
+            self._buffered_bytes -= self._step_bytes
+            self._written_to(self.written + self._step_bytes)
+            self.counters.batches += 1
+            self.counters.bytes_written += self._step_bytes
         if self._needs_sync or self.written - self.synced > UNSYNCED_BYTES_MAX:
             self.start_sync()
 
@@ -411,7 +434,7 @@ class Wal(Progress):
         )
         kept = [(position, end) for position, end, _ in self._unsynced if position not in void]
         waiters = self._take_waiters()
-        self._buffer, self._buffered_bytes = [], 0
+        self._buffer, self._buffered_bytes, self._steps = [], 0, None
         self._unsynced.clear()
         failed, synced, number = self._file, self.synced, frames.number_of(self.written) + 1
 
@@ -431,6 +454,20 @@ class Wal(Progress):
             log_files.mark_void(self._disk, void, failed)
         self.on_failure(void)
         _call_back(waiters, CommitFailed(f"the disk failed: {error}"))
+
+
+async def write_zeros_ahead(wal: Wal, size: int) -> None:
+    """Have room in the log for a frame of this size, made in turns of the loop: its append then finds it.
+
+    A disk that is full is met by the append.
+    """
+    with suppress(OSError):
+        while wal._file is not None and wal._full is None and not wal.is_read_only:
+            wanted = frames.offset_of(wal.end) + size + PADDING_BYTES
+            if wanted <= wal._ahead:
+                return
+            wal._fill_ahead(min(wanted, wal._ahead + max(1, log_files.STEP_BYTES - AHEAD_BYTES)))
+            await asyncio.sleep(0)
 
 
 def _call_back(callbacks: list[Callback], failure: CommitFailed | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from topics.core.decide import Append, Appending, Caps, admit, append, check_total, deletion
+from topics.core.decide import Append, Appending, Caps, admit, append, check_memory, check_total, deletion
 from topics.core.entries import AnyEntry, DeadLettered
 from topics.core.state import State, Topic
 from topics.core.topic.log import Log
@@ -144,6 +144,7 @@ class Trial:
         topic, config, one = self._queue, self._queue.config, Batch(b"", array("I", [size]), False)
         if not self._sizes:
             evicted = admit(topic.name, config, topic, one)
+            check_memory(self._state, self._caps)
             if self._caps.max_total_bytes:
                 check_total(self._state, topic, one, evicted, self._caps)
         elif (config.cap_bytes and size > config.cap_bytes) or not self._has_room(size):

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from topics.core.decide import Caps, admit, check_total
+from topics.core.decide import Caps, admit, check_memory, check_total
 from topics.core.entries import AnyEntry, Appended, Evicted, Forwarded, Forwarding, Stamp
 from topics.core.routing.copies import Copier, HopRun, hops_between
 from topics.core.routing.table import HOPS_MAX, Router, holes
@@ -237,6 +237,8 @@ def fit(state: State, router: Router, found: Found, caps: Caps) -> Found:
     """What the dest takes now of what was found. A Refusal: none of it."""
     dest = state.by_id[router.dest]
     config = dest.config
+    if found.batches:
+        check_memory(state, caps)
     is_bounded = config.cap_bytes or caps.max_total_bytes or (config.cap_records and config.discard != "old")
     refusal = _refusal(state, dest, found.sizes, caps) if is_bounded and found.batches else None
     if refusal is None:

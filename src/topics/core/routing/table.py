@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from topics.core.entries import AnyEntry, Forwarded, Forwarding, RouterRemoved, RouterSet, TopicCreated
+from topics.core.memory import weigh
 from topics.core.routing.copies import MissingRecord, add_hops, find_copies
 from topics.core.topic.records import Batch
 from topics.errors import InvalidRequest, RouterCycle, Throttled, TopicIncompatible, TopicNotFound
@@ -136,6 +137,7 @@ def _grow(state: "State", dest: "Topic", entry: Forwarded, batches: Sequence[Bat
         at += last - first + 1
     if len(dest.hops) > HOP_RUNS and is_source:
         _forget_hops(state, dest)
+    weigh(state, dest)
 
 
 def _advance(state: "State", router: Router, entry: Forwarded) -> None:

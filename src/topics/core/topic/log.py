@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal
 
+from topics.core.memory import CHUNK, PIECE
 from topics.core.topic.blocks import BLOCK, mask_of
 from topics.core.topic.live import LiveRows, measured
 from topics.core.topic.losses import AccountedRecords, Loss
@@ -26,13 +27,19 @@ from topics.model import Gap
 class Log(AccountedRecords):
     """The records of one topic instance."""
 
-    __slots__ = ("_has_emptied", "dropped", "last_write_ts")
+    __slots__ = ("_has_emptied", "dropped", "held", "last_write_ts")
 
     def __init__(self) -> None:
         super().__init__()
         self.last_write_ts = 0  # `last_ts`, as durable as the records: 0 = none since a restart took them
+        self.held = 0  # what the parts weigh in memory
         self.dropped: list[Part] = []  # parts that died, for the owner of memory and files to clear away
         self._has_emptied = False  # some part in `parts` has no live record left
+
+    @property
+    def marked(self) -> int:
+        """How many blocks of seqs have marks of dead rows."""
+        return len(self._dead)
 
     # --- growing
 
@@ -46,19 +53,25 @@ class Log(AccountedRecords):
         count = len(batch.sizes)
         if type(tail) is not Chunk or tail.last != self.head or not tail.takes(count):
             if type(tail) is Chunk:
-                tail.fold()
+                self.fold(tail)
             tail = Chunk(self.head + 1)
             self.parts.append(tail)
+            self.held += CHUNK
         if ts >= self._pace_due:
             self._sample(ts)
-        before = tail.live_bytes
+        before, held = tail.live_bytes, tail.held
         tail.append(batch.body, batch.sizes, ts, batch.has_tags)
+        self.held += tail.held - held
         if not self.count:
             self.earliest, self._earliest_row = self.head + 1, 0
         self.head += count
         self.count += count
         self.bytes += tail.live_bytes - before
         self.last_ts = self.last_write_ts = ts
+
+    def fold(self, chunk: Chunk) -> None:
+        """Let a chunk take no further write."""
+        self.held -= chunk.fold()
 
     def open_gap(self, last: int, reason: Literal["cap", "source_trim"], ts: int = 0) -> None:
         """Hand out the seqs up to `last` to nobody (TM12)."""
@@ -88,6 +101,7 @@ class Log(AccountedRecords):
     def attach(self, part: Part) -> None:
         """Add a sealed part above all that are here; its seqs were handed out before."""
         self.parts.append(part)
+        self.held += _held(part)
         self.count += part.live_count
         self.bytes += part.live_bytes
         if len(self.parts) == 1:
@@ -115,6 +129,7 @@ class Log(AccountedRecords):
         living = [part for part in new if part.live_count]
         assert sum(part.live_count for part in living) == sum(part.live_count for part in present)
         self.parts[index : index + len(present)] = living
+        self.held += sum(map(_held, living)) - sum(map(_held, present))
         for part in present:
             self._unmark(part, rows)
         if index == 0:
@@ -191,7 +206,7 @@ class Log(AccountedRecords):
         """Let go of all parts: the topic is gone."""
         self.dropped.extend(self.parts)
         self.parts = []
-        self.count = self.bytes = 0
+        self.count = self.bytes = self.held = 0
 
     def _lose(self, last: int, reason: Literal["cap", "ttl"], ts: int) -> None:
         before, leaving = self.count, self._leaving(last)
@@ -210,6 +225,7 @@ class Log(AccountedRecords):
             self.bytes -= parts[whole].live_bytes
             whole += 1
         if whole:
+            self.held -= sum(map(_held, parts[:whole]))
             self.dropped.extend(parts[:whole])
             del parts[:whole]
         if parts and parts[0].first <= last:
@@ -235,7 +251,9 @@ class Log(AccountedRecords):
         """Drop parts without a live record, and bring `earliest` up to date."""
         if self._has_emptied:
             self._has_emptied = False
-            self.dropped.extend(part for part in self.parts if not part.live_count)
+            emptied = [part for part in self.parts if not part.live_count]
+            self.held -= sum(map(_held, emptied))
+            self.dropped.extend(emptied)
             self.parts = [part for part in self.parts if part.live_count]
         before = self.earliest
         if self.parts:
@@ -274,6 +292,7 @@ class Log(AccountedRecords):
         assert all(one.last < other.first for one, other in pairwise(parts)), "parts overlap"
         totals = sum(part.live_count for part in parts), sum(part.live_bytes for part in parts)
         assert totals == (self.count, self.bytes), f"{totals} live in the parts, {self.count, self.bytes} in all"
+        assert self.held == sum(map(_held, parts)), f"the parts weigh {sum(map(_held, parts))}, not {self.held}"
         assert parts or self.earliest == self.head + 1, f"earliest {self.earliest} of nothing"
         assert not self.unaccounted, f"{self.unaccounted} seqs are not accounted for"
         assert all(gap.first <= gap.last <= self.head and gap.last >= floor for gap in gaps), "a gap out of place"
@@ -281,3 +300,8 @@ class Log(AccountedRecords):
         announced = self._announced
         assert self.lost <= announced, f"{self.lost} seqs are lost, {announced} announced"
         self._check_losses()
+
+
+def _held(part: Part) -> int:
+    """What a part weighs in memory."""
+    return part.held if type(part) is Chunk else PIECE

@@ -7,13 +7,14 @@ Rows are numbered from 0 within their part. A part has the totals of its live re
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import sub
 from typing import Protocol, TypeVar
 
 from msgspec import Raw, Struct
 
+from topics.core.memory import CHUNK, FOLDED_WRITE, ROW, TAGGED_ROW, WRITE
 from topics.core.topic.records import NO_META, Body, RecordIn, decode_body, meta_of
 from topics.model import Columns, TagMatch
 
@@ -49,6 +50,7 @@ class Chunk:
         "count",
         "first",
         "has_tags",
+        "held",
         "is_closed",
         "last",
         "live_bytes",
@@ -63,6 +65,7 @@ class Chunk:
         self.live_count = 0
         self.live_bytes = 0
         self.has_tags = False
+        self.held = CHUNK  # what it weighs in memory
         self.is_closed = False  # takes no further write
         self.bodies: list[bytes | memoryview] = []  # a single one, once they are folded
         self._ends: array[int] | None = None  # where each write's body ends in the folded one
@@ -70,7 +73,7 @@ class Chunk:
         self._firsts = array("I")  # row of each body's first record
         self.timestamps = array("q")  # of each body
         self._sizes = array("I", [0])  # sum of the sizes of the rows before each row
-        self._tag_order: list[tuple[str, int]] | None = None  # (tag, row) sorted, made for the first tag query
+        self._tag_order: _TagOrder | None = None  # made for the first tag query
 
     def takes(self, count: int) -> bool:
         """Whether a write of `count` records may go in here."""
@@ -93,16 +96,25 @@ class Chunk:
         self.last += count
         self.live_count += count
         self.live_bytes += self._sizes[-1] - before
+        self.held += len(body) + WRITE + ROW * count
         if has_tags:
             self.has_tags = True
+            self.held += TAGGED_ROW * count
             self._tag_order = None
 
-    def fold(self) -> None:
-        """Take no further write, and keep small bodies as one: a Python object costs more than many of them."""
+    def fold(self) -> int:
+        """Take no further write, and keep small bodies as one: a Python object costs more than many of them.
+
+        Gives how much lighter that has made it.
+        """
         self.is_closed = True
-        if self._ends is None and len(self.bodies) > 1 and self.body_bytes < FOLDED_BODY_BYTES_MAX * len(self.bodies):
-            self._ends = array("I", accumulate(map(len, self.bodies)))
-            self.bodies = [b"".join(self.bodies)]
+        writes = len(self.bodies)
+        if self._ends is not None or writes < 2 or self.body_bytes >= FOLDED_BODY_BYTES_MAX * writes:
+            return 0
+        self._ends = array("I", accumulate(map(len, self.bodies)))
+        self.bodies = [b"".join(self.bodies)]
+        self.held -= writes * (WRITE - FOLDED_WRITE)
+        return writes * (WRITE - FOLDED_WRITE)
 
     def image(self) -> ChunkImage:
         ends = self._ends or array("I", accumulate(map(len, self.bodies)))
@@ -189,15 +201,35 @@ class Chunk:
         if not self.has_tags:
             return []
         if self._tag_order is None:
-            tags = self.columns(0, self.count).tags or ()
-            self._tag_order = sorted((tag, row) for row, tag in enumerate(tags) if tag is not None)
-        order = self._tag_order
-        start = bisect_left(order, (match.value, -1))
+            self._tag_order = _TagOrder(self.columns(0, self.count).tags or ())
+        return self._tag_order.matching(match)
+
+
+class _TagOrder:
+    """The rows that have a tag, by their tags: one text and two arrays, which weigh less than an object for each.
+
+    In UTF-8 texts have the order, and the beginnings, that they have as characters.
+    """
+
+    __slots__ = ("_ends", "_rows", "_text")
+
+    def __init__(self, tags: Iterable[str | None]) -> None:
+        ordered = sorted((tag.encode(), row) for row, tag in enumerate(tags) if tag is not None)
+        self._text = b"".join([tag for tag, _ in ordered])
+        self._ends = array("I", accumulate((len(tag) for tag, _ in ordered), initial=0))
+        self._rows = array("I", [row for _, row in ordered])
+
+    def matching(self, match: TagMatch) -> list[int]:
+        places, wanted = range(len(self._rows)), match.value.encode()
+        start = bisect_left(places, wanted, key=self._tag)
         if match.operator == "Eq":
-            stop = bisect_left(order, (match.value, self.count), start)
+            stop = bisect_right(places, wanted, start, key=self._tag)
         else:
-            stop = bisect_left(order, True, start, key=lambda item: not item[0].startswith(match.value))
-        return [row for _, row in order[start:stop]]
+            stop = bisect_left(places, True, start, key=lambda place: not self._tag(place).startswith(wanted))
+        return self._rows[start:stop].tolist()
+
+    def _tag(self, place: int) -> bytes:
+        return self._text[self._ends[place] : self._ends[place + 1]]
 
 
 def _column(values: list[T | None]) -> list[T | None] | None:

@@ -27,6 +27,7 @@ from msgspec import Struct
 from topics.clock import Clock
 from topics.core import dump
 from topics.core.apply import keep_references_short
+from topics.core.memory import weigh
 from topics.core.state import State, Topic
 from topics.core.topic.live import LiveRows
 from topics.core.topic.parts import Chunk, Part
@@ -189,7 +190,7 @@ class Checkpoint:
         for parts in self._unsealed(topic):
             for part in parts:
                 if isinstance(part, Chunk):
-                    part.fold()  # it does not change any more, and may be read by another thread
+                    log.fold(part)  # it does not change any more, and may be read by another thread
             self._groups.append(Group(topic, list(parts), rows, []))
 
     def _unsealed(self, topic: Topic) -> Iterator[list[Part]]:
@@ -275,6 +276,8 @@ class Checkpoint:
         for group in self._groups:
             is_there = self._state.by_id.get(group.topic.id) is group.topic
             living = group.topic.log.replace(group.old, group.new, group.rows) if is_there else []
+            if is_there:
+                weigh(self._state, group.topic)
             for piece in group.new:
                 if piece in living:
                     catalogue.put_in_force(piece)

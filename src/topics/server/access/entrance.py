@@ -41,13 +41,15 @@ class Entrance:
         try:
             self._visitors.check(request)
         except Refusal:
-            if not self._routes.is_probe(request.path) and not self._is_navigation(request):
+            is_probe = self._routes.is_probe(request.path) and not self._routes.is_linked("GET", request.path)
+            if not is_probe and not self._is_navigation(request):
                 raise
 
     def _is_navigation(self, request: Request) -> bool:
-        """Whether a user follows a link, on any site, to the console."""
-        mode = request.headers.get(b"sec-fetch-mode", b"").strip().lower()
-        return mode == b"navigate" and request.method == "GET" and self._routes.is_page("GET", request.path)
+        """Whether a user follows a link, from wherever, to the console or the API's page."""
+        if request.headers.get(b"sec-fetch-mode", b"").strip().lower() != b"navigate" or request.method != "GET":
+            return False
+        return self._routes.is_page("GET", request.path) or self._routes.is_linked("GET", request.path)
 
     def key_of(self, request: Request) -> Key:
         """The caller's key. 401 comes before 404; only the paths of probes may need no key (AU11)."""

@@ -223,6 +223,9 @@ async def _append_large(call: Call) -> None:
         if call.exchange.is_lost:
             raise InvalidRequest("the client was gone before its body was decoded")
         given, checked = await asyncio.get_running_loop().run_in_executor(None, decode)
+    config = app.engine.config_of(call.name)
+    if config is None or config.durability != "ephemeral":
+        await app.engine.make_room(len(call.request.body))
     call.check_key()
     if not app.is_serving:
         raise app.unavailable()

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from topics.errors import CommitFailed, InvalidRequest
+from topics.errors import CommitFailed, InvalidRequest, Refusal
 from topics.server.access.visitors import check_origin
 from topics.server.auth import READ, WRITE
 from topics.server.call import Call
@@ -22,7 +22,7 @@ from topics.server.live.conversation import Conversation, RunCommand, error_text
 from topics.server.live.feeds import Feed
 from topics.server.transport.websocket import VERSION, UnknownVersion, WebSocket, accept
 from topics.server.wire import commands
-from topics.server.wire.commands import SubscribeIn
+from topics.server.wire.commands import LargeIn, SubscribeIn
 from topics.server.wire.replies import WatchedTopic, refusal
 from topics.server.wire.requests import WatchTopicIn
 
@@ -51,14 +51,14 @@ def open_socket(call: Call) -> None:
         call.finish(101)
 
 
-def _ping(talk: Conversation, text: bytes, request_id: Raw) -> None:
+def _ping(talk: Conversation, text: bytes, request_id: Raw, large: LargeIn | None) -> None:
     talk.answer(talk.place(), commands.pong(request_id))
 
 
 # --- subscribe and unsubscribe
 
 
-def _subscribe(talk: Conversation, text: bytes, request_id: Raw) -> None:
+def _subscribe(talk: Conversation, text: bytes, request_id: Raw, large: LargeIn | None) -> None:
     given, starts = commands.subscribe_in(text, talk.app.settings)
     topics_max = talk.app.settings.max_watch_topics
     talk.key.check_scopes(READS)
@@ -91,7 +91,7 @@ def _follow(talk: Conversation, feeds: Sequence[Feed]) -> None:
     talk.check_key()  # it may have changed since the command came
 
 
-def _unsubscribe(talk: Conversation, text: bytes, request_id: Raw) -> None:
+def _unsubscribe(talk: Conversation, text: bytes, request_id: Raw, large: LargeIn | None) -> None:
     names = commands.unsubscribe_in(text, talk.app.settings)
     for name in names:
         if name in talk.feeds:
@@ -141,12 +141,17 @@ class Publish(Write):
         return commands.ack(self._request_id, self.body(self._with_seqs))
 
 
-def _publish(talk: Conversation, text: bytes, request_id: Raw) -> None:
-    given = commands.publish_in(text, talk.app.settings.max_batch_records)
+def _publish(talk: Conversation, text: bytes, request_id: Raw, large: LargeIn | None) -> None:
+    if large is None or large.publish is None:
+        given, checked = commands.publish_in(text, talk.app.settings.max_batch_records), None
+    elif isinstance(large.publish, Refusal):
+        raise large.publish
+    else:
+        given, checked = large.publish, large.batch
     write = Publish(talk, request_id, given.return_seqs)
     talk.key.check_scopes(WRITES)
     talk.key.check_names((given.topic,))
-    write.submit(given.topic, given, text)
+    write.submit(given.topic, given, text, checked=checked)
 
 
 COMMANDS: Final[dict[str, RunCommand]] = {

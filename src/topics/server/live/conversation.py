@@ -18,6 +18,7 @@ Invariants
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
@@ -30,7 +31,8 @@ from topics.server.live.outlet import NEVER, Wheel
 from topics.server.transport.exchange import logger
 from topics.server.transport.websocket import CLOSING, WebSocket, text_frame
 from topics.server.wire import commands
-from topics.server.wire.commands import NO_ID, UnsupportedMessage
+from topics.server.wire.commands import NO_ID, LargeIn, UnsupportedMessage
+from topics.server.wire.counts import LARGE_BYTES
 
 if TYPE_CHECKING:
     from topics.server.app import App
@@ -50,7 +52,8 @@ TOMBSTONE: Final = b'{"op":"tombstone",'
 CAUGHT_UP: Final = b'{"op":"caught_up",'
 TOPIC_DELETED: Final = b'{"op":"topic_deleted",'
 
-RunCommand = Callable[["Conversation", bytes, Raw], None]  # runs a command: its text, its request_id
+# Runs a command: its text, its request_id, and what was decoded of it beside the loop, if it is large.
+RunCommand = Callable[["Conversation", bytes, Raw, LargeIn | None], None]
 
 
 class SocketReader(Reader):
@@ -289,18 +292,44 @@ class Conversation(SocketReader):
         self._burst += 1
         if self._burst == 1:
             asyncio.get_running_loop().call_soon(self._turn_ended)
+        if text is not None and len(text) > LARGE_BYTES:
+            self._is_busy = True
+            self.app.start(self._run_large(text))
+        else:
+            self._carry_out(text)
+
+    async def _run_large(self, text: bytes) -> None:
+        """Decode a large command beside the loop, one at a time of all; no other of this socket runs meanwhile."""
+        app, decoded, failure = self.app, None, None
+        try:
+            async with app.decoding:
+                if self._farewell is None and not self.is_over:
+                    work = partial(commands.large_in, text, app.settings)
+                    decoded = await asyncio.get_running_loop().run_in_executor(None, work)
+            if decoded is not None and decoded.publish is not None:
+                await app.engine.make_room(len(text))
+        except Exception as error:
+            failure = error
+        self._is_busy = False
+        if self._farewell is None and not self.is_over:
+            self._carry_out(text, decoded, failure)
+        self._go_on()
+
+    def _carry_out(self, text: bytes | None, large: LargeIn | None = None, failure: Exception | None = None) -> None:
         request_id = NO_ID
         self._is_running = True
         try:
             if text is None:
                 raise UnsupportedMessage("the message is binary; commands are JSON text")
-            command = commands.command_in(text)
+            if failure is not None:
+                raise failure
+            command = commands.command_in(text) if large is None else large.command
             request_id = command.request_id
             op = command.op if isinstance(command.op, str) else "no text"
             run = self._known.get(op)
             if run is None:
                 raise InvalidRequest(f"op is {op[:40]}; use one of {', '.join(self._known)}")
-            run(self, text, request_id)
+            run(self, text, request_id, large)
         except Exception as error:
             self.app.traffic.count_refusal(error)
             self.answer(self.place(), error_text(error, request_id))

@@ -31,7 +31,7 @@ from collections import deque
 
 from topics.engine.instance import Cold, Instance, PageAddress, Query
 from topics.errors import TopicsError
-from topics.server.live.feeds import Feed, Hub, Push, Reader, Template
+from topics.server.live.feeds import FEED_BYTES, Feed, Hub, Push, Reader, Template
 from topics.server.live.outlet import TICK_MS, Wheel
 from topics.server.live.pressure import Pressure
 from topics.server.live.rounds import Rounds, real_clock
@@ -51,6 +51,9 @@ class Delivery:
         self.records_total = 0  # given to readers so far, each time counted
         self.rounds = Rounds(engine.clock, pressure, self._serve_safely)
 
+        self.hold = engine.footprint.hold
+        self.check_held = engine.footprint.check_held
+
     # --- connections and their feeds
 
     def close(self, reader: Reader) -> None:
@@ -65,6 +68,8 @@ class Delivery:
         for feed in feeds:
             feed.reader = reader
             reader.feeds[feed.name] = feed
+            feed.weight = FEED_BYTES + feed.template.weight // len(feeds)
+            self.hold(feed.weight)
         for feed in feeds:
             self._join(feed)
 
@@ -87,6 +92,8 @@ class Delivery:
         """Stop following a topic."""
         hub, reader = feed.hub, feed.reader
         feed.hub = feed.reader = None
+        self.hold(-feed.weight)
+        feed.weight = 0
         if reader is not None and reader.feeds.get(feed.name) is feed:
             del reader.feeds[feed.name]
         if hub is not None:

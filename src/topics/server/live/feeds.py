@@ -6,6 +6,7 @@ Must not know: when a topic is read, how a frame is framed.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 from weakref import WeakValueDictionary
 
 from topics.engine.answers import ReadResult
@@ -13,11 +14,14 @@ from topics.engine.instance import Followed, PageAddress, Projection
 from topics.model import TagMatch
 from topics.server.live.outlet import Outlet, Wheel
 
+FEED_BYTES: Final = 500  # what one weighs in memory, with its places in tables
+NODE_BYTES: Final = 120  # of a template, beside its text
+
 
 class Template:
     """How a feed reads, whatever its cursor. Feeds with the same template object share their reads; see `of`."""
 
-    __slots__ = ("__weakref__", "_base", "bytes_max", "is_strong", "limit", "match", "nodes", "projection")
+    __slots__ = ("__weakref__", "_base", "bytes_max", "is_strong", "limit", "match", "nodes", "projection", "weight")
 
     def __init__(
         self,
@@ -34,6 +38,7 @@ class Template:
         self.match = match
         self.projection = projection
         self.is_strong = is_strong  # show only what is synced (SS18)
+        self.weight = sum(NODE_BYTES + len(node) for node in nodes)  # in memory
         self._base = Template.of(limit, bytes_max, frozenset(), match, projection, is_strong) if nodes else None
 
     @property
@@ -77,6 +82,7 @@ class Feed:
         "name",
         "reader",
         "template",
+        "weight",
     )
 
     def __init__(self, name: str, template: Template, epoch: int, cursor: int, head: int = 0) -> None:
@@ -85,6 +91,7 @@ class Feed:
         self.epoch = epoch  # the instance that the cursor belongs to
         self.cursor = cursor
         self.head = head  # the topic's, as last seen
+        self.weight = 0  # what is held for it in memory, while it has a reader
         self.reader: Reader | None = None
         self.hub: Hub | None = None
         self.is_first = True  # the next read is the first of the connection, or the first after a stall (TM13)

@@ -15,13 +15,14 @@ from typing import Final
 
 from topics.server.auth import Key
 from topics.server.live.delivery import Delivery
-from topics.server.live.feeds import Feed, Template
+from topics.server.live.feeds import FEED_BYTES, Feed, Template
 from topics.server.live.registry import Registry
 from topics.server.live.sse import NOTHING, Doubts, Opening, SseStream
 from topics.server.slots import Slots
 from topics.server.wire.streaming import ANOTHER_EPOCH, NO_POSITIONS, Positions
 
 SESSION_TTL_MS: Final = 300_000
+SESSION_BYTES: Final = 1000  # what one weighs in memory, beside its feeds
 WID_BYTES: Final = 16
 WID: Final = re.compile(r"wid_[A-Za-z0-9_-]{22}", re.ASCII)
 
@@ -82,10 +83,16 @@ class Sessions:
         """Create a session, under a `wid` that is not in use if one is given. Throttled: as many as may be exist."""
         self._sweep()
         self._slots.take_session(key)
+        self._delivery.hold(_weight(template, feeds))
         wid = wid or "wid_" + urlsafe_b64encode(token_bytes(WID_BYTES)).rstrip(b"=").decode()
         session = self._sessions[wid] = Session(wid, key, template, heartbeat_ms, feeds)
         self._rest(session)
         return session
+
+    def check_room(self, topics: int) -> None:
+        """Throttled: so many topics more cannot be followed, sessions that have expired aside."""
+        self._sweep()
+        self._delivery.check_held(FEED_BYTES * topics)
 
     def find(self, wid: str) -> Session | None:
         """The session of this wid; None if there is none, or it has expired."""
@@ -96,7 +103,7 @@ class Sessions:
         """Forget a session; its wid is unknown from now on."""
         if self._sessions.pop(session.wid, None) is not None:
             self._idle.pop(session.wid, None)
-            self._slots.give_session(session.key)
+            self._let_go(session)
             session.wid = ""
 
     def open(self, session: Session, opening: Opening, told: Positions = NO_POSITIONS) -> None:
@@ -133,4 +140,13 @@ class Sessions:
             if session.idle_since > until:
                 return
             del self._idle[session.wid], self._sessions[session.wid]
-            self._slots.give_session(session.key)
+            self._let_go(session)
+
+    def _let_go(self, session: Session) -> None:
+        self._slots.give_session(session.key)
+        self._delivery.hold(-_weight(session.template, session.feeds))
+
+
+def _weight(template: Template, feeds: dict[str, Feed]) -> int:
+    """What a session holds in memory."""
+    return SESSION_BYTES + template.weight + FEED_BYTES * len(feeds)

@@ -5,14 +5,15 @@ Must not know: sockets, the engine's state, who is calling. Rules: WS2-WS7, Appe
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from topics.core.topic.records import WriteIn, decode_json
-from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
-from topics.server.wire.counts import CountedRecord, decode_counted, may_exceed
+from topics.core.topic.records import Batch, WriteIn, check_batch, decode_json
+from topics.errors import InvalidRequest, PayloadTooLarge, Refusal, TopicsError
+from topics.server.wire.counts import UNCOUNTED_TIMES, CountedRecord, decode_counted, exceeds, may_exceed
 from topics.server.wire.replies import WatchedTopic, encode
 from topics.server.wire.requests import (
     Match,
@@ -59,6 +60,25 @@ class CountedPublishIn(PublishIn, gc=False, kw_only=True):
     records: list[CountedRecord]  # type: ignore[assignment]
 
 
+class _PassedRecord(Struct, gc=False):
+    """A record of a large command that is not looked at: between two of them other threads may run."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+class _LargeCommandIn(CommandIn, gc=False):
+    records: list[_PassedRecord] = []
+
+
+class LargeIn(NamedTuple):
+    """A large command, decoded and checked beside the loop."""
+
+    command: CommandIn
+    publish: PublishIn | Refusal | None = None  # if it is one
+    batch: Batch | Refusal | None = None  # its records
+
+
 class SubscribeIn(Struct, frozen=True):
     topic: str | UnsetType = UNSET
     from_seq: Natural = 0
@@ -79,6 +99,7 @@ class UnsubscribeIn(Struct, frozen=True):
     topics: list[str] | UnsetType = UNSET
 
 
+_decode_large = msgspec.json.Decoder(_LargeCommandIn).decode
 _decode_command = msgspec.json.Decoder(CommandIn).decode
 _decode_publish = msgspec.json.Decoder(PublishIn).decode
 _decode_counted = msgspec.json.Decoder(CountedPublishIn).decode
@@ -100,6 +121,30 @@ def command_in(text: bytes) -> CommandIn:
         except InvalidRequest as error:
             raise InvalidJson(error.message.replace("the body", "the message")) from None
         raise InvalidRequest(fault.message.replace("the body", "the message")) from None
+
+
+def large_in(text: bytes, settings: Settings) -> LargeIn:
+    """A command that takes long to decode. Blocking; other threads have their turns between two records (LM10)."""
+    command, records_max = _large_command_in(text, settings.max_batch_records), settings.max_batch_records
+    if command.op != "publish":
+        return LargeIn(command)
+    try:
+        publish = publish_in(text, records_max)
+    except Refusal as refusal:
+        return LargeIn(command, refusal)
+    try:
+        return LargeIn(
+            command, publish, check_batch(publish.records, publish.node, publish.idempotency_key, settings, text)
+        )
+    except Refusal as refusal:
+        return LargeIn(command, publish, refusal)  # other checks come first
+
+
+def _large_command_in(text: bytes, records_max: int) -> CommandIn:
+    if not exceeds(text, b"{", UNCOUNTED_TIMES * records_max):
+        with suppress(InvalidRequest):
+            return decode_json(_decode_large, text)  # type: ignore[no-any-return]
+    return command_in(text)
 
 
 def publish_in(text: bytes, records_max: int) -> PublishIn:

@@ -60,6 +60,7 @@ async def states_of(
     if app.pressure.is_refusing:
         await app.pressure.park(stop())
         states = await _states_now(app, names, is_lenient)
+    app.watch.check_room(len(states))
     return states
 
 
