@@ -36,7 +36,7 @@ def test_every_page_is_there_and_loads_nothing_from_elsewhere(site: Path) -> Non
 
 
 def test_references_are_made_from_their_sources(site: Path) -> None:
-    assert "append_ndjson" in (site / "reference" / "client.html").read_text()
+    assert "append_ndjson" in (site / "client-reference.html").read_text()
     assert "/v0/topics/{topic}/diff" in (site / "reference" / "openapi.html").read_text()
     assert "topics send" in (site / "cli.html").read_text()
 

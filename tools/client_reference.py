@@ -18,9 +18,9 @@ from typing import Any, Final
 import msgspec
 
 from topics import client as api
+from topics.client.arguments import ConfigFields
 from topics.client.errors import CODES
 from topics.client.protocol.cursors import ReadOptions
-from topics.client.protocol.operations import ConfigFields
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "client-reference.md"
 

@@ -3,7 +3,7 @@
 - The front page is the README.
 - Files outside docs/ that a page links to (benchmarks, the changelog, what lies in deploy/) become pages of
   `repository/`; links to them lead there. So the site needs nothing but itself.
-- The OpenAPI document becomes a page of its own, and the client's docstrings another.
+- The OpenAPI document becomes a page of its own.
 - `llms.txt` lists all pages for programs that read.
 """
 
@@ -21,22 +21,6 @@ from topics.testing.server import ServerThread
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
-CLIENT = """# The client, method by method
-
-From the docstrings of the package. [The Python client](../client.md) is the guide.
-
-::: topics.Client
-    options: { inherited_members: true }
-
-::: topics.AsyncClient
-    options: { inherited_members: true }
-
-::: topics.client.record_types
-
-::: topics.client.results
-
-::: topics.client.errors
-"""
 KINDS = {
     ".md": "",
     ".yml": "yaml",
@@ -64,7 +48,6 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     files.append(File.generated(config, "index.md", content=moved((ROOT / "README.md").read_text(), "", "index.md")))
     files.append(File.generated(config, "reference/openapi.md", content=openapi_page()))
-    files.append(File.generated(config, "reference/client.md", content=CLIENT))
     for path in sorted(outside()):
         source = ROOT / path
         if source.suffix == ".md":
