@@ -21,6 +21,7 @@ from topics.testing.server import ServerThread
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
+LISTED = ("bench/RESULTS.md", "CHANGELOG.md", "CONTRIBUTING.md")  # in the navigation
 KINDS = {
     ".md": "",
     ".yml": "yaml",
@@ -52,7 +53,8 @@ def on_files(files: Files, config: Any) -> Files:
         source = ROOT / path
         if source.suffix == ".md":
             text = moved(source.read_text(), posixpath.dirname(path), f"repository/{path}")
-            files.append(File.generated(config, f"repository/{path}", content=text))
+            level = InclusionLevel.UNDEFINED if path in LISTED else InclusionLevel.NOT_IN_NAV
+            files.append(File.generated(config, f"repository/{path}", content=text, inclusion=level))
         else:
             kind = KINDS.get(source.suffix, "text")
             text = f"# {path}\n\n````{kind}\n{source.read_text()}\n````\n"
@@ -86,7 +88,7 @@ def targets(text: str, directory: str) -> list[str]:
 
 def outside() -> set[str]:
     """Files outside docs/ that pages link to, and those that these link to."""
-    found = {"bench/RESULTS.md", "CHANGELOG.md", "CONTRIBUTING.md"}
+    found = set(LISTED)
     todo = [(path.read_text(), posixpath.dirname(path.relative_to(ROOT).as_posix())) for path in docs()]
     todo += [((ROOT / "README.md").read_text(), "")]
     todo += [((ROOT / path).read_text(), posixpath.dirname(path)) for path in found]
@@ -125,7 +127,12 @@ def moved(text: str, directory: str, page: str) -> str:
         return f"{label}({posixpath.relpath(place, posixpath.dirname(page) or '.')}{anchor})"
 
     parts = FENCE.split(text)
-    return "".join(part if part.startswith("```") else LINK.sub(lead, part) for part in parts)
+    return "".join(plain(part) if part.startswith("```") else LINK.sub(lead, part) for part in parts)
+
+
+def plain(block: str) -> str:
+    """A block with nothing but its language behind the fence: the rest is for the tests."""
+    return re.sub(r"\A(```\w*)[^\n]*", r"\1", block)
 
 
 def openapi_page() -> str:
