@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.client.conftest import Connect
-from topics.client.frames import COLUMNS_MAX, expanded
+from topics.client.data_frames import COLUMNS_MAX, expanded
 from topics.client.results import Lost
 from topics.errors import InvalidRequest, TopicNotFound
 from topics.testing.server import ServerThread
