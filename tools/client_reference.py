@@ -197,7 +197,7 @@ def formatted(text: str) -> str:
     blocks = text.split("```py\n")
     bodies = [block.partition("\n```\n")[0] for block in blocks[1:]]
     mark = "\n\n# ---\n\n"
-    command = (sys.executable, "-m", "ruff", "format", "--quiet", "--no-cache", "--line-length", "100", "-")
+    command = (sys.executable, "-m", "ruff", "format", "--quiet", "--no-cache", "--line-length", "120", "-")
     laid = subprocess.run(command, input=mark.join(bodies), capture_output=True, text=True, check=True).stdout
     pieces = [piece.strip() for piece in laid.split("# ---")]
     assert len(pieces) == len(bodies)

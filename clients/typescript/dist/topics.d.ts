@@ -44,7 +44,7 @@ export interface ClientOptions {
     token?: string;
     /** The time for a call with all its repeats; the wait of a long poll comes on top. 30000 unless given. */
     timeoutMs?: number;
-    /** How often a call is repeated at most. 10 unless given. */
+    /** How often a call is repeated at most; if it is not given, the time decides. */
     retries?: number;
     /** In place of the global fetch. */
     fetch?: typeof fetch;

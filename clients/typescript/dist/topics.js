@@ -40,7 +40,8 @@ export class Topics {
     #fetch;
     constructor(url, options = {}) {
         this.url = String(url).replace(/\/+$/, "");
-        this.#options = { token: "", timeoutMs: 30000, retries: 10, ...defined(options) };
+        const timeoutMs = options.timeoutMs ?? 30000;
+        this.#options = { token: "", timeoutMs, retries: 10 + Math.floor(timeoutMs / 1000), ...defined(options) };
         this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
     }
     /** Carry an operation out. Path, query and fields of the body are given together, by their names. */

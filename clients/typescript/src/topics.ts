@@ -32,7 +32,7 @@ export interface ClientOptions {
   token?: string;
   /** The time for a call with all its repeats; the wait of a long poll comes on top. 30000 unless given. */
   timeoutMs?: number;
-  /** How often a call is repeated at most. 10 unless given. */
+  /** How often a call is repeated at most; if it is not given, the time decides. */
   retries?: number;
   /** In place of the global fetch. */
   fetch?: typeof fetch;
@@ -101,7 +101,8 @@ export class Topics {
 
   constructor(url: string | URL, options: ClientOptions = {}) {
     this.url = String(url).replace(/\/+$/, "");
-    this.#options = { token: "", timeoutMs: 30000, retries: 10, ...defined(options) };
+    const timeoutMs = options.timeoutMs ?? 30000;
+    this.#options = { token: "", timeoutMs, retries: 10 + Math.floor(timeoutMs / 1000), ...defined(options) };
     this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
   }
 

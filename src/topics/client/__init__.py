@@ -7,7 +7,7 @@
     arguments           configs, records and matches as callers pass them
     tracing             spans of OpenTelemetry
     values              Python types from and to JSON
-    frames              a topic as a data frame
+    data_frames         a topic as a data frame
     kept_cursors        where a consumer keeps its place
     protocol/           requests, answers, retries, cursors and watches, without a socket
     aio/                AsyncClient, its streams and workers

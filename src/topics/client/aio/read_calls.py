@@ -10,7 +10,7 @@ from topics.client.aio.caller import AsyncCaller
 from topics.client.aio.concurrency import beside, started
 from topics.client.aio.streams import AsyncConsumer, AsyncExport, AsyncListing, AsyncWatcher
 from topics.client.arguments import Match
-from topics.client.frames import Library, frame_of, require
+from topics.client.data_frames import Library, frame_of, require
 from topics.client.kept_cursors import KeptCursor, NamedCursor
 from topics.client.protocol import operations
 from topics.client.protocol.cursors import Cursor, ReadOptions, checked

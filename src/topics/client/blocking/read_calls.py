@@ -11,7 +11,7 @@ from topics.client.arguments import Match
 from topics.client.blocking.caller import Caller
 from topics.client.blocking.concurrency import beside, started
 from topics.client.blocking.streams import Consumer, Export, Listing, Watcher
-from topics.client.frames import Library, frame_of, require
+from topics.client.data_frames import Library, frame_of, require
 from topics.client.kept_cursors import KeptCursor, NamedCursor
 from topics.client.protocol import operations
 from topics.client.protocol.cursors import Cursor, ReadOptions, checked

@@ -83,7 +83,7 @@ def expanded(table: "pa.Table") -> "pa.Table":
 def _object_of(text: str) -> dict[str, Any] | None:
     try:
         value = _decode(text)
-    except ValueError:  # a text that the server takes and msgspec does not, such as half of a surrogate pair
+    except (ValueError, RecursionError):  # what others may write and msgspec does not read: half of a surrogate pair
         return None
     return value if isinstance(value, dict) else None
 
@@ -106,7 +106,7 @@ def _column(pa: Any, values: list[Any]) -> Any:
     try:
         _keys_of(values, "a field has")
         return pa.array(values)
-    except (pa.ArrowException, InvalidRequest, OverflowError):
+    except (pa.ArrowException, InvalidRequest, OverflowError, RecursionError):
         return pa.array([None if value is None else encode(value).decode() for value in values], pa.string())
 
 
@@ -114,5 +114,5 @@ def _column_of_texts(pa: Any, texts: list[str | None]) -> Any:
     """JSON texts as a column of their values, if these have one type; otherwise as they are."""
     try:
         return pa.array([None if text is None else _decode(text) for text in texts])
-    except (pa.ArrowException, ValueError, OverflowError):
+    except (pa.ArrowException, ValueError, OverflowError, RecursionError):
         return pa.array(texts, pa.string())

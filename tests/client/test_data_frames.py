@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.client.conftest import Connect
-from topics.client.frames import COLUMNS_MAX, expanded
+from topics.client.data_frames import COLUMNS_MAX, expanded
 from topics.client.results import Lost
 from topics.errors import InvalidRequest, TopicNotFound
 from topics.testing.server import ServerThread
@@ -109,6 +109,7 @@ def columns_of(*data: Any) -> dict[str, list[Any]]:
         ([1, "x", None], {"data": ["1", '"x"', "null"]}),
         ([1, {"a": 2}], {"data": [1, None], "a": [None, 2]}),
         ([b'"\\ud800"', {"a": 2}], {"data": ['"\\ud800"', None], "a": [None, 2]}),
+        ([b"[" * 9000 + b"]" * 9000], {"data": ["[" * 9000 + "]" * 9000]}),
         ([{"seq": 7, "data": 8, "": 9}], {"data.seq": [7], "data.data": [8], "": [9]}),
         ([{"data.seq": 6, "seq": 7}], {"data.seq": [6], "data.data.seq": [7]}),
     ],
