@@ -69,6 +69,12 @@ LEFT_OUT = {
     "show_file": "",
     "back_up": "topics backup, Engine.backup",
     "open_stats": "stats, asked again",
+    "show_server": "for the console",
+    "diagnose": "topics doctor",
+    "show_tree": "topics: a program adds up itself",
+    "list_all_losses": "losses of each topic",
+    "list_times": "record",
+    "move": "for operators: the console",
 }
 LEFT_OUT_FIELDS = {
     "cursor": "of a list: the iterator keeps it; of a watch: positions",
@@ -81,6 +87,8 @@ LEFT_OUT_FIELDS = {
     "from_seq": "",
     "tail": "",
     "epochs": "always asked for",
+    "detail": "of routers: router",
+    "offset": "of a list: for whoever shows a part of it",
 }
 # Answers that have another name here.
 STRUCTS = {
@@ -101,10 +109,12 @@ STRUCTS = {
     "ConnectionGone": "ConnectionClosed",
     "CursorListed": "CursorShown",
     "TopicDetailed": "TopicListed",
+    "RouterDetailed": "Router",
     "Errors": "RequestErrors",
 }
 LISTS = re.compile(r".*List$")
-NOT_STRUCTS = re.compile(
+NOT_STRUCTS = re.compile(  # those of the first line belong to operations that are left out
+    r"(Server|Setting|Checkpoints|Disk|Memory|Sums|Branch|Time)Shown|Diagnosis|Finding|Tree|LossF(eed|ound)|JobsMoved|"
     r".*(Request|Performance)$|Write|RecordIn|Config|WatchStart|NoFields|Error|ErrorBody|(Wal)?Metrics"
 )
 

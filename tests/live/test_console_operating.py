@@ -19,9 +19,9 @@ from topics.testing.server import ServerProcess
 
 MARKUP = "<img src=x onerror=window.pwned=1>"
 ROWS = "document.querySelectorAll('.rows .topic-row').length"
-ASKED = (
-    "performance.getEntriesByType('resource').filter(({ name }) => name.includes('/v0/topics?') "
-    "&& name.includes('page_size=200')).length"
+ASKED = (  # pages of the list; one that is asked for again counts once
+    "new Set(performance.getEntriesByType('resource').map(({ name }) => name).filter((name) => "
+    "name.includes('/v0/topics?') && name.includes('page_size=200'))).size"
 )
 MANY = 100_000
 
@@ -540,8 +540,9 @@ def test_a_hundred_thousand_topics_are_fluent(
         )
         assert page.run(ROWS) < 60
     after = page.measure()
-    assert page.run(ASKED) - asked <= 4 * 2 + 40, "two pages for each place, and those that are asked for again"
+    assert page.run(ASKED) - asked <= 4 * 2, "two pages for each place"
     told["scripting of four jumps, ms"] = round((after["ScriptDuration"] - before["ScriptDuration"]) * 1000)
+    told["main thread meanwhile, ms"] = round((after["TaskDuration"] - before["TaskDuration"]) * 1000)
     told["nodes"] = after["Nodes"]
     type_into(page, "input[type=search]", "topic-077777")
     page.until(f"{ROWS} === 1 && document.querySelector('.cover')")

@@ -92,9 +92,12 @@ const Busy = ({ rows }) => html`<${Card} title="Busiest topics" aside=${html`<a 
     ["Topic", (row) => html`<a class="wrap" href=${toTopic(row.topic)}>${row.topic}</a>`], ["In", (row) => rate(row.written_rate), true],
     ["Records", (row) => short(row.count), true]]} /><//>`;
 
+// Jobs came faster in the last minute than they were handed out, and some wait.
+const isGrowing = (row) => row.queue?.ready > 0 && row.written_rate > row.read_rate * 1.05;
+
 const Queues = ({ rows }) => html`<${Card} title="Queues" aside=${html`<a href=${link(["topics"], { type: "queue", sort: "-ready" })}>All</a>`}>
   <${Table} name="queues" rows=${rows} keyOf=${(row) => row.topic} empty="There are no queues." columns=${[
-    ["Queue", (row) => html`<a class="wrap" href=${toTopic(row.topic, { tab: "queue" })}>${row.topic}</a> ${row.queue?.paused ? html`<${Badge} kind="warn">paused<//>` : ""}`],
+    ["Queue", (row) => html`<a class="wrap" href=${toTopic(row.topic, { tab: "queue" })}>${row.topic}</a> ${row.queue?.paused ? html`<${Badge} kind="warn">paused<//>` : isGrowing(row) ? html`<${Badge} kind="warn">grows<//>` : ""}`],
     ["Ready", (row) => number(row.queue?.ready), true], ["In flight", (row) => number(row.queue?.in_flight), true],
     ["Dead", (row) => (row.queue?.dead ? html`<${Badge} kind="lost">${number(row.queue.dead)}<//>` : number(row.queue?.dead)), true]]} /><//>`;
 

@@ -2,7 +2,7 @@
 import { html, useRef } from "./html.js";
 import { can, get, path } from "./api.js";
 import { now, toTopic, usePoll } from "./state.js";
-import { duration, number, rate } from "./format.js";
+import { duration, number, plural, rate } from "./format.js";
 import { Badge, Card, Empty, Figure, Icon, Table, Trouble, act } from "./parts.js";
 import { Next } from "./jobs.js";
 import { Dead } from "./letters.js";
@@ -29,6 +29,9 @@ function forecast({ ready, in_flight: inFlight }, flow) {
   return `Empty in ${duration(waiting / net)} at this rate.`;
 }
 
+// Those of one worker together, the first to end first.
+const byNode = (leases) => [...leases].sort((a, b) => (a.node < b.node ? -1 : a.node > b.node ? 1 : a.deadline - b.deadline || a.$seq - b.$seq));
+
 export function Queue({ name, state, reload }) {
   const target = `topics/${path(name)}`;
   const { data, error } = usePoll((options) => get(`${target}/leases?page_size=200`, options), 1000, [name]);
@@ -48,10 +51,10 @@ export function Queue({ name, state, reload }) {
         <${Figure} label="Delayed" value=${number(queue.delayed)} />
         <${Figure} label="Dead-lettered" value=${number(queue.dead_lettered)} kind=${queue.dead_lettered ? "lost" : ""} note=${state.config.dead_letter ? `into ${state.config.dead_letter}` : "no dead_letter is set"} /></dl></section>
     <${Trouble} error=${error} />
-    <${Card} title="Leases" aside=${data?.next_cursor ? "The first 200." : "Who holds which job, and how long."}>
+    <${Card} title="Leases" aside=${data?.leases.length ? `${plural(new Set(data.leases.map((one) => one.node)).size, "worker")}, ${plural(data.leases.length, "job")}${data.next_cursor ? "; the first 200" : ""}` : "Who holds which job, and how long."}>
       ${data && (data.leases.length === 0
         ? html`<${Empty} title="No job is in flight">A worker asks for jobs with <code>POST /v0/topics/${name}/claim</code>.<//>`
-        : html`<${Table} name=${`leases-${name}`} rows=${data.leases} keyOf=${(one) => one.$seq} columns=${[
+        : html`<${Table} name=${`leases-${name}`} rows=${byNode(data.leases)} keyOf=${(one) => one.$seq} columns=${[
             ["Job", (one) => html`<a href=${toTopic(name, { tab: "records", seq: one.$seq })}>${number(one.$seq)}</a>`, true],
             ["Worker", (one) => html`<span class="wrap">${one.node}</span>`],
             ["Time left", (one) => html`<${Left} deadline=${one.deadline} whole=${state.config.lease_ms} />`],

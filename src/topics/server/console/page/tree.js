@@ -33,7 +33,7 @@ export function Tree({ fields }) {
   const toggle = (prefix) => keep({ open: (open.includes(prefix) ? open.filter((one) => !one.startsWith(prefix)) : [...open, prefix].slice(-OPEN_MAX)).join() });
   const rows = data ? flat(data) : [];
   return html`<${Trouble} error=${error} /><div class="card tree-view"><div class="table" tabindex="0" role="region" aria-label="Topics by name"><table role="treegrid" aria-label="Topics by name">
-    <thead><tr><th scope="col">Name</th><th scope="col" class="number">Topics</th><th scope="col" class="number">In</th><th scope="col" class="number wide">Out</th><th scope="col" class="number">Records</th><th scope="col" class="number">Size</th><th scope="col" class="number">Lost</th><th scope="col" class="number wide">Deleted</th><th scope="col" class="number wide">Ready jobs</th></tr></thead>
+    <thead><tr><th scope="col">Name</th><th scope="col" class="number">Topics</th><th scope="col" class="number mid">In</th><th scope="col" class="number wide">Out</th><th scope="col" class="number">Records</th><th scope="col" class="number mid">Size</th><th scope="col" class="number">Lost</th><th scope="col" class="number wide">Deleted</th><th scope="col" class="number wide">Ready jobs</th></tr></thead>
     <tbody>${rows.map((one) => (one.more
       ? html`<tr key=${one.prefix} role="row" aria-level=${one.depth + 1}><td colspan="9" class="faint" style=${{ "--depth": one.depth }}>The first ${number(SHOWN)} are shown; search for a part of the name to see others.</td></tr>`
       : html`<${Row} key=${one.prefix + one.topic} one=${one} isOpen=${open.includes(one.prefix)} toggle=${toggle} />`))}</tbody></table>
@@ -45,7 +45,7 @@ const Row = ({ one, isOpen, toggle }) => html`<tr role="row" aria-level=${one.de
   <td class="name" style=${{ "--depth": one.depth }}>${one.topic
     ? html`<a class="wrap" href=${toTopic(one.prefix)}>${one.prefix.slice(one.parent.length) || one.prefix}</a>`
     : html`<button type="button" class="twist" aria-expanded=${String(isOpen)} onClick=${() => toggle(one.prefix)}><span class=${`turn ${isOpen ? "open" : ""}`}><${Icon} name="right" /></span><b class="wrap">${one.prefix.slice(one.parent.length)}</b></button>`}</td>
-  <td class="number">${one.topic ? "" : number(one.topics)}</td><td class="number">${rate(one.written_rate)}</td><td class="number wide">${rate(one.read_rate)}</td>
-  <td class="number" title=${number(one.count)}>${short(one.count)}</td><td class="number">${bytes(one.bytes)}</td>
+  <td class="number">${one.topic ? "" : number(one.topics)}</td><td class="number mid">${rate(one.written_rate)}</td><td class="number wide">${rate(one.read_rate)}</td>
+  <td class="number" title=${number(one.count)}>${short(one.count)}</td><td class="number mid">${bytes(one.bytes)}</td>
   <td class="number">${one.lost_total + one.expired_total ? html`<${Badge} kind="lost">${short(one.lost_total + one.expired_total)}<//>` : "0"}</td>
   <td class="number wide">${short(one.deleted_total)}</td><td class="number wide">${one.ready ? short(one.ready) : "–"}</td></tr>`;
