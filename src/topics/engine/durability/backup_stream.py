@@ -34,42 +34,31 @@ Alone = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 
 
 class Backups:
-    """The backups of an engine."""
+    """The backups of an engine, and what each of them works with."""
 
-    def __init__(
-        self,
-        store: Store,
-        disk: Disk,
-        clock: Clock,
-        *,
-        without_checkpoints: Alone,
-    ) -> None:
+    def __init__(self, store: Store, disk: Disk, clock: Clock, *, without_checkpoints: Alone) -> None:
         """`without_checkpoints` does work while no checkpoint is under way."""
-        self._parts = (store, disk, clock, without_checkpoints)
+        self.store = store
+        self.disk = disk
+        self.clock = clock
+        self.without_checkpoints = without_checkpoints
 
     def stream(self, have: set[str], stop: "asyncio.Future[None] | None" = None) -> AsyncGenerator[bytes, None]:
         """A base without what the receiver has, files by their identities; with `stop`, the log until that is done.
 
         Whoever does not read to the end must close it.
         """
-        return BackupStream(*self._parts, have).run(stop)
+        return BackupStream(self, have).run(stop)
 
 
 class BackupStream:
     """One backup under way."""
 
-    def __init__(
-        self,
-        store: Store,
-        disk: Disk,
-        clock: Clock,
-        without_checkpoints: Alone,
-        have: set[str],
-    ) -> None:
-        self._store = store
-        self._disk = disk
-        self._clock = clock
-        self._without_checkpoints = without_checkpoints
+    def __init__(self, backups: Backups, have: set[str]) -> None:
+        self._store = backups.store
+        self._disk = backups.disk
+        self._clock = backups.clock
+        self._without_checkpoints = backups.without_checkpoints
         self._have = have  # identities of files that the receiver has, and names of pieces of the log
         self._thread = WorkThread("topics-backup")
         self._tail: LogTail | None = None
