@@ -9,6 +9,32 @@ export type BackupRequest = {
     have?: (string)[];
     follow?: boolean;
 };
+/** The topics whose names begin with `prefix`; or, with `topic`, the one of this name. */
+export type BranchShown = {
+    topics: number;
+    count: number;
+    bytes: number;
+    written_rate: number;
+    read_rate: number;
+    lost_total: number;
+    expired_total: number;
+    deleted_total: number;
+    ready: number;
+    prefix: string;
+    topic: boolean;
+};
+/** The checkpoints of this process. `log_bytes` is the log since the last; the next is due at `due_bytes`, or `due_ms` after it if anything has changed. */
+export type CheckpointsShown = {
+    taken: number;
+    failed: number;
+    running: boolean;
+    last_ts: number | null;
+    last_ms: number | null;
+    failure: string | null;
+    log_bytes: number;
+    due_bytes: number;
+    due_ms: number;
+};
 export type ClaimPerformance = {
     server_total_ms: number;
     throttle_wait_ms: number;
@@ -118,6 +144,10 @@ export type DeleteRequest = {
     epoch?: number | null;
     dry_run?: boolean;
 };
+export type Diagnosis = {
+    findings: (Finding)[];
+    performance: Performance;
+};
 export type Diff = {
     topic: string;
     epoch: number;
@@ -148,6 +178,12 @@ export type DiffRequest = {
     from_ts?: number | null;
     filter?: string | [any, any, string] | null;
 };
+/** The disk of the data directory; `seconds_until_full` if it goes on filling as in the last hour. */
+export type DiskShown = {
+    free_bytes: number | null;
+    total_bytes: number | null;
+    seconds_until_full: number | null;
+};
 export type Error = {
     error: ErrorBody;
 };
@@ -163,7 +199,7 @@ export type Errors = {
     "4xx": number;
     "5xx": number;
 };
-/** Live records that a config would take at once. */
+/** Live records that a config would evict at once. */
 export type Evicting = {
     records: number;
     bytes: number;
@@ -174,6 +210,14 @@ export type ExtendRequest = {
     seqs: (number)[];
     lease_ids?: (string)[];
     lease_ms: number;
+};
+/** What was looked at, how it is, and what to do about it. */
+export type Finding = {
+    level: "fault" | "note" | "ok";
+    subject: string;
+    said: string;
+    remedy?: string;
+    topic?: string;
 };
 export type Health = {
     status: "ok";
@@ -214,6 +258,14 @@ export type JobsClaimed = {
     ready: number;
     paused: boolean;
     performance: ClaimPerformance;
+};
+/** `moved` are in dest now; `skipped` are held by a worker, gone, or had no room there. */
+export type JobsMoved = {
+    topic: string;
+    dest: string;
+    moved: (number)[];
+    skipped: (number)[];
+    performance: Performance;
 };
 export type JobsNacked = {
     topic: string;
@@ -267,6 +319,22 @@ export type LiveRuns = {
     lost: (Tombstone)[];
     performance: Performance;
 };
+/** The newest losses of all topics; and, of each topic, the cursor that will lose next, if that is foreseen. */
+export type LossFeed = {
+    losses: (LossFound)[];
+    endangered: (CursorListed)[];
+    performance: Performance;
+};
+/** A loss of some topic. `cursors` names the named cursors that stand below its end, at most 20 of `cursors_hit`. */
+export type LossFound = {
+    gap_from: number;
+    gap_to: number;
+    reason: "cap" | "mixed" | "source_trim" | "ttl";
+    ts: number;
+    topic: string;
+    cursors: (string)[];
+    cursors_hit: number;
+};
 export type LossList = {
     topic: string;
     losses: (LossShown)[];
@@ -286,6 +354,12 @@ export type Me = {
     prefixes: (string)[];
     performance: Performance;
 };
+/** What the process has, what is held for connections, and how much may be. */
+export type MemoryShown = {
+    resident_bytes: number;
+    held_bytes: number;
+    held_bytes_max: number;
+};
 /** The JSON form. */
 export type Metrics = {
     topics: number;
@@ -304,6 +378,11 @@ export type Metrics = {
     replay_progress: number;
     uptime_ms: number;
     wal: WalMetrics;
+};
+/** The body of a move. */
+export type MoveRequest = {
+    seqs: (number)[];
+    dest: string;
 };
 /** The body of a nack. */
 export type NackRequest = {
@@ -379,22 +458,30 @@ export type RedriveRequest = {
     max?: number;
     dry_run?: boolean;
 };
+/** A router in a list; from `preserve_node` on only with `detail`. */
+export type RouterDetailed = {
+    router: string;
+    source: string;
+    dest: string;
+    guarantee: "at_least_once" | "exactly_once";
+    forwarded_total: number;
+    preserve_node?: boolean;
+    preserve_tag?: boolean;
+    filter?: (string)[] | null;
+    allow_cycle?: boolean;
+    lag?: number;
+    state?: "blocked" | "running";
+    blocked_by?: string;
+};
 export type RouterGone = {
     router: string;
     deleted: boolean;
     performance: Performance;
 };
 export type RouterList = {
-    routers: (RouterListed)[];
+    routers: (RouterDetailed)[];
     next_cursor?: string;
     performance: Performance;
-};
-export type RouterListed = {
-    router: string;
-    source: string;
-    dest: string;
-    guarantee: "at_least_once" | "exactly_once";
-    forwarded_total: number;
 };
 /** The body of PUT router. */
 export type RouterRequest = {
@@ -439,11 +526,44 @@ export type Sample = {
     disk_free_bytes: number | null;
     lost: number;
 };
+export type ServerShown = {
+    version: string;
+    python: string;
+    uptime_ms: number;
+    started_ts: number;
+    settings: (SettingShown)[];
+    checkpoints: CheckpointsShown;
+    disk: DiskShown;
+    memory: MemoryShown;
+    performance: Performance;
+};
+/** A setting: its value, null if that is a secret, and where it comes from: a variable, `default` or `given`. */
+export type SettingShown = {
+    name: string;
+    variable: string;
+    value: any;
+    default: any;
+    origin: string;
+    secret: boolean;
+    meaning: string;
+};
 /** What happened, the oldest sample first. */
 export type Stats = {
     interval_ms: number;
     samples: (Sample)[];
     performance: Performance;
+};
+/** Sums over topics; rates are records per second, of the last 60 s. */
+export type SumsShown = {
+    topics: number;
+    count: number;
+    bytes: number;
+    written_rate: number;
+    read_rate: number;
+    lost_total: number;
+    expired_total: number;
+    deleted_total: number;
+    ready: number;
 };
 /** Of a delete: `fsync_ms` is 0.0 for every class but fsync. */
 export type SyncPerformance = {
@@ -455,6 +575,16 @@ export type TicketGiven = {
     ticket: string;
     expires_ts: number;
     performance: Performance;
+};
+/** When records were written: of each seq that was asked for, the first live one at or above it. */
+export type TimeList = {
+    topic: string;
+    times: (TimeShown)[];
+    performance: Performance;
+};
+export type TimeShown = {
+    seq: number;
+    ts: number;
 };
 /** A range that a reader missed: `gap_from`..`gap_to`, inclusive. */
 export type Tombstone = {
@@ -568,6 +698,14 @@ export type TopicShown = {
     deleted_total: number;
     seconds_until_loss: number | null;
     paused?: boolean;
+    performance: Performance;
+};
+/** One step of the tree of names, below a prefix. `total` is of all that is below it, whatever the page. */
+export type Tree = {
+    prefix: string;
+    total: SumsShown;
+    branches: (BranchShown)[];
+    next_cursor?: string;
     performance: Performance;
 };
 /** The log since the start. */
@@ -718,6 +856,11 @@ export interface Operations {
         };
         result: TopicGone;
     };
+    /** What is worth a look, with the remedy */
+    diagnose: {
+        given: {};
+        result: Diagnosis;
+    };
     /** Read above a cursor */
     diff: {
         given: {
@@ -758,6 +901,13 @@ export interface Operations {
     health: {
         given: {};
         result: Health;
+    };
+    /** What was lost of all topics, the newest first */
+    list_all_losses: {
+        given: {
+            limit?: number;
+        };
+        result: LossFeed;
     };
     /** List who is connected, in pages */
     list_connections: {
@@ -801,8 +951,17 @@ export interface Operations {
             cursor?: string;
             source?: string;
             dest?: string;
+            detail?: boolean;
         };
         result: RouterList;
+    };
+    /** When records were written */
+    list_times: {
+        given: {
+            topic: string;
+            seqs?: string;
+        };
+        result: TimeList;
     };
     /** List topics, in pages */
     list_topics: {
@@ -816,6 +975,7 @@ export interface Operations {
             contains?: string;
             type?: "log" | "queue";
             class?: "ephemeral" | "memory" | "disk" | "fsync";
+            offset?: number;
             sort?: "name" | "-written_rate" | "-bytes" | "-count" | "-lost_total" | "-ready";
         };
         result: TopicList;
@@ -834,6 +994,13 @@ export interface Operations {
     metrics: {
         given: {};
         result: Metrics;
+    };
+    /** Move jobs to another topic */
+    move: {
+        given: {
+            topic: string;
+        } & MoveRequest;
+        result: JobsMoved;
     };
     /** Give jobs back */
     nack: {
@@ -918,6 +1085,11 @@ export interface Operations {
         };
         result: RouterShown;
     };
+    /** Settings, checkpoints, disk and memory */
+    show_server: {
+        given: {};
+        result: ServerShown;
+    };
     /** What happened lately */
     show_stats: {
         given: {
@@ -932,6 +1104,18 @@ export interface Operations {
             touch?: boolean;
         };
         result: TopicShown;
+    };
+    /** Sums over topics, by the next step of their names */
+    show_tree: {
+        given: {
+            prefix?: string;
+            page_size?: number;
+            cursor?: string;
+            contains?: string;
+            type?: "log" | "queue";
+            class?: "ephemeral" | "memory" | "disk" | "fsync";
+        };
+        result: Tree;
     };
 }
 /** How each operation is called: method, path, may it be repeated after a failure, what is in the query. */

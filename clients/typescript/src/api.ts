@@ -6,6 +6,12 @@ export type AckRequest = { node: string; seqs: (number)[]; lease_ids?: (string)[
 /** The body of a backup; an empty one stands for {}. */
 export type BackupRequest = { have?: (string)[]; follow?: boolean };
 
+/** The topics whose names begin with `prefix`; or, with `topic`, the one of this name. */
+export type BranchShown = { topics: number; count: number; bytes: number; written_rate: number; read_rate: number; lost_total: number; expired_total: number; deleted_total: number; ready: number; prefix: string; topic: boolean };
+
+/** The checkpoints of this process. `log_bytes` is the log since the last; the next is due at `due_bytes`, or `due_ms` after it if anything has changed. */
+export type CheckpointsShown = { taken: number; failed: number; running: boolean; last_ts: number | null; last_ms: number | null; failure: string | null; log_bytes: number; due_bytes: number; due_ms: number };
+
 export type ClaimPerformance = { server_total_ms: number; throttle_wait_ms: number };
 
 /** The body of a claim. */
@@ -42,12 +48,17 @@ export type CursorShown = { topic: string; name: string; seq: number; epoch: num
 /** The body of a delete. */
 export type DeleteRequest = { before_seq?: number | null; match?: string | [any, any, string] | null; epoch?: number | null; dry_run?: boolean };
 
+export type Diagnosis = { findings: (Finding)[]; performance: Performance };
+
 export type Diff = { topic: string; epoch: number; records: (Record)[]; next_from_seq: number; head_seq: number; earliest_seq: number; caught_up: boolean; tombstone: Tombstone | null; lag: number; performance: DiffPerformance };
 
 export type DiffPerformance = { server_total_ms: number; records_scanned: number; throttle_wait_ms: number };
 
 /** The body of a diff. */
 export type DiffRequest = { from_seq?: number; limit?: number; node?: string | (string)[] | null; include_tags?: boolean; include_meta?: boolean; wait_ms?: number; max_batch_bytes?: number; epoch?: number | null; from_ts?: number | null; filter?: string | [any, any, string] | null };
+
+/** The disk of the data directory; `seconds_until_full` if it goes on filling as in the last hour. */
+export type DiskShown = { free_bytes: number | null; total_bytes: number | null; seconds_until_full: number | null };
 
 export type Error = { error: ErrorBody };
 
@@ -56,11 +67,14 @@ export type ErrorBody = { code: string; message: string; detail?: { [key: string
 /** Requests that were answered with an error. */
 export type Errors = { "4xx": number; "5xx": number };
 
-/** Live records that a config would take at once. */
+/** Live records that a config would evict at once. */
 export type Evicting = { records: number; bytes: number };
 
 /** The body of an extend. */
 export type ExtendRequest = { node: string; seqs: (number)[]; lease_ids?: (string)[]; lease_ms: number };
+
+/** What was looked at, how it is, and what to do about it. */
+export type Finding = { level: "fault" | "note" | "ok"; subject: string; said: string; remedy?: string; topic?: string };
 
 export type Health = { status: "ok"; version: string; uptime_ms: number };
 
@@ -73,6 +87,9 @@ export type JobCounts = { ready: number; in_flight: number; delayed: number; dea
 export type JobsAcked = { topic: string; acked: number; skipped: (number)[]; ready: number; in_flight: number; performance: SyncPerformance };
 
 export type JobsClaimed = { topic: string; claimed: (Job)[]; count: number; ready: number; paused: boolean; performance: ClaimPerformance };
+
+/** `moved` are in dest now; `skipped` are held by a worker, gone, or had no room there. */
+export type JobsMoved = { topic: string; dest: string; moved: (number)[]; skipped: (number)[]; performance: Performance };
 
 export type JobsNacked = { topic: string; nacked: number; skipped: (number)[]; ready: number; in_flight: number; performance: Performance };
 
@@ -89,6 +106,12 @@ export type LettersRedriven = { topic: string; dead_letter: string; redriven: nu
 /** Which seqs above `after` and up to `last` are live, as runs; what else was lost is in `lost`, or deleted. */
 export type LiveRuns = { topic: string; epoch: number; head_seq: number; earliest_seq: number; after: number; last: number; live: ((number)[])[]; lost: (Tombstone)[]; performance: Performance };
 
+/** The newest losses of all topics; and, of each topic, the cursor that will lose next, if that is foreseen. */
+export type LossFeed = { losses: (LossFound)[]; endangered: (CursorListed)[]; performance: Performance };
+
+/** A loss of some topic. `cursors` names the named cursors that stand below its end, at most 20 of `cursors_hit`. */
+export type LossFound = { gap_from: number; gap_to: number; reason: "cap" | "mixed" | "source_trim" | "ttl"; ts: number; topic: string; cursors: (string)[]; cursors_hit: number };
+
 export type LossList = { topic: string; losses: (LossShown)[]; performance: Performance };
 
 /** A range that was lost, and when; some of its seqs may have been deleted before. */
@@ -97,8 +120,14 @@ export type LossShown = { gap_from: number; gap_to: number; reason: "cap" | "mix
 /** A key, to its holder. No prefixes: any name. `name` is null for a key of the environment, and without auth. */
 export type Me = { name: string | null; scopes: (string)[]; prefixes: (string)[]; performance: Performance };
 
+/** What the process has, what is held for connections, and how much may be. */
+export type MemoryShown = { resident_bytes: number; held_bytes: number; held_bytes_max: number };
+
 /** The JSON form. */
 export type Metrics = { topics: number; topics_ephemeral: number; topics_memory: number; topics_disk: number; topics_fsync: number; routers: number; records_live: number; bytes_live: number; queue_topics: number; queue_leases_in_flight: number; sse_connections: number; watch_sessions: number; ready: boolean; replay_progress: number; uptime_ms: number; wal: WalMetrics };
+
+/** The body of a move. */
+export type MoveRequest = { seqs: (number)[]; dest: string };
 
 /** The body of a nack. */
 export type NackRequest = { node: string; seqs: (number)[]; lease_ids?: (string)[]; delay_ms?: number };
@@ -130,11 +159,12 @@ export type RecordsDeleted = { topic: string; deleted: number; earliest_seq: num
 /** The body of a redrive. */
 export type RedriveRequest = { match?: string | [any, any, string] | null; max?: number; dry_run?: boolean };
 
+/** A router in a list; from `preserve_node` on only with `detail`. */
+export type RouterDetailed = { router: string; source: string; dest: string; guarantee: "at_least_once" | "exactly_once"; forwarded_total: number; preserve_node?: boolean; preserve_tag?: boolean; filter?: (string)[] | null; allow_cycle?: boolean; lag?: number; state?: "blocked" | "running"; blocked_by?: string };
+
 export type RouterGone = { router: string; deleted: boolean; performance: Performance };
 
-export type RouterList = { routers: (RouterListed)[]; next_cursor?: string; performance: Performance };
-
-export type RouterListed = { router: string; source: string; dest: string; guarantee: "at_least_once" | "exactly_once"; forwarded_total: number };
+export type RouterList = { routers: (RouterDetailed)[]; next_cursor?: string; performance: Performance };
 
 /** The body of PUT router. */
 export type RouterRequest = { source: string; dest: string; preserve_node?: boolean; preserve_tag?: boolean; create_dest?: boolean; filter?: string | [any, any, string] | null; allow_cycle?: boolean; guarantee?: "at_least_once" | "exactly_once" };
@@ -145,14 +175,27 @@ export type RouterShown = { router: string; created?: boolean; source: string; d
 /** What happened in one interval, which ended at `ts`, and how things stood then. Times are of requests that did not wait by their client's wish, null if there were none. `pressure` is the highest. */
 export type Sample = { ts: number; written: number; read: number; delivered: number; requests: number; errors: Errors; p50_ms: number | null; p99_ms: number | null; pressure: number; memory_bytes: number; disk_free_bytes: number | null; lost: number };
 
+export type ServerShown = { version: string; python: string; uptime_ms: number; started_ts: number; settings: (SettingShown)[]; checkpoints: CheckpointsShown; disk: DiskShown; memory: MemoryShown; performance: Performance };
+
+/** A setting: its value, null if that is a secret, and where it comes from: a variable, `default` or `given`. */
+export type SettingShown = { name: string; variable: string; value: any; default: any; origin: string; secret: boolean; meaning: string };
+
 /** What happened, the oldest sample first. */
 export type Stats = { interval_ms: number; samples: (Sample)[]; performance: Performance };
+
+/** Sums over topics; rates are records per second, of the last 60 s. */
+export type SumsShown = { topics: number; count: number; bytes: number; written_rate: number; read_rate: number; lost_total: number; expired_total: number; deleted_total: number; ready: number };
 
 /** Of a delete: `fsync_ms` is 0.0 for every class but fsync. */
 export type SyncPerformance = { server_total_ms: number; fsync_ms: number };
 
 /** `expires_ts` in milliseconds of the epoch. */
 export type TicketGiven = { ticket: string; expires_ts: number; performance: Performance };
+
+/** When records were written: of each seq that was asked for, the first live one at or above it. */
+export type TimeList = { topic: string; times: (TimeShown)[]; performance: Performance };
+
+export type TimeShown = { seq: number; ts: number };
 
 /** A range that a reader missed: `gap_from`..`gap_to`, inclusive. */
 export type Tombstone = { gap_from: number; gap_to: number; reason: "cap" | "from_seq_too_old" | "mixed" | "recreated" | "source_trim" | "ttl"; missed_estimate: number; earliest_seq: number; head_seq: number };
@@ -174,6 +217,9 @@ export type TopicPut = { topic: string; created: boolean; config: TopicConfig; w
 export type TopicRequest = { type?: "log" | "queue"; ttl_ms?: number; cap_records?: number; cap_bytes?: number; discard?: "old" | "reject"; durable?: boolean; durability?: "disk" | "ephemeral" | "fsync" | "memory" | null; priority?: number | null; auto_priority?: boolean; auto_create?: boolean; idempotency_window_ms?: number; dedupe_node?: boolean; lease_ms?: number; claim_jitter_ms?: number; max_deliveries?: number; dead_letter?: string | null; leases_durable?: boolean; dry_run?: boolean };
 
 export type TopicShown = { topic: string; epoch: number; type: "log" | "queue"; head_seq: number; earliest_seq: number; next_seq: number; count: number; bytes: number; config: TopicConfig; effective_priority: number; last_write_ts: number | null; last_read_ts: number | null; queue?: QueueCounts; written_total: number; lost_total: number; expired_total: number; deleted_total: number; seconds_until_loss: number | null; paused?: boolean; performance: Performance };
+
+/** One step of the tree of names, below a prefix. `total` is of all that is below it, whatever the page. */
+export type Tree = { prefix: string; total: SumsShown; branches: (BranchShown)[]; next_cursor?: string; performance: Performance };
 
 /** The log since the start. */
 export type WalMetrics = { fsyncs: number; frames: number; batches: number; bytes_written: number; rotations: number; queue_depth: number; queue_depth_peak: number; submit_full_total: number; read_only: boolean; fsync_count: number; fsync_micros_total: number };
@@ -216,6 +262,8 @@ export interface Operations {
   delete_router: { given: { router: string }; result: RouterGone };
   /** Delete a topic and the routers that touch it */
   delete_topic: { given: { topic: string; if_empty?: boolean }; result: TopicGone };
+  /** What is worth a look, with the remedy */
+  diagnose: { given: {}; result: Diagnosis };
   /** Read above a cursor */
   diff: { given: { topic: string } & DiffRequest; result: Diff };
   /** Move lease deadlines */
@@ -226,6 +274,8 @@ export interface Operations {
   give_ticket: { given: NoFields; result: TicketGiven };
   /** Is the process alive */
   health: { given: {}; result: Health };
+  /** What was lost of all topics, the newest first */
+  list_all_losses: { given: { limit?: number }; result: LossFeed };
   /** List who is connected, in pages */
   list_connections: { given: { page_size?: number; cursor?: string }; result: ConnectionList };
   /** List named cursors, in pages */
@@ -235,13 +285,17 @@ export interface Operations {
   /** What was lost, the newest first */
   list_losses: { given: { topic: string; limit?: number }; result: LossList };
   /** List routers, in pages */
-  list_routers: { given: { prefix?: string; page_size?: number; cursor?: string; source?: string; dest?: string }; result: RouterList };
+  list_routers: { given: { prefix?: string; page_size?: number; cursor?: string; source?: string; dest?: string; detail?: boolean }; result: RouterList };
+  /** When records were written */
+  list_times: { given: { topic: string; seqs?: string }; result: TimeList };
   /** List topics, in pages */
-  list_topics: { given: { prefix?: string; page_size?: number; cursor?: string; touch?: boolean; epochs?: boolean; detail?: boolean; contains?: string; type?: "log" | "queue"; class?: "ephemeral" | "memory" | "disk" | "fsync"; sort?: "name" | "-written_rate" | "-bytes" | "-count" | "-lost_total" | "-ready" }; result: TopicList };
+  list_topics: { given: { prefix?: string; page_size?: number; cursor?: string; touch?: boolean; epochs?: boolean; detail?: boolean; contains?: string; type?: "log" | "queue"; class?: "ephemeral" | "memory" | "disk" | "fsync"; offset?: number; sort?: "name" | "-written_rate" | "-bytes" | "-count" | "-lost_total" | "-ready" }; result: TopicList };
   /** Which seqs are live, as runs */
   live: { given: { topic: string; after?: number; last?: number; epoch?: number }; result: LiveRuns };
   /** Metrics */
   metrics: { given: {}; result: Metrics };
+  /** Move jobs to another topic */
+  move: { given: { topic: string } & MoveRequest; result: JobsMoved };
   /** Give jobs back */
   nack: { given: { topic: string } & NackRequest; result: JobsNacked };
   /** Hand out no jobs */
@@ -266,10 +320,14 @@ export interface Operations {
   show_record: { given: { topic: string; seq: number }; result: RecordShown };
   /** One router */
   show_router: { given: { router: string }; result: RouterShown };
+  /** Settings, checkpoints, disk and memory */
+  show_server: { given: {}; result: ServerShown };
   /** What happened lately */
   show_stats: { given: { history?: number }; result: Stats };
   /** State of a topic */
   show_topic: { given: { topic: string; touch?: boolean }; result: TopicShown };
+  /** Sums over topics, by the next step of their names */
+  show_tree: { given: { prefix?: string; page_size?: number; cursor?: string; contains?: string; type?: "log" | "queue"; class?: "ephemeral" | "memory" | "disk" | "fsync" }; result: Tree };
 }
 
 /** How each operation is called: method, path, may it be repeated after a failure, what is in the query. */
@@ -283,19 +341,23 @@ export const operations: { [K in keyof Operations]: readonly [method: string, pa
   delete_records: ["POST", "/v0/topics/{topic}/delete", true, []],
   delete_router: ["DELETE", "/v0/routers/{router}", true, []],
   delete_topic: ["DELETE", "/v0/topics/{topic}", true, ["if_empty"]],
+  diagnose: ["GET", "/v0/doctor", true, []],
   diff: ["POST", "/v0/topics/{topic}/diff", true, []],
   extend: ["POST", "/v0/topics/{topic}/extend", true, []],
   get_diff: ["GET", "/v0/topics/{topic}/diff", true, ["from_seq", "epoch", "from_ts", "limit", "wait_ms", "max_batch_bytes", "node", "filter", "include_tags", "include_meta"]],
   give_ticket: ["POST", "/v0/ticket", true, []],
   health: ["GET", "/v0/health", true, []],
+  list_all_losses: ["GET", "/v0/losses", true, ["limit"]],
   list_connections: ["GET", "/v0/connections", true, ["page_size", "cursor"]],
   list_cursors: ["GET", "/v0/topics/{topic}/cursors", true, ["page_size", "cursor"]],
   list_leases: ["GET", "/v0/topics/{topic}/leases", true, ["page_size", "cursor"]],
   list_losses: ["GET", "/v0/topics/{topic}/losses", true, ["limit"]],
-  list_routers: ["GET", "/v0/routers", true, ["prefix", "page_size", "cursor", "source", "dest"]],
-  list_topics: ["GET", "/v0/topics", true, ["prefix", "page_size", "cursor", "touch", "epochs", "detail", "contains", "type", "class", "sort"]],
+  list_routers: ["GET", "/v0/routers", true, ["prefix", "page_size", "cursor", "source", "dest", "detail"]],
+  list_times: ["GET", "/v0/topics/{topic}/times", true, ["seqs"]],
+  list_topics: ["GET", "/v0/topics", true, ["prefix", "page_size", "cursor", "touch", "epochs", "detail", "contains", "type", "class", "offset", "sort"]],
   live: ["GET", "/v0/topics/{topic}/live", true, ["after", "last", "epoch"]],
   metrics: ["GET", "/v0/metrics", true, []],
+  move: ["POST", "/v0/topics/{topic}/move", false, []],
   nack: ["POST", "/v0/topics/{topic}/nack", true, []],
   pause: ["POST", "/v0/topics/{topic}/pause", true, []],
   put_cursor: ["PUT", "/v0/topics/{topic}/cursors/{cursor}", true, []],
@@ -308,6 +370,8 @@ export const operations: { [K in keyof Operations]: readonly [method: string, pa
   show_me: ["GET", "/v0/me", true, []],
   show_record: ["GET", "/v0/topics/{topic}/records/{seq}", true, []],
   show_router: ["GET", "/v0/routers/{router}", true, []],
+  show_server: ["GET", "/v0/server", true, []],
   show_stats: ["GET", "/v0/stats", true, ["history"]],
   show_topic: ["GET", "/v0/topics/{topic}", true, ["touch"]],
+  show_tree: ["GET", "/v0/tree", true, ["prefix", "page_size", "cursor", "contains", "type", "class"]],
 };
