@@ -66,7 +66,7 @@ def replay(state: State, entry: AnyEntry, position: int) -> None:
             apply(state, entry)
             if kind is TopicConfigured and not topic.is_logged:
                 _reincarnated(state, Reincarnated(topic.id, topic.epoch))
-            if kind is TopicConfigured and not topic.keeps_leases:
+            if kind is TopicConfigured and topic.has_queue and not topic.keeps_leases:
                 topic.queue.drop_leases()  # what became of them was not logged any more
         elif kind is Appended:
             state.skipped_appends.setdefault(entry.topic, []).append((entry.first, entry.batch))  # type: ignore[union-attr]
@@ -125,7 +125,8 @@ def _topic_configured(state: State, entry: TopicConfigured) -> None:
         topic.keys.redump()
         topic.referable_after = topic.log.head
     topic.config = entry.config
-    topic.queue.configure(entry.config)
+    if topic.has_queue:
+        topic.queue.configure(entry.config)
     state.index_expiry(topic)
     state.dirty[entry.topic] = topic
 
@@ -223,7 +224,7 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     topic.epoch = entry.epoch
     topic.keys = Keys()
     topic.cursors = {}
-    topic.queue = Queue(topic.config)
+    topic.drop_queue()
     state.next_id = max(state.next_id, entry.epoch + 1)
     state.dirty[entry.topic] = topic
 
