@@ -1,5 +1,6 @@
 """Opening a data directory, for real: what cannot be opened is refused, with a reason, and left as it is."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.engine.running import data, seqs
 from topics.engine import Engine
 from topics.errors import DirectoryLocked, UnusableDirectory
+from topics.storage.disk import File, RealDisk
 from topics.testing.clock import ManualClock
 
 
@@ -114,3 +116,37 @@ async def test_the_background_of_an_engine_ends_with_it(tmp_path: Path) -> None:
         assert await seqs(engine, "t") == [1]
         background = engine._upkeep._background
     assert background is not None and background.done()
+
+
+class CountingDisk(RealDisk):
+    """Counts how often each file is opened."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.opened: Counter[str] = Counter()
+
+    def open(self, name: str, *, writable: bool = True) -> File:
+        self.opened[name] += 1
+        return super().open(name, writable=writable)
+
+
+async def test_a_restart_does_little_for_a_topic_that_nobody_asks_for(tmp_path: Path) -> None:
+    """ST6: a file is opened as often for 100 topics as for a few, and only queues have jobs; deletes stay."""
+    names = [f"t{n}" for n in range(100)]
+    async with open_engine(tmp_path) as engine:
+        await engine.put_topic("jobs", {"type": "queue"})
+        for name in (*names, "jobs"):
+            await engine.append(name, data(1, 2, 3))
+    async with open_engine(tmp_path) as engine:
+        for name in names[::7]:
+            await engine.delete(name, before_seq=3)
+    disk = CountingDisk(str(tmp_path))
+    async with Engine.open(str(tmp_path), clock=ManualClock(), disk=disk, background=False) as engine:
+        segments = [name for name in disk.opened if name.startswith("seg")]
+        assert segments
+        assert max(disk.opened[name] for name in segments) < 10
+        assert [topic.name for topic in engine.state.topics.values() if topic.has_queue] == ["jobs"]
+        for n, name in enumerate(names):
+            assert await seqs(engine, name) == ([1, 2, 3] if n % 7 else [3])
+        claimed = await engine.claim("jobs", "w", 2)
+        assert [job.seq for job in claimed.jobs] == [1, 2]

@@ -49,7 +49,9 @@ def apply(state: State, entry: AnyEntry) -> None:
 def replay(state: State, entry: AnyEntry, position: int) -> None:
     """Carry out one entry of the log, unless the snapshot has it already or its topic is gone."""
     kind = type(entry)
-    if isinstance(entry, TopicCreated):
+    if kind is Appended:
+        _replay_appended(state, entry, position)  # type: ignore[arg-type]
+    elif isinstance(entry, TopicCreated):
         present = state.topics.get(entry.name)  # one of a higher number: the snapshot has it, and this one is gone
         if present is None or present.id < entry.topic:
             apply(state, entry)
@@ -61,17 +63,24 @@ def replay(state: State, entry: AnyEntry, position: int) -> None:
     else:
         topic = state.by_id.get(entry.topic)  # type: ignore[union-attr]
         if topic is not None and position >= topic.notes.snapshot_position:
-            if kind is Appended:
-                table.check_contiguous(state, topic, entry.first)  # type: ignore[union-attr]
-            elif kind is TopicConfigured and not topic.is_logged:
+            if kind is TopicConfigured and not topic.is_logged:
                 state.headless.add(topic.id)
             apply(state, entry)
             if kind is TopicConfigured and not topic.is_logged:
                 _reincarnated(state, Reincarnated(topic.id, topic.epoch))
-            if kind is TopicConfigured and not topic.keeps_leases:
+            if kind is TopicConfigured and topic.has_queue and not topic.keeps_leases:
                 topic.queue.drop_leases()  # what became of them was not logged any more
-        elif kind is Appended:
-            state.skipped_appends.setdefault(entry.topic, []).append((entry.first, entry.batch))  # type: ignore[union-attr]
+
+
+def _replay_appended(state: State, entry: Appended, position: int) -> None:
+    """The same for records, of which a log has the most."""
+    topic = state.by_id.get(entry.topic)
+    if topic is None or position < topic.notes.snapshot_position:
+        state.skipped_appends.setdefault(entry.topic, []).append((entry.first, entry.batch))
+        return
+    if state.headless or entry.first != topic.log.head + 1:
+        table.check_contiguous(state, topic, entry.first)
+    _appended(state, entry)
 
 
 def end_replay(state: State) -> None:
@@ -133,7 +142,8 @@ def _topic_configured(state: State, entry: TopicConfigured) -> None:
         topic.keys.redump()
         topic.referable_after = topic.log.head
     topic.config = entry.config
-    topic.queue.configure(entry.config)
+    if topic.has_queue:
+        topic.queue.configure(entry.config)
     state.index_expiry(topic)
     state.dirty[entry.topic] = topic
 
@@ -235,7 +245,7 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     topic.epoch = entry.epoch
     topic.keys = Keys()
     topic.cursors = {}
-    topic.queue = Queue(topic.config)
+    topic.drop_queue()
     weigh(state, topic)
     state.next_id = max(state.next_id, entry.epoch + 1)
     state.dirty[entry.topic] = topic

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
+from topics.core.queue.jobs import Queue
 from topics.core.routing.copies import HopRun, StampRun
 from topics.core.routing.table import Router
 from topics.core.state import NamedCursor, State, Topic, Written
@@ -26,6 +27,7 @@ from topics.model import Gap, RouterDefinition, TopicConfig
 Items = dict[bytes, bytes | None]  # None = the key is gone
 
 META = b"m"
+NO_JOBS = Queue()
 
 
 class TopicItem(Struct, array_like=True):
@@ -90,7 +92,7 @@ def _keys_key(id: int, number: int) -> bytes:
 
 def dump_topic(topic: Topic, position: int, now: int) -> Items:
     """The items of a topic as it is at `position`, the end of the log."""
-    log, queue = topic.log, topic.queue
+    log, queue = topic.log, topic.queue if topic.has_queue else NO_JOBS
     items: Items = {}
     keeps_leases = topic.keeps_leases
     item = TopicItem(
@@ -172,9 +174,8 @@ def load(items: Mapping[bytes, bytes]) -> State:
     for key, value in items.items():
         if key.startswith(b"t"):
             _load_topic(state, _decode_topic(value))
-    for key, value in sorted(items.items()):
-        if key.startswith(b"k"):
-            _load_keys(state, key, _decode_keys(value))
+    for key in sorted([key for key in items if key.startswith(b"k")]):
+        _load_keys(state, key, _decode_keys(items[key]))
     routers = [(key[1:].decode(), _decode_router(value)) for key, value in items.items() if key.startswith(b"r")]
     for name, item in sorted(routers, key=lambda named: named[1].id):
         _load_router(state, name, item)
@@ -195,19 +196,20 @@ def _load_topic(state: State, item: TopicItem) -> None:
         item.last_ts,
     )
     log.last_write_ts = item.last_write_ts
-    log.gaps = list(item.gaps)
+    log.gaps = item.gaps
     log.earliest = item.head + 1
     log.deleted, log.lost, log.expired, log.trimmed = item.deleted, item.lost, item.expired, item.trimmed
-    log.losses = list(item.losses)
+    log.losses = item.losses
     if not topic.is_logged:
         log.deleted = max(0, item.deleted)
         log.lose_all(item.live_last)
-    topic.cursors = dict(item.cursors)
-    topic.hops = list(item.hops)
+    topic.cursors = item.cursors
+    topic.hops = item.hops
     topic.stamps.load(item.stamps)
     topic.paused = item.paused
-    topic.queue.dead_lettered = item.dead_lettered
-    topic.queue.restore(item.deliveries, item.leases, item.delayed, item.scheduled)
+    if topic.is_queue or item.dead_lettered or item.deliveries or item.scheduled:
+        topic.queue.dead_lettered = item.dead_lettered
+        topic.queue.restore(item.deliveries, item.leases, item.delayed, item.scheduled)
     state.next_id = max(state.next_id, item.id + 1, item.epoch + 1)
 
 

@@ -19,7 +19,7 @@ Numbers of kinds and tags are never reused.
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct as Layout
 from typing import Literal
 
@@ -341,8 +341,16 @@ def committed_ms(payload: memoryview) -> int | None:
     return written if said is None else said
 
 
-def decode(payload: memoryview) -> Iterator[AnyEntry]:
-    """The entries of one frame's payload, whose checksum was right."""
+def decode(payload: memoryview) -> Iterable[AnyEntry]:
+    """The entries of one frame's payload, whose checksum was right. Most frames are one write."""
+    if len(payload) > _HEAD.size:
+        kind, size = _HEAD.unpack_from(payload)
+        if kind == _KIND_APPENDED and size == len(payload) - _HEAD.size:
+            return (_decode_appended(payload[_HEAD.size :]),)
+    return _decode_all(payload)
+
+
+def _decode_all(payload: memoryview) -> Iterator[AnyEntry]:
     start = 0
     while start < len(payload):
         kind, size = _HEAD.unpack_from(payload, start)

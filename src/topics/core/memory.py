@@ -34,11 +34,12 @@ RUN: Final = 160  # of copies: hops, stamps
 
 def weigh(state: "State", topic: "Topic") -> None:
     """Bring up to date what a topic weighs."""
-    log, queue = topic.log, topic.queue
+    log = topic.log
     weight = TOPIC + log.held + topic.keys.held
     if log.marked or log.losses or log.gaps:
         weight += MARKS * log.marked + LOSS * (len(log.losses) + len(log.gaps))
-    if queue.deliveries or queue.delayed or queue.overdue:
+    if topic.has_queue:
+        queue = topic.queue
         weight += JOB * len(queue.deliveries) + DELAYED_JOB * (len(queue.delayed) + len(queue.overdue))
     if topic.cursors:
         weight += CURSOR * len(topic.cursors)

@@ -142,6 +142,7 @@ class Topic:
     """One topic instance."""
 
     __slots__ = (
+        "_queue",
         "config",
         "cursors",
         "epoch",
@@ -152,7 +153,6 @@ class Topic:
         "name",
         "notes",
         "paused",
-        "queue",
         "referable_after",
         "reservation",
         "stamps",
@@ -167,7 +167,7 @@ class Topic:
         self.log = Log()
         self.keys = Keys()
         self.cursors: dict[str, NamedCursor] = {}
-        self.queue = Queue(config)
+        self._queue: Queue | None = None
         self.paused = False  # a queue that hands out no jobs for now
         self.reservation = Reservation()
         self.notes = Notes()
@@ -176,6 +176,26 @@ class Topic:
         self.stamps = Stamps()
         self.referable_after = 0  # records above this seq lie in the log, if this topic is logged
         self.weight = 0  # what it weighed in memory when it last changed (see memory.py)
+
+    @property
+    def queue(self) -> Queue:
+        """Its jobs. There may be 100,000 topics that have none: the object is made when somebody asks for it."""
+        if self._queue is None:
+            self._queue = Queue(self.config)
+        return self._queue
+
+    @queue.setter
+    def queue(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def drop_queue(self) -> None:
+        """Forget all jobs."""
+        self._queue = None
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether anybody has asked for the jobs."""
+        return self._queue is not None
 
     @property
     def is_logged(self) -> bool:

@@ -247,6 +247,7 @@ class SegmentFile:
         self.name = name_of(ref.number)
         self._view: memoryview | None = None
         self._flags: bytes | None = None  # as they were at one moment; None = as they are
+        self._held: bytes | None = None  # all of them, while somebody asks for one after the other
         self._is_checked = False
 
     @property
@@ -323,7 +324,8 @@ class SegmentFile:
     def flags(self, start: int, stop: int) -> bytes:
         """The delete flags of rows start..stop, as they are at this moment."""
         base = self.ref.columns["deleted"].values[0] + start
-        flags = self.read(base, stop - start) if self._flags is None else self._flags[start:stop]
+        known = self._held if self._flags is None else self._flags
+        flags = self.read(base, stop - start) if known is None else known[start:stop]
         if flags.count(LIVE) + flags.count(DELETED) != len(flags):
             row = next(row for row, flag in enumerate(flags) if flag not in (LIVE, DELETED))
             raise Damaged(self.path, base + row, f"a delete flag is {flags[row]}")
@@ -332,6 +334,14 @@ class SegmentFile:
     def keep_flags(self) -> None:
         """Show the delete flags as they are at this moment from now on."""
         self._flags = self.flags(0, self.ref.count)
+
+    def hold_flags(self) -> None:
+        """Read all delete flags at once, until they are let go: a file may have pieces of thousands of topics."""
+        if self._held is None:
+            self._held = self.read(self.ref.columns["deleted"].values[0], self.ref.count)
+
+    def let_flags_go(self) -> None:
+        self._held = None
 
     def let_go(self) -> None:
         """Unmap the file. It is mapped again when it is touched, and not checked again."""

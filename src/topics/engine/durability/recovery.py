@@ -13,6 +13,7 @@ The other keys of a snapshot belong to `core.dump`.
 """
 
 import struct
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 
 import msgspec
@@ -112,28 +113,43 @@ class Recovery:
         self.frames = 0  # replayed
         self.attached: list[SegmentPiece] = []
         self.unattached: list[PieceRef] = []  # pieces that no topic needs
+        try:
+            self._attach_pieces(contents.pieces, files, unreadable)
+        finally:
+            for file in files.values():
+                file.let_flags_go()
+        _count_from_here(self.state)
+        self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
+
+    def _attach_pieces(
+        self, pieces: list[PieceRef], files: Mapping[int, SegmentFile], unreadable: Container[int]
+    ) -> None:
         identified: set[int] = set()
-        for ref in contents.pieces:
+        unseen = Counter(ref.file for ref in pieces)
+        for ref in pieces:
+            unseen[ref.file] -= 1
             topic = self.state.by_id.get(ref.topic)
             if topic is None or not topic.is_logged or ref.topic in unreadable:
                 self.unattached.append(ref)
                 continue
             if ref.file not in files:
-                raise Damaged(
-                    f"{disk.path}/{segments.name_of(ref.file)}", 0, "a snapshot names a piece of this segment only"
-                )
-            piece = SegmentPiece(files[ref.file], ref)
+                path = f"{self._disk.path}/{segments.name_of(ref.file)}"
+                raise Damaged(path, 0, "a snapshot names a piece of this segment only")
+            file = files[ref.file]
             if ref.file not in identified:
                 identified.add(ref.file)
-                piece.file.identify()
+                file.identify()
+            if unseen[ref.file]:
+                file.hold_flags()
+            piece = SegmentPiece(file, ref)
             if _attach(topic.log, piece):
                 self.attached.append(piece)
             else:
                 self.unattached.append(ref)
-            if not keeps_maps:
-                piece.file.let_go()
-        _count_from_here(self.state)
-        self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
+            if not unseen[ref.file]:
+                file.let_flags_go()
+            if self._mapped:
+                file.let_go()
 
     def replay(self) -> Iterator[Frame]:
         """Replay the log, and give every frame that was replayed."""
