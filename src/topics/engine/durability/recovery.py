@@ -41,6 +41,7 @@ NONSENSE = (
     AssertionError,
     AttributeError,
     LookupError,
+    StopIteration,
     TypeError,
     ValueError,
 )
