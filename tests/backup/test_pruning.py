@@ -10,7 +10,7 @@ import pytest
 
 from tests.backup.copies import engine_on, objects, restored, seen
 from tests.effort import stride
-from topics.backup import copying, pruning
+from topics.backup import copying, layout, pruning
 from topics.backup.copying import back_up, back_up_and_audit
 from topics.backup.layout import Point
 from topics.backup.places import DirectoryPlace, Unwritable, open_place
@@ -122,6 +122,31 @@ async def test_what_cannot_be_pruned_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Damaged, match=description.name):
         pruned(tmp_path / "b", Keep(count=1), clock)
     assert objects(tmp_path / "b") == before
+
+
+class Forgetful(DirectoryPlace):
+    """A place that does not always list what it has."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), creates=False)
+        self.forgotten = ""
+
+    def sizes(self) -> dict[str, int]:
+        return {path: size for path, size in super().sizes().items() if path != self.forgotten}
+
+    def put(self, path: str, data: bytes) -> None:
+        super().put(path, data)
+        self.forgotten = max(path for path in super().sizes() if layout.point_in(path))
+
+
+async def test_a_place_that_leaves_a_point_out_loses_nothing(tmp_path: Path) -> None:
+    """BK1"""
+    dest = tmp_path / "b"
+    _, clock = await points_of(tmp_path / "data", dest)
+    with pytest.raises(Unwritable, match="does not list point"):
+        prune(Forgetful(dest), Keep(count=2), clock, young_ms=0)
+    assert sound(dest)
+    assert pruned(dest, Keep(count=1), clock).objects > 4
 
 
 class Died(Exception):

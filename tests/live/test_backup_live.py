@@ -297,22 +297,21 @@ def test_followers_of_server_and_directory_and_prunes_share_a_place(tmp_path: Pa
     check_copy(records_of(tmp_path / "again", tmp_path / "restored"), acked, acked)
 
 
-@pytest.fixture(params=["s3", "gs"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An object store."""
-    if (object_store.command() if request.param == "s3" else object_store.emulator()) is None:
-        pytest.skip("no such store is installed: make s3 installs one")
-    for name, value in object_store.ENVIRON.items():
-        monkeypatch.setenv(name, value)
-    with ExitStack() as stack:
-        if request.param == "gs":
-            yield stack.enter_context(object_store.google_store(tmp_path))
-        else:
-            yield stack.enter_context(object_store.object_store(tmp_path)).uri("topics")
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[str]:
+    """An object store whose objects can be removed.
+
+    Not rclone's: beside an object that it removes, pyarrow puts an empty one with the name of the directory, which
+    rclone takes for a file that hides the directory.
+    """
+    if object_store.emulator() is None:
+        pytest.skip("no emulator of Google Cloud Storage is installed: make s3 installs one")
+    with object_store.google_store(tmp_path) as uri:
+        yield uri
 
 
 def test_a_backup_in_an_object_store_is_pruned_and_restored(tmp_path: Path, store: str) -> None:
-    """BK1, BK2: over S3 and Google Cloud Storage, as pyarrow speaks them."""
+    """BK1, BK2: in Google Cloud Storage, as pyarrow speaks to it."""
     acked: dict[int, str] = {}
     with ServerProcess(tmp_path / "server", SETTINGS) as server, Client(url_of(server)) as client:
         client.put_topic("load", durability="fsync")
@@ -323,8 +322,8 @@ def test_a_backup_in_an_object_store_is_pruned_and_restored(tmp_path: Path, stor
             assert json.loads(cli("backup", url_of(server), store, "--json"))["is_sound"]
     dry = json.loads(cli("backup", "prune", store, "--keep", "1", "--young", "0s", "--dry-run", "--json"))
     done = json.loads(cli("backup", "prune", store, "--keep", "1", "--young", "0s", "--json"))
-    assert (len(done["kept"]), len(done["removed"])) == (1, 2) and dry["objects"] > 0
-    assert done["objects"] + done["objects_left"] == dry["objects"], "the clock of the store may have whole seconds"
+    assert (len(done["kept"]), len(done["removed"])) == (1, 2)
+    assert done["objects"] + done["objects_left"] == dry["objects"] > 0
     assert len(json.loads(cli("restore", store, "--list", "--json"))["points"]) == 1
     cli("restore", store, str(tmp_path / "restored"))
     check_copy(records_of(tmp_path / "again", tmp_path / "restored"), acked, acked)

@@ -80,11 +80,11 @@ def prune(place: Place, keep: Keep, clock: Clock, *, young_ms: int = YOUNG_MS, i
 def _remove_some(place: Place, clock: Clock, young_ms: int, done: Pruned) -> bool:
     """Remove for as long as a notice is good. False: there is more."""
     until = clock.monotonic() + NOTICE_S / 2
-    backup = Backup(place)
+    backup = _listed(place, done.kept)
     listed = unneeded_in(backup, _described(backup))
     notice = f"{NOTICES}{secrets.token_hex(8)}.json"
     place.put(notice, msgspec.json.encode(Notice(sorted(listed))))
-    backup = Backup(place)  # there may be new points
+    backup = _listed(place, done.kept)  # there may be new points
     written = place.written()
     old, young = _by_age(listed & unneeded_in(backup, _described(backup)), written, written[notice], young_ms)
     taken = []
@@ -99,6 +99,18 @@ def _remove_some(place: Place, clock: Clock, young_ms: int, done: Pruned) -> boo
         if path == notice or (path.startswith(NOTICES) and written[notice] - at > NOTICE_S):
             place.remove(path)
     return is_over
+
+
+def _listed(place: Place, kept: list[str]) -> Backup:
+    """What is there. What a point needs must not go because the place has left the point out."""
+    backup = Backup(place)
+    missing = set(kept) - backup.points.keys()
+    if missing:
+        raise Unwritable(
+            f"{place.name} does not list point {min(missing)} any more: somebody else has removed it, or the place "
+            "does not list all that it has; no object is removed"
+        )
+    return backup
 
 
 def _by_age(paths: set[str], written: dict[str, float], now: float, young_ms: int) -> tuple[list[str], list[str]]:

@@ -289,8 +289,7 @@ class Ledger:
                     topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
                     topic.cursors, topic.queue = before.cursors, before.queue
                     topic.hops, topic.stamps = before.hops, before.stamps
-                    # No snapshot has what it is now, and the log never will; its epoch may outlive a stop (DU9).
-                    self.state.dirty[topic.id] = topic
+                    self.state.dirty[topic.id] = topic  # no snapshot has it as it is, and the log never will (DU9)
                     self.store.catalogue.adopt(topic.log.parts)
                 elif topic.is_queue:
                     topic.queue.recovered(topic.log)

@@ -42,6 +42,7 @@ NONSENSE = (
     AssertionError,
     AttributeError,
     LookupError,
+    StopIteration,
     TypeError,
     ValueError,
 )
