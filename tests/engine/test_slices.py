@@ -122,3 +122,16 @@ async def test_a_delete_at_any_step_of_a_checkpoint_holds(before: int, is_sealed
             engine.state.topics["t"].log.check()
             assert await exported(engine) == expected
     assert step > 5
+
+
+async def test_a_filtered_read_of_scattered_records_ends_after_a_bounded_number_of_runs() -> None:
+    """LM10, LM13: every live record is a run of its own, and costs more than one among others."""
+    async with running() as engine:
+        await fill(engine, 20_000)
+        await engine.delete("t", match=ODD)
+        cursor, reads = 0, 0
+        while cursor < 20_000:
+            answer = await engine.read("t", cursor, 100, match=TagMatch("Eq", "none"))
+            assert cursor < answer.next_from_seq <= cursor + 4 * BLOCK or answer.caught_up
+            cursor, reads = answer.next_from_seq, reads + 1
+        assert reads >= 5

@@ -20,7 +20,8 @@ from topics.model import EXAMINED_MIN, Reason, TagMatch, Tombstone
 
 NO_NODES: frozenset[str] = frozenset()
 SHARE_US: Final = 10_000  # of a turn: what one walk may cost, in the microseconds of pages.py
-RUN_US: Final = 3  # to look at a run of live rows,
+FILTERED_SHARE_US: Final = 5_000  # the same with a filter: it ends there, and is asked again and again
+RUN_US: Final = 6  # to look at a run of live rows,
 ROWS_PER_US: Final = 4  # and at so many of its labels
 
 
@@ -107,14 +108,14 @@ def _walk(log: Log, query: Query, plan: Plan, last: int, cache: Cache) -> None:
     """Collect live rows above plan.next and up to `last`, within the query's bounds."""
     cursor, room, is_filtered = plan.next, query.bytes_max, query.match is not None or bool(query.nodes)
     examined_left = EXAMINED_MIN if is_filtered else max(EXAMINED_MIN, 10 * query.limit)
-    spent_us, made_before = 0, cache.made_us
+    spent_us, made_before, share_us = 0, cache.made_us, FILTERED_SHARE_US if is_filtered else SHARE_US
     index = log.part_from(cursor + 1)
     while index < len(log.parts) and log.parts[index].first <= last:
         part = log.parts[index]
         row, stop = part.row_from(plan.next + 1), part.row_from(last + 1)
         while row < stop:
             page_stop = min(stop, (row // PAGE_ROWS + 1) * PAGE_ROWS)
-            if spent_us + cache.made_us - made_before > SHARE_US:
+            if spent_us + cache.made_us - made_before > share_us:
                 if is_filtered or query.stops_at_cold:
                     return
                 raise Cold(PAUSE)

@@ -288,34 +288,15 @@ class Conversation(SocketReader):
         if self._ahead:
             self._go_on()
 
-    def _run(self, text: bytes | None) -> None:
+    def _run(self, text: bytes | None, large: LargeIn | None = None, failure: Exception | None = None) -> None:
+        """Run a command; `large` is what was decoded of it beside the loop, or `failure` what came of that."""
         self._burst += 1
         if self._burst == 1:
             asyncio.get_running_loop().call_soon(self._turn_ended)
-        if text is not None and len(text) > LARGE_BYTES:
+        if text is not None and len(text) > LARGE_BYTES and large is None and failure is None:
             self._is_busy = True
-            self.app.start(self._run_large(text))
-        else:
-            self._carry_out(text)
-
-    async def _run_large(self, text: bytes) -> None:
-        """Decode a large command beside the loop, one at a time of all; no other of this socket runs meanwhile."""
-        app, decoded, failure = self.app, None, None
-        try:
-            async with app.decoding:
-                if self._farewell is None and not self.is_over:
-                    work = partial(commands.large_in, text, app.settings)
-                    decoded = await asyncio.get_running_loop().run_in_executor(None, work)
-            if decoded is not None and decoded.publish is not None:
-                await app.engine.make_room(len(text))
-        except Exception as error:
-            failure = error
-        self._is_busy = False
-        if self._farewell is None and not self.is_over:
-            self._carry_out(text, decoded, failure)
-        self._go_on()
-
-    def _carry_out(self, text: bytes | None, large: LargeIn | None = None, failure: Exception | None = None) -> None:
+            self.app.start(_run_large(self, text))
+            return
         request_id = NO_ID
         self._is_running = True
         try:
@@ -397,6 +378,24 @@ class Conversation(SocketReader):
     def _end_waits(self) -> None:
         if self._stop is not None and not self._stop.done():
             self._stop.set_result(None)
+
+
+async def _run_large(talk: Conversation, text: bytes) -> None:
+    """Decode a large command beside the loop, one at a time of all sockets; then run it. No other runs meanwhile."""
+    app, large, failure = talk.app, None, None
+    try:
+        async with app.decoding:
+            if talk._farewell is None and not talk.is_over:
+                work = partial(commands.large_in, text, app.settings)
+                large = await asyncio.get_running_loop().run_in_executor(None, work)
+        if large is not None and large.publish is not None:
+            await app.engine.make_room(len(text))
+    except Exception as error:
+        failure = error
+    talk._is_busy = False
+    if talk._farewell is None and not talk.is_over:
+        talk._run(text, large, failure)
+    talk._go_on()
 
 
 def error_text(error: Exception, request_id: Raw) -> bytes:
