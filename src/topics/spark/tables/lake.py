@@ -211,7 +211,7 @@ class Lake:
 
     def _write(self, number: int, commit: Commit) -> None:
         system, path = open_root(self.root)
-        system.create_dir(f"{path}/{MANIFEST}", recursive=True)
+        make_folder(system, f"{path}/{MANIFEST}")
         name = f"{path}/{MANIFEST}/{number:020d}.json"
         _write_durably(system, name, msgspec.json.format(msgspec.json.encode(commit), indent=1) + b"\n")
 
@@ -283,15 +283,21 @@ def checksum_of(system: "fs.FileSystem", path: str) -> str:
 
 
 def open_root(root: str) -> "tuple[fs.FileSystem, str]":
-    """The file system of a lake and its path there."""
+    """The file system of a lake and its path there. `s3a://` is what Spark calls `s3://`."""
     import os.path
 
     import pyarrow.fs as fs
 
     if "://" not in root:
         return fs.LocalFileSystem(), os.path.abspath(root)
-    system, path = fs.FileSystem.from_uri(root)
+    system, path = fs.FileSystem.from_uri(f"s3://{root.removeprefix('s3a://')}" if root.startswith("s3a://") else root)
     return system, path
+
+
+def make_folder(system: "fs.FileSystem", path: str) -> None:
+    """A directory to write into. An object store has none, and not every one takes the empty object for it."""
+    if system.type_name not in ("s3", "gcs", "abfs"):
+        system.create_dir(path, recursive=True)
 
 
 def _manifests(system: "fs.FileSystem", path: str) -> list[tuple[int, str]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from topics.clock import Clock
 from topics.errors import Damaged
-from topics.spark.tables.lake import Commit, Covered, Instance, Lake, LakeFile, Replaced, checksum_of
+from topics.spark.tables.lake import Commit, Covered, Instance, Lake, LakeFile, Replaced, checksum_of, make_folder
 from topics.spark.tables.outputs import Place
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _write(place: Place, path: str, files: Sequence[LakeFile]) -> None:
 
     schema = pa.unify_schemas([_schema(place, file) for file in files])
     full = f"{place.path}/{path}"
-    place.system.create_dir(full.rpartition("/")[0], recursive=True)
+    make_folder(place.system, full.rpartition("/")[0])
     aside = f"{full}.tmp"
     with pq.ParquetWriter(aside, schema, filesystem=place.system, compression="zstd", version="2.6") as writer:
         waiting: list[pa.RecordBatch] = []

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from topics.errors import InvalidRequest
-from topics.spark.tables.lake import open_root
+from topics.spark.tables.lake import make_folder, open_root
 
 if TYPE_CHECKING:
     import pyarrow.fs as fs
@@ -31,8 +31,15 @@ class Place:
         return isinstance(self.system, fs.LocalFileSystem)
 
     def uri(self, name: str) -> str:
-        """As Spark and Iceberg are told of it; a scheme keeps Hadoop from taking its default file system."""
-        return f"file://{self.path}/{name}" if self.is_local else f"{self.root.rstrip('/')}/{name}"
+        """As Spark and Iceberg are told of it; a scheme keeps Hadoop from taking its default file system.
+
+        Keys and endpoint of an object store are in the root for pyarrow, and in the settings fs.s3a.* for Spark.
+        """
+        if self.is_local:
+            return f"file://{self.path}/{name}"
+        if self.root.startswith(("s3://", "s3a://")):
+            return f"s3a://{self.path}/{name}"
+        return f"{self.root.rstrip('/')}/{name}"
 
     def names(self) -> list[str]:
         """What lies directly in it."""
@@ -55,7 +62,7 @@ class Place:
     def put(self, name: str, content: bytes) -> None:
         """Write or replace a file."""
         path = f"{self.path}/{name}"
-        self.system.create_dir(os.path.dirname(path), recursive=True)
+        make_folder(self.system, os.path.dirname(path))
         if not self.is_local:
             with self.system.open_output_stream(path) as stream:
                 stream.write(content)
