@@ -325,7 +325,9 @@ def _flag(given: Any, place: str) -> bool:
 def _number(setting: Field[Any], text: Any, place: str) -> int:
     kind: Kind = setting.metadata["kind"]
     if not isinstance(text, str):
-        raise ConfigurationError(f"{place} is not a whole number" + ("" if kind == "count" else " or a string"))
+        raise ConfigurationError(
+            f"{place} is not a whole number" + ("" if kind in ("count", "port") else " or a string")
+        )
     reads: dict[str, Callable[[str], int]] = {"size": size_bytes, "time": duration_ms}
     try:
         number = reads.get(kind, _whole)(text)

@@ -58,9 +58,7 @@ def examples(one: Any) -> Iterator[tuple[str, str]]:
 
 EXAMPLES = list(examples(get_command(app)))
 RUN = [
-    line
-    for word, line in EXAMPLES
-    if word not in PARSED and not any(text in line for text in (*ENDLESS, *ON_SPARK))
+    line for word, line in EXAMPLES if word not in PARSED and not any(text in line for text in (*ENDLESS, *ON_SPARK))
 ]
 
 

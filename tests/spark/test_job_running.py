@@ -141,6 +141,19 @@ def test_on_a_terminal_progress_is_a_line_for_people() -> None:
     assert "lost [something]" in lines.getvalue() and "{" not in lines.getvalue()
 
 
+class Teletype(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_result_is_json_on_a_terminal_if_that_is_wanted() -> None:
+    for is_json, shown in ((True, {"job": "export", "event": "done", "seconds": 0.0, "rows": 3}), (False, None)):
+        out = Teletype()
+        with Progress("export", stream=Teletype(), out=out, clock=ManualClock(), is_json=is_json) as progress:
+            progress.finish("3 records", {"rows": 3})
+        assert json.loads(out.getvalue()) == shown if shown else out.getvalue() == "3 records\n"
+
+
 def test_the_lag_of_a_query_is_what_lies_between_its_end_and_the_heads() -> None:
     def offsets(**seqs: int) -> str:
         return json.dumps({topic: {"epoch": 1, "seq": seq} for topic, seq in seqs.items()})

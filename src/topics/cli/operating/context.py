@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -11,6 +11,27 @@ from topics.cli.shell.completing import context_names
 from topics.cli.shell.invoking import Call, command
 from topics.cli.shell.manual import Sections
 from topics.errors import TopicsError
+
+# bash ends words at colons, which names of topics may have: words are made of the line itself, and of what is offered
+# only what lies behind the last colon is handed over.
+BASH: Final = r"""
+_topics_completion() {
+    local line="${COMP_LINE:0:COMP_POINT}" word start
+    local -a words
+    IFS=$' \t' read -ra words <<< "$line"
+    [[ "$line" == *[[:blank:]] ]] && words+=("")
+    word="${words[${#words[@]}-1]}"
+    local IFS=$'\n'
+    COMPREPLY=( $( env COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) \
+                   _TOPICS_COMPLETE=complete_bash "$1" ) )
+    if [[ "$word" == *:* && "$COMP_WORDBREAKS" == *:* ]]; then
+        start="${word%"${word##*:}"}"
+        COMPREPLY=( "${COMPREPLY[@]#"$start"}" )
+    fi
+}
+
+complete -o default -F _topics_completion topics
+""".strip()
 
 context = typer.Typer(name="context", cls=Sections, no_args_is_help=True, rich_markup_mode=None)
 
@@ -118,5 +139,7 @@ def completion(call: Call, shell: Annotated[Literal["bash", "zsh", "fish"], type
     """
     from typer._completion_shared import get_completion_script
 
-    script = get_completion_script(prog_name="topics", complete_var="_TOPICS_COMPLETE", shell=shell)
+    script = BASH
+    if shell != "bash":
+        script = get_completion_script(prog_name="topics", complete_var="_TOPICS_COMPLETE", shell=shell)
     call.show({"shell": shell, "script": script}, script)

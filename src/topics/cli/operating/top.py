@@ -51,7 +51,7 @@ def top(
 
     Example: topics top --once --every 200ms
     """
-    is_screen = sys.stdout.isatty() and not (call.is_json or once)
+    is_screen = display.is_screen(sys.stdout) and not (call.is_json or once)
     left, looks = 1 if once else count, _Looks(call)
     if is_screen:
         print(SCREEN_ON, end="", flush=True)

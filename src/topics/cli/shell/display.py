@@ -1,7 +1,7 @@
 """What commands print: tables and records for people, JSON lines for programs.
 
-Colours are used on a terminal only, and not if NO_COLOR is set. A line of a program is never coloured, and `data` and
-`meta` are always the bytes that were written.
+Colours are used on a terminal only, and not if it is a dumb one or NO_COLOR is set. A line of a program is never
+coloured, and `data` and `meta` are always the bytes that were written.
 """
 
 import json
@@ -24,11 +24,21 @@ SHOWN_DATA_MAX: Final = 200  # characters of data in a table
 
 @cache
 def has_colours(stream: TextIO) -> bool:
-    if not stream.isatty():
+    if not is_screen(stream):
         return False
     from rich.console import Console
 
     return not Console(file=stream).no_color
+
+
+@cache
+def is_screen(stream: TextIO) -> bool:
+    """Whether it is a terminal that can be steered."""
+    if not stream.isatty():
+        return False
+    from rich.console import Console
+
+    return not Console(file=stream).is_dumb_terminal
 
 
 def coloured(text: str, colour: str, stream: TextIO | None = None) -> str:
