@@ -59,7 +59,7 @@ EXCEPTIONS: Sizes = {
         "worker": 2,
     },
     HEART: {
-        "all": 14641,
+        "all": 15475,
     },
 }
 

@@ -1,7 +1,6 @@
 """The Python client: `Client` for blocking code, `AsyncClient` for asyncio, with the same methods.
 
-    errors, results     what a client raises and returns; record_types: records and jobs;
-                        watch_events: what a watch delivers
+    errors, results     what a client raises and returns; record_types: records, jobs, events
     client_config       where the server is, the key, how long to try
     hooks               what is logged and told
     arguments           configs, records and matches as callers pass them

@@ -1,22 +1,22 @@
 """What a client returns: frozen structs with the fields of the API, in its order (Appendix A).
 
-Unknown fields are skipped (CV1). Records and jobs are those of `record_types`, events those of `watch_events`.
+Unknown fields are skipped (CV1). Records, jobs and events of a watch are those of `record_types`.
 """
 
 from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
 
+from topics.client.record_types import CaughtUp as CaughtUp
 from topics.client.record_types import ExportInfo as ExportInfo
 from topics.client.record_types import Job as Job
+from topics.client.record_types import Lost as Lost
 from topics.client.record_types import NewRecord as NewRecord
 from topics.client.record_types import Record as Record
+from topics.client.record_types import Records as Records
+from topics.client.record_types import TopicGone as TopicGone
 from topics.client.record_types import TypedRecord as TypedRecord
-from topics.client.watch_events import CaughtUp as CaughtUp
-from topics.client.watch_events import Lost as Lost
-from topics.client.watch_events import Records as Records
-from topics.client.watch_events import TopicGone as TopicGone
-from topics.client.watch_events import WatchEvent as WatchEvent
+from topics.client.record_types import WatchEvent as WatchEvent
 from topics.model import Durability, Tombstone, TopicConfig, TopicType
 
 T = TypeVar("T")

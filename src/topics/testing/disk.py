@@ -93,8 +93,7 @@ class MemoryDisk:
         self.is_removed = False  # the directory was removed
         self.has_descriptors = True  # False: nothing can be opened (EMFILE)
         self.has_reserve = False  # some space is kept back
-        self.free_bytes = 1 << 40
-        self.total_bytes = 1 << 41
+        self.free_bytes, self.total_bytes = 1 << 40, 1 << 41
         self._is_locked = False
         self._is_closed = False
         self._is_holding = False

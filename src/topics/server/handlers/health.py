@@ -11,7 +11,7 @@ from topics.server.call import Call
 from topics.server.handlers.routers import may_see
 from topics.server.seeing import condition
 from topics.server.wire.replies import Health, Ready
-from topics.server.wire.surveys import Diagnosis, Finding, ServerShown
+from topics.server.wire.seen.surveys import Diagnosis, Finding, ServerShown
 
 BLOCKED_MAX: Final = 100  # routers whose findings are told
 LEVELS: Final = ("fault", "note", "ok")

@@ -29,8 +29,8 @@ from topics.server.wire.requests import (
     redrive_in,
     worker_node,
 )
+from topics.server.wire.seen.surveys import JobsMoved, move_in
 from topics.server.wire.streaming import error_event_in
-from topics.server.wire.surveys import JobsMoved, move_in
 
 Body = Callable[[Call, Settled, float], bytes]  # of an answer; the time is when it was asked
 

@@ -16,7 +16,7 @@ from topics.server.call import Call
 from topics.server.wire.queries import encode_cursor
 from topics.server.wire.replies import RouterGone, router_put, router_shown
 from topics.server.wire.requests import router_in
-from topics.server.wire.surveys import RouterList, router_listed
+from topics.server.wire.seen.surveys import RouterList, router_listed
 
 
 async def put_router(call: Call) -> None:

@@ -26,7 +26,7 @@ from topics.server.wire.replies import (
     topic_shown,
 )
 from topics.server.wire.requests import cursor_in, put_in
-from topics.server.wire.sights import (
+from topics.server.wire.seen.sights import (
     CursorGone,
     CursorList,
     LossList,
@@ -38,7 +38,7 @@ from topics.server.wire.sights import (
     topic_detailed,
     topic_plain,
 )
-from topics.server.wire.surveys import (
+from topics.server.wire.seen.surveys import (
     LossFeed,
     TimeList,
     TimeShown,

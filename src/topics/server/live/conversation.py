@@ -180,7 +180,7 @@ class Conversation(SocketReader):
 
     def left(self) -> None:
         self._is_leaving = True
-        self._end_waits()
+        _end_waits(self._stop)
         self._go_on()
 
     def writable(self) -> None:
@@ -190,7 +190,7 @@ class Conversation(SocketReader):
     def closing(self) -> None:
         self._ahead.clear()
         self._answers.clear()
-        self._end_waits()
+        _end_waits(self._stop)
         self._let_go()
         for feed in list(self.feeds.values()):
             self.app.delivery.remove(feed)
@@ -200,7 +200,7 @@ class Conversation(SocketReader):
     def lost(self) -> None:
         self._ahead.clear()
         self._answers.clear()
-        self._end_waits()
+        _end_waits(self._stop)
         self._let_go()
         self.app.registry.leave(self._entry)
         self.app.delivery.close(self)
@@ -209,11 +209,11 @@ class Conversation(SocketReader):
     # --- what the wheel and the application call
 
     def too_slow(self) -> None:
-        self._end_now("too_slow", "the client has read nothing for 30 s", CloseCode.POLICY_VIOLATION)
+        self._end("too_slow", "the client has read nothing for 30 s", CloseCode.POLICY_VIOLATION, now=True)
 
     def failed(self, error: BaseException) -> None:
         message = error.message if isinstance(error, TopicsError) else "the server failed to read a topic"
-        self._end_now("internal", message, CloseCode.INTERNAL_ERROR)
+        self._end("internal", message, CloseCode.INTERNAL_ERROR, now=True)
 
     def shut_down(self) -> None:
         """The server stops (SC3): answer what runs, and end. The server waits for that."""
@@ -240,17 +240,16 @@ class Conversation(SocketReader):
             self.app.slots.running -= 1
             self.app.check_idle()
 
-    def _end(self, code: str, message: str, close_code: CloseCode) -> None:
+    def _end(self, code: str, message: str, close_code: CloseCode, *, now: bool = False) -> None:
+        """Say goodbye once all is answered, or `now`."""
+        if now:
+            self._is_busy = False
+            self._answers.clear()
         if self._farewell is None:
             self._farewell = (text_frame(commands.failed(code, message)), close_code)
             self._ahead.clear()
-            self._end_waits()
+            _end_waits(self._stop)
             self._go_on()
-
-    def _end_now(self, code: str, message: str, close_code: CloseCode) -> None:
-        self._is_busy = False
-        self._answers.clear()
-        self._end(code, message, close_code)
 
     # --- the order of commands
 
@@ -372,12 +371,13 @@ class Conversation(SocketReader):
         if self._stop is None:
             self._stop = asyncio.get_running_loop().create_future()
             if self._is_leaving or self._farewell is not None or self.is_over:
-                self._end_waits()
+                _end_waits(self._stop)
         return self._stop
 
-    def _end_waits(self) -> None:
-        if self._stop is not None and not self._stop.done():
-            self._stop.set_result(None)
+
+def _end_waits(stop: "asyncio.Future[None] | None") -> None:
+    if stop is not None and not stop.done():
+        stop.set_result(None)
 
 
 async def _run_large(talk: Conversation, text: bytes) -> None:

@@ -20,7 +20,7 @@ from topics.server.openapi.operation_table import EVENTS, FILE, OPERATIONS, PAGE
 from topics.server.openapi.schemas import Schema, Schemas
 from topics.server.routes import Route
 from topics.server.transport.encoding import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
-from topics.server.wire import replies, surveys
+from topics.server.wire import replies
 from topics.server.wire.advice import Warned
 from topics.server.wire.requests import (
     AckIn,
@@ -38,6 +38,7 @@ from topics.server.wire.requests import (
     WatchIn,
     WatchTopicIn,
 )
+from topics.server.wire.seen import surveys
 
 if TYPE_CHECKING:
     from topics.server.app import App

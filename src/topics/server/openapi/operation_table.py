@@ -14,8 +14,9 @@ from topics.server.handlers.metrics import Metrics
 from topics.server.openapi.meanings import SEQ
 from topics.server.openapi.schemas import Schema
 from topics.server.transport.encoding import ARROW_TYPE
-from topics.server.wire import queries, replies, requests, sights, surveys
+from topics.server.wire import queries, replies, requests
 from topics.server.wire.queries import LOSSES_DEFAULT, LOSSES_MAX, PAGE_SIZE_MAX
+from topics.server.wire.seen import sights, surveys
 
 STRICT_FLAG: Final[Schema] = {"type": "string", "enum": ["true", "1", "false", "0"]}
 FLAG: Final[Schema] = {"type": "string", "description": "true or 1, false or 0; anything else means the default"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from topics.engine.answers import CursorState, RouterState, Trouble, TroubleKind
 from topics.server.seeing.history import seconds_until_full
-from topics.server.wire.surveys import CheckpointsShown, DiskShown, Finding, MemoryShown, SettingShown
+from topics.server.wire.seen.surveys import CheckpointsShown, DiskShown, Finding, MemoryShown, SettingShown
 from topics.settings import Settings
 from topics.tuning import files_max, resident_bytes
 

@@ -7,7 +7,7 @@ from topics.server.handlers.live.events import check_accept, opening_of
 from topics.server.live.sse import STREAM_ERROR
 from topics.server.seeing.history import FINE_MS, FINE_SAMPLES
 from topics.server.wire.queries import history_in
-from topics.server.wire.sights import Stats
+from topics.server.wire.seen.sights import Stats
 
 TS_DIGITS_MAX: Final = 15
 

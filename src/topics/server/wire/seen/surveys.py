@@ -15,7 +15,7 @@ from topics.server.wire.counts import check_lists
 from topics.server.wire.queries import Parameters
 from topics.server.wire.replies import Performance
 from topics.server.wire.requests import Natural
-from topics.server.wire.sights import CursorListed, LossShown
+from topics.server.wire.seen.sights import CursorListed, LossShown
 
 SEQS_MAX: Final = 256  # whose times are asked for at once
 
