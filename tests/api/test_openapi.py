@@ -247,7 +247,9 @@ def test_the_page_needs_no_key_and_tells_no_host_but_the_one_that_asks(start: St
     packed = client.get("/docs", "Accept-Encoding: gzip")
     assert packed.headers["content-encoding"] == "gzip" and len(packed.body) < len(reply.body) / 4
     refused(Client(start(api_keys="root", probe_auth=True).address).get("/docs"), 401, "unauthorized")
-    assert Client(start().address).get("/docs", "Sec-Fetch-Site: cross-site").status == 200
+    open_to_all = Client(start().address)
+    assert open_to_all.get("/docs", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate").status == 200
+    refused(open_to_all.get("/docs", "Sec-Fetch-Site: cross-site"), 403, "forbidden")
 
 
 # --- schemathesis
