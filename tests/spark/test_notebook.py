@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from topics.testing.server import ServerProcess
-
 NOTEBOOK = Path(__file__).parent.parent.parent / "examples" / "notebook.ipynb"
 BASH = "%%bash\n"
 
@@ -34,9 +32,9 @@ def names() -> Any:
     names: dict[str, Any] = {"__name__": "__main__"}
     yield names
     server = names.get("server")
-    if isinstance(server, ServerProcess) and server.process is not None:
-        names["client"].close()
-        server.stop()
+    if server is not None and server.poll() is None:
+        server.kill()
+        server.wait()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the notebook begins with curl")
@@ -53,4 +51,4 @@ def test_the_notebook_goes_from_curl_to_a_chart_with_its_gap(
     assert len(names["minutes"]) == 30, "10 minutes before the gap, 20 behind it"
     (chart,) = (one for one in given if hasattr(one, "_repr_svg_"))
     assert "200 orders lost (cap)" in chart._repr_svg_() and chart._repr_svg_().count('fill="#4477aa"') == 30
-    assert names["server"].process is None
+    assert names["server"].returncode == 0
