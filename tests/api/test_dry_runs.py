@@ -231,3 +231,25 @@ def test_a_large_delete_that_is_tried_lets_others_have_their_turn(
     log = server.server.engine.state.topics[topic].log
     assert server.run(lambda: len(log._measured)) == 0
     server.run(log.check)
+
+
+# --- only what was looked at
+
+
+@pytest.mark.parametrize("durability", ["ephemeral", "fsync"])
+def test_a_topic_that_was_created_again_is_not_deleted_by_who_saw_the_one_before(
+    api: Client, topic: str, durability: str
+) -> None:
+    """DR2, TP11, TP16"""
+    path = f"/v0/topics/{topic}"
+    assert ok(api.delete(f"{path}?epoch=1"))["deleted"] is False
+    ok(api.put(path, {"durability": durability}), 201)
+    old = ok(api.get(path))["epoch"]
+    assert ok(api.delete(f"{path}?epoch={old}"))["deleted"] is True
+    api.write(topic, 1)
+    new = ok(api.get(path))["epoch"]
+    detail = {"topic": topic, "epoch": new, "requested_epoch": old}
+    refused(api.delete(f"{path}?epoch={old}"), 409, "epoch_mismatch", detail)
+    refused(api.delete(f"{path}?epoch=new"), 400, "invalid_request")
+    assert api.data(topic) == [1]
+    assert ok(api.delete(f"{path}?epoch={new}"))["deleted"] is True

@@ -289,6 +289,18 @@ def test_the_list_is_virtual_searched_and_kept_in_the_url(browser: Browser, serv
     page.run("location.reload()")
     page.until("document.querySelector('.cover')?.textContent === 'area-0:topic-0777'")
     page.until("document.querySelector('input[type=search]')?.value === 'topic-0777'")
+    ok(api.put("/v0/topics/area-0:topic-0777-jobs", {"type": "queue", "durability": "fsync"}), 201)
+    page.until("document.querySelectorAll('.rows .topic-row').length === 2")
+    click(page, "Queues")
+    page.until("document.querySelector('.rows .topic-row:only-child .cover')?.textContent.endsWith('-jobs')")
+    click(page, "disk")
+    page.until("document.body.textContent.includes('No topic is like that')")
+    assert page.run("location.hash") == "#/topics?q=topic-0777&type=queue&class=disk"
+    assert page.run("[...document.querySelectorAll('.chips [aria-pressed=true]')].map((one) => one.textContent)") == [
+        "List",
+        "Queues",
+        "disk",
+    ]
     check_quiet(page)
 
 

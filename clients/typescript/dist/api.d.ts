@@ -853,6 +853,7 @@ export interface Operations {
         given: {
             topic: string;
             if_empty?: boolean;
+            epoch?: number;
         };
         result: TopicGone;
     };

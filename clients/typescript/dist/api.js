@@ -9,7 +9,7 @@ export const operations = {
     delete_cursor: ["DELETE", "/v0/topics/{topic}/cursors/{cursor}", true, []],
     delete_records: ["POST", "/v0/topics/{topic}/delete", true, []],
     delete_router: ["DELETE", "/v0/routers/{router}", true, []],
-    delete_topic: ["DELETE", "/v0/topics/{topic}", true, ["if_empty"]],
+    delete_topic: ["DELETE", "/v0/topics/{topic}", true, ["if_empty", "epoch"]],
     diagnose: ["GET", "/v0/doctor", true, []],
     diff: ["POST", "/v0/topics/{topic}/diff", true, []],
     extend: ["POST", "/v0/topics/{topic}/extend", true, []],

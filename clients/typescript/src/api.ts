@@ -261,7 +261,7 @@ export interface Operations {
   /** Delete a router */
   delete_router: { given: { router: string }; result: RouterGone };
   /** Delete a topic and the routers that touch it */
-  delete_topic: { given: { topic: string; if_empty?: boolean }; result: TopicGone };
+  delete_topic: { given: { topic: string; if_empty?: boolean; epoch?: number }; result: TopicGone };
   /** What is worth a look, with the remedy */
   diagnose: { given: {}; result: Diagnosis };
   /** Read above a cursor */
@@ -340,7 +340,7 @@ export const operations: { [K in keyof Operations]: readonly [method: string, pa
   delete_cursor: ["DELETE", "/v0/topics/{topic}/cursors/{cursor}", true, []],
   delete_records: ["POST", "/v0/topics/{topic}/delete", true, []],
   delete_router: ["DELETE", "/v0/routers/{router}", true, []],
-  delete_topic: ["DELETE", "/v0/topics/{topic}", true, ["if_empty"]],
+  delete_topic: ["DELETE", "/v0/topics/{topic}", true, ["if_empty", "epoch"]],
   diagnose: ["GET", "/v0/doctor", true, []],
   diff: ["POST", "/v0/topics/{topic}/diff", true, []],
   extend: ["POST", "/v0/topics/{topic}/extend", true, []],

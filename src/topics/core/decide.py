@@ -70,6 +70,7 @@ class PutTopic(Struct, frozen=True, gc=False):
 class DeleteTopic(Struct, frozen=True, gc=False):
     topic: str
     if_empty: bool = False
+    epoch: int | None = None  # None = of any instance
 
 
 class Append(Struct, frozen=True, gc=False):
@@ -138,6 +139,8 @@ def delete_topic(state: State, command: DeleteTopic) -> list[AnyEntry]:
     topic = state.topic(command.topic)
     if topic is None:
         return []
+    if command.epoch not in (None, topic.epoch):
+        raise EpochMismatch(topic.name, topic.epoch, command.epoch)
     if command.if_empty and topic.log.count:
         raise TopicNotEmpty(
             f'topic "{topic.name}" has {topic.log.count} live records', topic=topic.name, count=topic.log.count

@@ -127,13 +127,13 @@ class Changes:
             await ledger.change(topic, decided)
         await self._gates.wait_open(self._gates.of_name(name))
 
-    async def remove_topic(self, name: str, *, if_empty: bool) -> list[tuple[str, str, str]] | None:
+    async def remove_topic(self, name: str, *, if_empty: bool, epoch: int | None) -> list[tuple[str, str, str]] | None:
         """Delete a topic with all it owns. Gives the routers that went with it; None: there was no topic."""
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
         routers = [] if topic is None else self._routers_of(topic)
         async with self._gates.refusing(name):
-            decided = decide.delete_topic(ledger.state, DeleteTopic(name, if_empty))
+            decided = decide.delete_topic(ledger.state, DeleteTopic(name, if_empty, epoch))
         if decided:
             await ledger.change(topic, decided)
         await self._gates.wait_open(self._gates.of(None))

@@ -94,13 +94,15 @@ class Engine(Instance):
         """What `put_topic` would do or refuse, without doing it (DR1)."""
         return await self._changes.preview_topic(name, _config_in(config), amend)
 
-    async def delete_topic(self, name: str, *, if_empty: bool = False) -> bool:
-        """Delete a topic with all it owns. False: there was none."""
-        return await self.remove_topic(name, if_empty=if_empty) is not None
+    async def delete_topic(self, name: str, *, if_empty: bool = False, epoch: int | None = None) -> bool:
+        """Delete a topic with all it owns; with `epoch`, only that instance. False: there was none."""
+        return await self.remove_topic(name, if_empty=if_empty, epoch=epoch) is not None
 
-    async def remove_topic(self, name: str, *, if_empty: bool = False) -> list[tuple[str, str, str]] | None:
+    async def remove_topic(
+        self, name: str, *, if_empty: bool = False, epoch: int | None = None
+    ) -> list[tuple[str, str, str]] | None:
         """Delete a topic, and give the routers that went with it: name, source, dest. None: there was no topic."""
-        return await self._changes.remove_topic(name, if_empty=if_empty)
+        return await self._changes.remove_topic(name, if_empty=if_empty, epoch=epoch)
 
     async def append(
         self,

@@ -36,7 +36,7 @@ def rm(
     if not (if_empty and not records):
         call.confirm(f"Delete {names} with {amount}?", yes=yes)
     for state in states:
-        done = call.client.delete_topic(state.topic, if_empty=if_empty)
+        done = call.client.delete_topic(state.topic, if_empty=if_empty, epoch=state.epoch)
         routers = f", and the routers {', '.join(done.routers_removed)}" if done.routers_removed else ""
         call.show(done, f"{state.topic}: deleted with {state.count:,} records{routers}")
 

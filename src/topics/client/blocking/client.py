@@ -159,9 +159,12 @@ class Client(ReadCalls, QueueCalls):
         }
         return Listing(self._caller, lambda cursor: operations.list_topics(prefix, page_size, cursor, touch, **query))
 
-    def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeleted:
-        """Delete a topic with its records and cursors; with `if_empty`, only if it has no records."""
-        return self._caller.run(operations.delete_topic(topic, if_empty))
+    def delete_topic(self, topic: str, *, if_empty: bool = False, epoch: int | None = None) -> results.TopicDeleted:
+        """Delete a topic with its records and cursors; with `if_empty`, only if it has no records.
+
+        With `epoch`, only that instance: EpochMismatch if the topic was created again.
+        """
+        return self._caller.run(operations.delete_topic(topic, if_empty, epoch))
 
     # --- records
 

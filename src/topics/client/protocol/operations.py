@@ -78,8 +78,8 @@ def list_topics(
     return Operation(Request("GET", path), results.TopicPage)
 
 
-def delete_topic(topic: str, if_empty: bool) -> Operation[results.TopicDeleted]:
-    path = with_query(topic_path(topic), if_empty=if_empty or None)
+def delete_topic(topic: str, if_empty: bool, epoch: int | None) -> Operation[results.TopicDeleted]:
+    path = with_query(topic_path(topic), if_empty=if_empty or None, epoch=epoch)
     return Operation(Request("DELETE", path), results.TopicDeleted)
 
 

@@ -127,7 +127,7 @@ async def list_topics(call: Call) -> None:
 async def delete_topic(call: Call) -> None:
     engine, may_name = call.app.engine, call.key.may_name
     if_empty = call.parameters.flag("if_empty", False)
-    removed = await engine.remove_topic(call.name, if_empty=if_empty)
+    removed = await engine.remove_topic(call.name, if_empty=if_empty, epoch=call.parameters.natural("epoch"))
     routers = [names[0] for names in removed or () if all(map(may_name, names))]
     call.answer(200, TopicGone(call.name, removed is not None, routers, call.performance()))
 

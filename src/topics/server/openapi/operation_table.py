@@ -146,7 +146,11 @@ OPERATIONS: Final = {
     ),
     ("GET", TOPIC): Operation({200: replies.TopicShown}, query=(("touch", FLAG),), errors=NOT_FOUND),
     ("GET", "/v0/topics"): Operation({200: sights.TopicList}, query=LIST_QUERY),
-    ("DELETE", TOPIC): Operation({200: replies.TopicGone}, query=(("if_empty", FLAG),), errors=(errors.TopicNotEmpty,)),
+    ("DELETE", TOPIC): Operation(
+        {200: replies.TopicGone},
+        query=(("if_empty", FLAG), ("epoch", {"type": "integer", "minimum": 0, "description": "only this instance"})),
+        errors=(errors.TopicNotEmpty, errors.EpochMismatch),
+    ),
     ("POST", TOPIC): Operation(
         {200: replies.Written, 201: replies.Written},
         WriteIn,

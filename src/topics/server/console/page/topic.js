@@ -1,6 +1,6 @@
 // One topic: its timeline, records, losses, cursors, queue and config.
 import { html, useState } from "./html.js";
-import { call, can, get, path } from "./api.js";
+import { call, can, get, path, query } from "./api.js";
 import { go, keep, link, place, usePoll } from "./state.js";
 import { bytes, duration, number, range, rate, reason, soon } from "./format.js";
 import { Badge, Card, Destroy, Empty, Figure, Table, Tabs, Trouble, When, act } from "./parts.js";
@@ -99,5 +99,5 @@ export function Topic({ name }) {
     ${tab === "config" && html`<${Config} name=${name} state=${state} reload=${reload} />`}
   </div>
   ${isDestroying && html`<${Destroy} title=${`Delete ${name}`} name=${name} count=${state.count} size=${state.bytes} more=${DESTROYING} verb="Delete topic"
-    act=${() => call("DELETE", `topics/${path(name)}`)} onDone=${() => go(link(["topics"]))} onClose=${() => setDestroying(false)} />`}`;
+    act=${() => call("DELETE", `topics/${path(name)}${query({ epoch: state.epoch })}`)} onDone=${() => go(link(["topics"]))} onClose=${() => setDestroying(false)} />`}`;
 }

@@ -126,6 +126,10 @@ function Choice({ name, options, value }) {
     ${options.map(([id, title]) => html`<option value=${id}>${title}</option>`)}</select>`;
 }
 
+function Chips({ name, options, value }) {
+  return html`<div class="chips" role="group" aria-label=${name}>${options.map(([id, title]) => html`<button type="button" class="button" aria-pressed=${String(value === id)} onClick=${() => keep({ [name]: id })}>${title}</button>`)}</div>`;
+}
+
 function NewTopic({ onClose }) {
   const [name, setName] = useState("");
   const [type, setType] = useState("log");
@@ -171,7 +175,7 @@ export function Topics() {
   <div class="filters">
     <div class="search"><${Icon} name="search" /><input type="search" aria-label="Search topics" placeholder="Search topics" key="search" defaultValue=${q} onInput=${search} /><kbd>/</kbd></div>
     <div class="chips" role="group" aria-label="Shown as">${VIEWS.map(([id, title]) => html`<button type="button" class="button" aria-pressed=${String(shape === id)} onClick=${() => keep({ view: id })}>${title}</button>`)}</div>
-    <${Choice} name="type" options=${TYPES} value=${type} /><${Choice} name="class" options=${CLASSES} value=${kind} />
+    <${Chips} name="type" options=${TYPES} value=${type} /><${Chips} name="class" options=${CLASSES} value=${kind} />
     ${shape !== "tree" && html`<${Choice} name="sort" options=${SORTS.map(([id, title]) => [id, `By ${title.toLowerCase()}`])} value=${sort} />`}
   </div>
   ${shape === "tree" ? html`<${Tree} fields=${narrowed} />` : html`<${List} key=${JSON.stringify(fields)} fields=${fields} total=${total?.topics} isNarrow=${Boolean(q || type || kind)} />`}
