@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.running import begun, data, open_engine, running, seqs, texts, turns
+from tests.engine.running import begun, data, open_engine, running, seqs, texts, tick, turns
 from topics.core.routing import steps
 from topics.core.topic import reservation
 from topics.core.topic.parts import Chunk
@@ -330,6 +330,34 @@ async def test_what_expires_before_it_was_copied_is_a_hole() -> None:
         lost = (second.tombstone.gap_from, second.tombstone.gap_to, second.tombstone.reason)
         assert lost == (2, 3, "source_trim"), "3 and 4; 2 was deleted, which is nobody's loss"
         assert [bytes(record.data) for record in second.records] == [b"5"]
+
+
+async def test_what_a_source_lost_with_the_power_is_a_hole_as_soon_as_its_router_can_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RT12, RT15, DF9, DU10, HM7: until then readers of the dest are not kept waiting, and told what is there."""
+    monkeypatch.setattr(reservation, "RESERVE", 8)
+    disk, clock = MemoryDisk(), ManualClock()
+    engine = open_engine(disk, clock)
+    await engine.start()
+    await engine.put_topic("b", {"durability": "fsync"})  # it loses nothing of its own
+    await route(engine, "ab")
+    disk = disk.power_loss("lost")
+    async with running(disk, clock) as again:
+        assert (await again.topic_state("a")).head_seq == 8
+        disk.hooks.append(Faulty("sync", name="log-*", times=2))  # the log, and the file in which it was to go on
+        before = await again.read("b")
+        assert (before.head_seq, before.tombstone, before.caught_up) == (0, None, True)
+        assert again.obstacle() is not None and (await again.router("ab")).state == "blocked"
+        clock.advance(1001)
+        await tick(again)
+        clock.advance(1001)
+        await turns()
+        after = await again.read("b", before.next_from_seq)
+        assert after.tombstone is not None
+        assert (after.tombstone.gap_from, after.tombstone.gap_to, after.tombstone.reason) == (1, 8, "source_trim")
+        assert (await again.append("a", data("next"))).first_seq == 9
+        assert (await seqs(again, "b", 8), await texts(again, "b", 8)) == ([9], [b'"next"'])
 
 
 async def test_a_tighter_config_of_the_source_leaves_holes_at_once() -> None:

@@ -64,7 +64,7 @@ def planted(name: str) -> Iterator[None]:
 
 @bug("pipelining", "acks are told in the middle of a change, and the next request is handled inside", "ST17 G1")
 def _() -> list[Replacement]:
-    def write_buffer(self: Wal) -> None:
+    def write_buffer(self: Wal, in_steps: bool = False) -> None:
         if not self._buffer or self._file is None or self._failure is not None:
             return
         data = b"".join(self._buffer)

@@ -100,8 +100,7 @@ class Play:
     async def _run(self, began: Callable[[Found], None]) -> None:
         await self.host.server.recover()
         self.trace.add("server", "is ready")
-        await self._get_over_obstacles()
-        began(await self.host.look(look()))
+        began(await self._first_look())
         self.workload.held = [job for job in self._held if job.seq in self.told.held[job.topic]]
         first = self._open("h0", Http1(64))
         await self._set_up(first)
@@ -158,6 +157,22 @@ class Play:
         self.talkers.append(talker)
         return talker
 
+    async def _first_look(self) -> Found:
+        """What the server has when it starts. While the disk fails routers are held (RT15), and reads do not wait for
+        them (DF9): what their sources have lost is in the dests, as holes (RT12), only once they go on."""
+        failed, found = -1, Found()
+        while failed != self._failed():
+            failed = self._failed()
+            await self._get_over_failures(failed)
+            found = await self.host.look(look())
+        return found
+
+    async def _get_over_failures(self, failed: int) -> None:
+        """The log goes on; if operations of the disk have failed, routers that were held are tried again."""
+        await self._get_over_obstacles()
+        for _ in range(2 if failed else 0):
+            await self._tick_after(RETRY_MS)
+
     async def _get_over_obstacles(self) -> None:
         """Wait until writes are possible (HM7): until then routers cannot go on either."""
         for _ in range(IDLE_PAUSES_MAX):
@@ -177,9 +192,7 @@ class Play:
         failed = -1
         while failed != self._failed():
             failed = self._failed()
-            await self._get_over_obstacles()
-            for _ in range(2 if failed else 0):
-                await self._tick_after(RETRY_MS)
+            await self._get_over_failures(failed)
             await self.host.look(states(BRIEF))  # leases that have ended are found by a look
             self._idle_turns, self._is_time_still = 0, True
             while self._idle_turns < IDLE_TURNS_MAX:

@@ -5,16 +5,18 @@ disk that fails; the server crashes, loses power or stops, and starts again on w
 `make sim SEED=17 VERBOSE=1`.
 """
 
+import errno
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 
 from tests.effort import is_quick, tries
 from tests.sim.history import Broken, run
-from tests.sim.plan import plan_of
+from tests.sim.plan import Fault, LifePlan, Plan, plan_of
 from tests.sim.planted import planted
 from tests.sim.shrink import failure_of, place_of, shrunk
 from tests.sim.trace import Line
@@ -24,7 +26,7 @@ USUAL = 200
 QUICK = 10
 FULL = 10_000
 FULL_SLICE = 100
-FINDERS = (10151, 11002, 12512)  # seeds beyond those that found a bug in earnest
+FINDERS = (10151, 11002, 12512, 13285)  # seeds beyond those that found a bug in earnest, the last one in the checks
 
 
 def slices(seeds: range, size: int) -> list[range]:
@@ -56,6 +58,15 @@ def test_what_clients_were_told_holds_in_very_many_histories(seeds: range) -> No
 def test_histories_that_found_a_bug_find_it_no_more() -> None:
     """DU9, G1, G3, ST9: what lives in memory, and a log that failed; a topic made again while a checkpoint was taken"""
     check(FINDERS)
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_holes_that_a_failing_disk_delays_are_no_loss_of_a_running_server(kind: Literal["write", "sync"]) -> None:
+    """RT12, RT15, DF9, DU10: after a power loss, whichever operations of the log fail at the next start."""
+    for at in range(8):
+        lives = (LifePlan(1, "power loss"), LifePlan(1, "kill", faults=(Fault(kind, at, 2, errno.EIO, 0),)))
+        broken = failure_of(Plan(13285, lives, ("sse",), ("slow",)))
+        assert broken is None, broken
 
 
 def lines_of(seed: int) -> list[Line]:
