@@ -17,6 +17,7 @@ FENCE = re.compile(r"^```(?:bash|sh|shell|console)\b.*?\n(.*?)^```$", re.MULTILI
 INLINE = re.compile(r"`topics ([a-z][^`\n]*)`")
 LINE = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*topics (.+)$|\| topics (.+)$", re.MULTILINE)
 OPTION = re.compile(r"--?[a-z][a-z-]*")
+TOPICS: Any = typer.main.get_command(app)
 
 
 def shown_commands(text: str) -> Iterator[str]:
@@ -35,7 +36,7 @@ def fault_of(shown: str) -> str | None:
         words = list(lexer)
     except ValueError:  # a quote that is closed on a later line
         words = shown.split("'")[0].split()
-    command: Any = typer.main.get_command(app)
+    command = TOPICS
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         name = words.pop(0)
         if name not in command.commands:
