@@ -160,6 +160,18 @@ def test_letters_in_a_topic_that_the_key_may_not_name_are_not_counted(start: Sta
     assert findings(client.with_key("some")) == []
 
 
+def test_memory_near_its_limit_is_found_before_writes_are_refused(start: Start) -> None:
+    """OB5, LM14"""
+    api = Client(start(max_memory_bytes=100_000).address)
+    api.create("kept", durability="ephemeral")
+    assert said_of(api, "memory") == []
+    api.write("kept", *["x" * 1000] * 92)
+    [finding] = [one for one in findings(api) if one["subject"] == "memory"]
+    assert finding["level"] == "fault" and "TOPICS_MAX_MEMORY_BYTES" in finding["said"] and finding["remedy"]
+    ok(api.delete("/v0/topics/kept"))
+    assert said_of(api, "memory") == []
+
+
 def test_many_findings_of_one_kind_are_counted(api: Client) -> None:
     """OB5"""
     for n in range(25):

@@ -64,6 +64,7 @@ def test_a_command_without_one_topic_asks_for_one_server(shell: Shell) -> None:
     for command in (["top", "-n", "1"], ["router", "ls"], ["tail", "a", "b"]):
         answer = shell.run(*command)
         assert answer.code != exits.DONE and "--url" in answer.err, command
+        assert answer.err.count("topics ") == 1, command
 
 
 def test_keys_come_from_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:

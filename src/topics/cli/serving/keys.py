@@ -71,7 +71,7 @@ def new(
             call.fail(f"{path} has a key {quoted(name)} already; to renew its secret, make one of another name")
         _replace(path, f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n")
     made = _parsed(line, path)[0]
-    display.say(f"{path} has the key {name} now; this is its secret, which is not kept anywhere:")
+    display.say(f"{path} now has the key {name}. Keep its secret, which is shown only this once:")
     call.show({**_fields(made), "secret": secret, "key_file": str(path)}, secret)
 
 
@@ -120,16 +120,21 @@ def _check_known(call: Call, name: str, path: Path) -> None:
 def _line(name: str, scopes: str, prefixes: list[str], secret: str) -> str:
     """A key as the file has it. Whatever would be read as something else is refused."""
     from topics.server.access.key_file import parse_keys
+    from topics.server.auth import SCOPE_WORDS
 
     words = "+".join(scopes.replace(",", " ").replace("+", " ").split())
     if not words:
         raise ConfigurationError("a scope is empty; use read, write, delete, admin, joined by +, or all")
+    if words != "all" and (wrong := [one for one in words.split("+") if one not in SCOPE_WORDS]):
+        raise ConfigurationError(f"there is no scope {quoted(wrong[0])}; use read, write, delete, admin, or all")
     allowed = "|".join(prefixes) or ALL
     line = f"{name} {ALL if words == 'all' else words} {allowed} sha256:{sha256(secret.encode()).hexdigest()}"
     if any(not one or one == ALL or one.startswith("#") or "|" in one or one.split() != [one] for one in prefixes):
-        raise ConfigurationError("a prefix is empty, or has a blank, | or # in it, which a key file cannot hold")
+        raise ConfigurationError("a prefix must not be empty or -, begin with #, or have a blank or | in it")
     if [name] != name.split() or name.startswith("#"):
-        raise ConfigurationError(f"{quoted(name)} is no name for a key")
+        raise ConfigurationError(
+            f"{quoted(name)} cannot name a key: use a word without blanks that does not begin with #"
+        )
     try:
         parse_keys(line, quoted(name))
     except ConfigurationError as error:

@@ -80,7 +80,7 @@ class Call:
         return self.new_client()
 
     def new_client(self, retries: int = RETRIES, timeout_ms: int = TIMEOUT_MS) -> "Client":
-        return self._client_of(servers.only(self.server, self.name), retries, timeout_ms)
+        return self._client_of(servers.only(self.server), retries, timeout_ms)
 
     @cached_property
     def clients(self) -> "list[Client]":

@@ -41,8 +41,8 @@ def holding(server: Server, topic: str) -> Server:
     return next(one for one in servers if one.url == url)
 
 
-def only(server: Server, name: str) -> Server:
+def only(server: Server) -> Server:
     """The server; an error if there are several."""
     if is_several(server):
-        raise InvalidRequest(f"topics {name} works on one server here: name one of {server.url} with --url")
+        raise InvalidRequest(f"this works on one server: choose one of {server.url} with --url")
     return each(server)[0]

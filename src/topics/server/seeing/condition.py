@@ -24,6 +24,7 @@ FORECAST_MS: Final = 3_600_000  # of the past, from which the future of the disk
 DESCRIPTORS_MIN: Final = 4096
 FREE_BYTES_MIN: Final = 1024**3
 FREE_SHARE_MIN: Final = 0.05
+MEMORY_SHARE_MAX: Final = 0.9  # of the memory that there may be
 SYNC_MS_MAX: Final = 50.0
 SOON_S: Final = 86_400.0
 PRESSURE_MIN: Final = 0.8
@@ -100,6 +101,7 @@ def of_server(app: "App") -> Iterator[Finding]:
             "fault", "writes", f"no write can be kept: {obstacle.message}", "see the server's log; fix the disk"
         )
     yield from _of_disk(disk_shown(app))
+    yield from _of_memory(app.engine.footprint.used, app.engine.footprint.limit)
     yield from _of_log(app)
     checkpoints = app.engine.checkpoints()
     if checkpoints.failure is not None:
@@ -133,6 +135,15 @@ def _of_disk(disk: DiskShown) -> Iterator[Finding]:
         yield Finding(
             "note", "disk", f"at the pace of the last hour it is full in {_time(until)}", "lower caps or TTLs"
         )
+
+
+def _of_memory(used: int, limit: int) -> Iterator[Finding]:
+    if limit and used > limit * MEMORY_SHARE_MAX:
+        said = f"about {_size(used)} of the {_size(limit)} that TOPICS_MAX_MEMORY_BYTES allows are in use"
+        remedy = (
+            "delete topics or records that are kept in memory, or raise the limit: at the limit, writes are refused"
+        )
+        yield Finding("fault", "memory", said, remedy)
 
 
 def _of_log(app: "App") -> Iterator[Finding]:
