@@ -127,9 +127,7 @@ class Queues:
 
     def _texts(self, log: Log, seqs: Sequence[int], takes_what_is_warm: bool) -> Texts:
         """The jobs' texts by seq, each without `{"$seq":n,` at its start."""
-        if (texts := self._texts_in_a_row(log, seqs)) is not None:
-            return texts
-        texts = {}
+        texts: Texts = {}
         part: Part | None = None
         page: Page | None = None
         for seq in seqs:
@@ -147,26 +145,6 @@ class Queues:
             row -= page.start
             start = page.ends[row - 1] if row else 0
             texts[seq] = page.text[start + 9 + len(str(seq)) : page.ends[row] - 1]
-        return texts
-
-    def _texts_in_a_row(self, log: Log, seqs: Sequence[int]) -> Texts | None:
-        """The same for jobs that lie side by side in one page in memory, as most do; None: these do not."""
-        if not seqs:
-            return {}
-        first, last = seqs[0], seqs[-1]
-        part, skipped = log.part_at(first), 9 + len(str(first))
-        if type(part) is not Chunk or last > part.last or 9 + len(str(last)) != skipped:
-            return None
-        row = first - part.first
-        if row % PAGE_ROWS + len(seqs) > PAGE_ROWS or seqs != list(range(first, last + 1)):
-            return None
-        page = self._cache.page(part, row, JOB)
-        texts: Texts = {}
-        text, row = page.text, row - page.start
-        begin = page.ends[row - 1] if row else 0
-        for seq, end in zip(seqs, page.ends[row : row + len(seqs)], strict=True):
-            texts[seq] = text[begin + skipped : end - 1]
-            begin = end
         return texts
 
     def when_shown(self, claimed: Claimed, gate: Gate, callback: Callback) -> None:
