@@ -2,9 +2,12 @@
 
 from array import array
 from collections.abc import Callable, Iterable
+from random import Random
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.effort import swept
 from topics.core.topic import walk
@@ -111,6 +114,24 @@ def test_deletes_on_both_sides_of_a_border_add_up(seq: int) -> None:
     assert live(log) == []
     log.append(batch(3), 0)
     assert live(log) == [2501, 2502, 2503]
+
+
+@given(st.integers(0, 2**32), st.sampled_from([PAGE_ROWS, 700, 2500]))
+def test_runs_of_jobs_that_go_in_any_order_leave_just_the_others(seed: int, step: int) -> None:
+    """DL5, TM2, QU5: as acks take them; and a run of live seqs is the start of all live ones."""
+    chance = Random(seed)
+    log, left = log_of(2500, step=step), set(range(1, 2501))
+    for _ in range(chance.randrange(1, 40)):
+        first = chance.choice([1, log.earliest, chance.randrange(1, 2501), chance.choice(BORDERS)])
+        gone = range(first, min(2501, first + chance.choice([1, 2, 8, 300, 1100])))
+        log.delete_blocks(blocks(gone).items())
+        left.difference_update(gone)
+        assert (log.count, log.earliest) == (len(left), min(left, default=2501))
+        after = chance.choice([0, log.earliest - 1, chance.randrange(2502)])
+        run, later = log.run_after(after, chance.choice([1, 8, 3000])), sorted(seq for seq in left if seq > after)
+        assert list(run) == later[: len(run)]
+        assert run or after + 1 not in left
+    assert live(log) == sorted(left)
 
 
 def test_every_other_record_deleted_and_the_rest_evicted_one_by_one() -> None:

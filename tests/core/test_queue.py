@@ -1,12 +1,14 @@
 """The places of jobs, and the text of dead letters."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Raw
 
 from topics.core.queue import leasing
-from topics.core.queue.jobs import Queue, Seqs, lease_id, lease_number
+from topics.core.queue.jobs import Queue, Seqs, lease_id, lease_number, lease_numbers
 from topics.core.queue.leasing import due_letters
 from topics.core.queue.letters import StoredJob, batch_of_copies, letter, origin, restored
 from topics.errors import InvalidRequest
@@ -25,6 +27,12 @@ class Jobs:
             if one > seq:
                 self.looked_at += 1
                 yield one
+
+    def run_after(self, seq: int, most: int) -> range:
+        later = [one for one in self.seqs if one > seq][:most]
+        length = next((at for at, one in enumerate(later) if one != later[0] + at), len(later))
+        self.looked_at += length
+        return range(later[0], later[0] + length) if later else range(0)
 
     def is_live(self, seq: int) -> bool:
         return seq in self.seqs
@@ -290,6 +298,20 @@ def test_what_is_no_lease_id_is_refused(text: str) -> None:
     """QU21"""
     with pytest.raises(InvalidRequest, match=r"lease_ids\[3\]"):
         lease_number(text, "lease_ids[3]")
+
+
+@given(st.lists(st.one_of(st.text(max_size=24), st.from_regex(r"lease_[ +_-]?[0-9a-fA-FxX_٣]{0,18}", fullmatch=True))))
+def test_lease_ids_are_read_together_as_each_is(texts: list[str]) -> None:
+    """QU21"""
+
+    def outcome(read: Callable[[], list[int | None]]) -> list[int | None] | str:
+        try:
+            return read()
+        except InvalidRequest as error:
+            return error.message
+
+    each = outcome(lambda: [lease_number(text, f"lease_ids[{at}]") for at, text in enumerate(texts)])
+    assert outcome(lambda: lease_numbers(texts, "lease_ids")) == each
 
 
 # --- letters

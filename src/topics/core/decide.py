@@ -226,11 +226,15 @@ def delete(state: State, command: Delete) -> list[AnyEntry]:
 
 
 def deletion(topic: Topic, seqs: Sequence[int]) -> Deleted:
-    """The entry that deletes these live records. Damaged: what it would have to look at cannot be read."""
+    """The entry that deletes these live records, none twice. Damaged: what it would have to look at cannot be read."""
     masks: Blocks = {}
-    for seq in seqs:
-        number = seq // BLOCK
-        masks[number] = masks.get(number, 0) | 1 << seq % BLOCK
+    first, last = min(seqs), max(seqs)
+    if last - first == len(seqs) - 1 and first // BLOCK == last // BLOCK:  # in a row, as jobs are claimed
+        masks[first // BLOCK] = (1 << len(seqs)) - 1 << first % BLOCK
+    else:
+        for seq in seqs:
+            number = seq // BLOCK
+            masks[number] = masks.get(number, 0) | 1 << seq % BLOCK
     return _deleted(topic, masks.items(), topic.log.measure(0, masks.items()) if topic.log.has_sealed else len(seqs))
 
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 from topics.core.entries import (
     AnyEntry,
     Appended,
+    Deleted,
     Forwarding,
     Leased,
     QueuePaused,
@@ -34,6 +35,7 @@ from topics.core.state import State, Topic
 
 CONTROL = frozenset((TopicCreated, TopicConfigured, TopicDeleted, QueuePaused, RouterSet, RouterRemoved))
 LEASES = frozenset((Leased, Released))
+JOBS = frozenset((Deleted, Leased, Released))  # concern one topic, whose head stays, and copy nothing
 
 
 class Frame(Struct, gc=False):
@@ -56,6 +58,8 @@ class Frame(Struct, gc=False):
         first = self.logged[0]
         if len(self.logged) == 1 and type(first) is Appended:
             return sync_needed(self.topics[0], first.last, synced, end)
+        if len(self.logged) == 1 and type(first) in JOBS:
+            return sync_needed(self.topics[0], self.topics[0].log.head, synced, end)
         heads: dict[int, int] = {}
         renewed: set[int] = set()
         for entry in self.logged:
@@ -84,6 +88,11 @@ def frames_of(state: State, entries: Sequence[AnyEntry], synced: int) -> Sequenc
     first = entries[0]
     if len(entries) == 1 and type(first) is Appended:
         return (_frame_of_one(state.by_id[first.topic], entries),)
+    if len(entries) == 1 and type(first) in JOBS:
+        topic = state.by_id[first.topic]  # type: ignore[union-attr]
+        if type(first) is not Deleted and not topic.keeps_leases:
+            return (Frame(entries, (), ()),)
+        return (_frame_of_one(topic, entries),)
     if any(type(entry) in CONTROL for entry in entries):
         return (_control_frame(state, entries),)
     changed: dict[int, list[AnyEntry]] = {}

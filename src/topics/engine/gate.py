@@ -80,8 +80,11 @@ class Gates:
     def when_open(self, gate: Gate, callback: Callback) -> None:
         """Call back when the gate is open, or with what keeps it from opening."""
         wal = self._wal
-        if gate.synced_at <= wal.synced and gate.written_at > wal.written and gate.generation == wal.generation:
-            wal.when_written(callback)
+        if gate.synced_at <= wal.synced and gate.generation == wal.generation:
+            if gate.written_at > wal.written:
+                wal.when_written(callback)
+            else:
+                callback(None)
             return
 
         def synced(failure: CommitFailed | None) -> None:

@@ -24,7 +24,6 @@ So `len(leases) + len(delayed) + ready = live`.
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import filterfalse, takewhile
@@ -57,6 +56,21 @@ def lease_number(text: str, field: str) -> int | None:
     return number if lease_id(number) == text else -1
 
 
+def lease_numbers(texts: Sequence[str], field: str) -> list[int | None]:
+    """The numbers of leases, each as `lease_number` gives it."""
+    numbers: list[int | None] = []
+    for at, text in enumerate(texts):
+        try:
+            number = int(text[6:22], 16)
+        except ValueError:
+            number = -1
+        if number < 0 or f"lease_{number:x}" != text:
+            numbers.append(lease_number(text, f"{field}[{at}]"))
+        else:
+            numbers.append(number)
+    return numbers
+
+
 def _heap(items: Iterable[T]) -> list[T]:
     heap = list(items)
     heapify(heap)
@@ -70,6 +84,7 @@ def _without(place: dict[int, T], is_gone: Callable[[int], bool]) -> dict[int, T
 class LiveSeqs(Protocol):
     """What a queue asks of its log."""
 
+    def run_after(self, seq: int, most: int) -> range: ...
     def live_after(self, seq: int) -> Iterator[int]: ...
     def is_live(self, seq: int) -> bool: ...
 
@@ -185,6 +200,10 @@ class Queue:
     def _pick_fresh(self, log: LiveSeqs, count: int) -> list[int]:
         leases, delayed = self.leases, self.delayed
         others = [place for place in (self.returned, self.overdue, self.exhausted) if place]
+        run = log.run_after(self.pointer, count)
+        if len(run) == count and all(place.isdisjoint(run) for place in (leases.keys(), delayed.keys(), *others)):
+            self.pointer = run.start - 1
+            return list(run)
         fresh: list[int] = []
         for seq in log.live_after(self.pointer):
             if seq in leases or seq in delayed or (others and any(seq in place for place in others)):
@@ -229,17 +248,21 @@ class Queue:
         """Hand out jobs, or move deadlines: seq, lease number, deadline, deliveries."""
         held, counts = self.leases, self.deliveries
         are_some_not_leased = bool(self.delayed or self.returned or self.overdue or self.exhausted)
-        deadlines: defaultdict[int, list[int]] = defaultdict(list)
-        number = 0
+        deadlines: dict[int, list[int]] = {}
+        number, pointer = 0, self.pointer
         for seq, number, deadline, deliveries in leases:
             lease = held.get(seq)
             if are_some_not_leased if lease is None else lease[0] != number:
                 self._leave(seq)
             held[seq] = (number, node, deadline)
             counts[seq] = deliveries
-            deadlines[deadline].append(seq)
-            if seq == self.pointer + 1:
-                self.pointer = seq
+            if deadline in deadlines:
+                deadlines[deadline].append(seq)
+            else:
+                deadlines[deadline] = [seq]
+            if seq == pointer + 1:
+                pointer = seq
+        self.pointer = pointer
         for deadline, seqs in deadlines.items():
             heappush(self._deadlines, (deadline, number, tuple(seqs)))
         if len(self._deadlines) > STALE_MAX + 2 * len(held):
@@ -272,9 +295,16 @@ class Queue:
         known = len(self.deliveries) + len(self.delayed) + len(self.overdue)
         seqs = sum([run.stop - run.start for run in runs])
         if seqs <= known and (seqs < MANY_MIN or seqs * EACH_TIMES <= known):
+            counts, leases, ended = self.deliveries, self.leases, self.ended
             for run in runs:
                 for seq in run:
-                    self.forget(seq)
+                    if seq not in leases:
+                        self.forget(seq)
+                        continue
+                    counts.pop(seq, None)
+                    number = leases.pop(seq)[0]
+                    if ended is not None:
+                        ended.append(number)
         elif len(runs) == 1:
             self._forget_if(runs[0].__contains__)
         else:

@@ -96,7 +96,9 @@ def release(topic: Topic, leases: Iterable[tuple[int, int]]) -> list[AnyEntry]:
 
 def _held(queue: Queue, node: str, seqs: Sequence[int], numbers: Numbers) -> tuple[list[int], list[int]]:
     """Those of `seqs` that the node holds, under the leases that it names; and the others."""
-    leases, held, others = queue.leases, dict[int, None](), list[int]()
+    leases = queue.leases
+    held: dict[int, None] = {}
+    others: list[int] = []
     for index, seq in enumerate(seqs):
         lease, number = leases.get(seq), None if numbers is None else numbers[index]
         if lease is None or lease[1] != node or seq in held or (number is not None and number != lease[0]):

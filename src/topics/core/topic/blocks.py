@@ -13,16 +13,27 @@ def mask_of(number: int, first: int, last: int) -> int:
     return ((1 << (high + 1)) - 1) & ~((1 << low) - 1) if high >= low else 0
 
 
+def lowest(mask: int) -> int:
+    """The lowest set bit of a mask that has one; a negative mask has all bits set from somewhere on."""
+    return (mask & -mask).bit_length() - 1
+
+
 def runs_of(mask: int) -> Iterator[tuple[int, int]]:
     """Runs of set bits, as start and stop."""
     position = 0
     while mask:
-        skip = (mask & -mask).bit_length() - 1
+        skip = lowest(mask)
         mask >>= skip
         length = (~mask & (mask + 1)).bit_length() - 1
         yield position + skip, position + skip + length
         mask >>= length
         position += skip + length
+
+
+def run_of(mask: int) -> range | None:
+    """The set bits of a mask, if they lie in a row and there are some."""
+    start = lowest(mask)
+    return None if not mask or (mask >> start) & (mask >> start) + 1 else range(start, mask.bit_length())
 
 
 def blocks_of(seqs: Iterable[int]) -> Blocks:

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from topics.core.topic.blocks import BLOCK, Blocks, blocks_of, mask_of, runs_of
+from topics.core.topic.blocks import BLOCK, Blocks, blocks_of, lowest, mask_of, run_of, runs_of
 from topics.core.topic.parts import Chunk, Part
 from topics.model import TagMatch
 from topics.ranges import Range
@@ -73,23 +73,25 @@ class LiveRecords:
         for index in range(self.part_from(first), len(self.parts)):
             part = self.parts[index]
             if type(part) is Chunk:
-                yield from self._live_seqs(max(first, part.first), part.last)
+                yield from _live_seqs(self._dead, max(first, part.first), part.last)
             else:
                 for start, stop in self.live_runs(part, part.row_from(first), part.count):
                     yield from map(part.seq_at, range(start, stop))
 
-    def _live_seqs(self, first: int, last: int) -> Iterator[int]:
-        """Those of first..last, all of them in one chunk, that are live."""
-        while first <= last:
-            number, offset = divmod(first, BLOCK)
-            stop = min(last + 1, (number + 1) * BLOCK)
-            dead = self._dead.get(number, 0) >> offset
-            if not dead:
-                yield from range(first, stop)
-            else:
-                for start, end in runs_of(~dead & ((1 << (stop - first)) - 1)):
-                    yield from range(first + start, first + end)
-            first = stop
+    def run_after(self, seq: int, most: int) -> range:
+        """The first live seqs above `seq`, if they lie in a row and in memory: at most so many, and maybe fewer."""
+        first = max(seq + 1, self.earliest)
+        part = self.part_at(first)
+        if type(part) is not Chunk:
+            return range(0)
+        number, offset = divmod(first, BLOCK)
+        stop = min(part.last + 1, (number + 1) * BLOCK)
+        dead = self._dead.get(number, 0) >> offset
+        if dead:
+            skip = lowest(~dead)
+            first, dead = first + skip, dead >> skip
+            stop = min(stop, first + lowest(dead)) if dead else stop
+        return range(first, min(stop, first + most))
 
     def live_runs(self, part: Part, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Runs of live rows of `part` between rows start and stop."""
@@ -292,6 +294,20 @@ class LiveRecords:
         return mask & ~self._dead.get(number, 0) & mask_of(number, max(part.first, self.earliest), part.last)
 
 
+def _live_seqs(dead: Blocks, first: int, last: int) -> Iterator[int]:
+    """Those of first..last, all of them in one chunk, that are not marked dead."""
+    while first <= last:
+        number, offset = divmod(first, BLOCK)
+        stop = min(last + 1, (number + 1) * BLOCK)
+        marks = dead.get(number, 0) >> offset
+        if not marks:
+            yield from range(first, stop)
+        else:
+            for start, end in runs_of(~marks & ((1 << (stop - first)) - 1)):
+                yield from range(first + start, first + end)
+        first = stop
+
+
 def _extend(ranges: list[Range], first: int, last: int) -> None:
     """Add a range above all others."""
     if ranges and ranges[-1][1] + 1 == first:
@@ -351,6 +367,10 @@ def _first_of(part: Part, number: int, mask: int) -> Iterator[int]:
 def measured(part: Part, number: int, mask: int) -> tuple[int, int]:
     """How many rows of `part` the mask of a block takes, and their bytes."""
     count = size = 0
+    if type(part) is Chunk and (run := run_of(mask)):
+        row = part.row_from(number * BLOCK + run.start)
+        stop_row = part.row_from(number * BLOCK + run.stop)
+        return stop_row - row, part.bytes_before(stop_row) - part.bytes_before(row)
     for start, stop in runs_of(mask):
         first_row = part.row_from(number * BLOCK + start)
         stop_row = part.row_from(number * BLOCK + stop)

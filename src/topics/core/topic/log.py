@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Literal
 
 from topics.core.memory import CHUNK, PIECE
-from topics.core.topic.blocks import BLOCK, mask_of
+from topics.core.topic.blocks import BLOCK, lowest, mask_of
 from topics.core.topic.live import LiveRows, measured
 from topics.core.topic.losses import AccountedRecords, Loss
 from topics.core.topic.parts import Chunk, Part
@@ -189,9 +189,9 @@ class Log(AccountedRecords):
     def delete_blocks(self, blocks: Iterable[tuple[int, int]]) -> None:
         before = self.count
         for number, mask in blocks:
-            first = number * BLOCK
-            index = self.part_from(first)
-            while index < len(self.parts) and self.parts[index].first < first + BLOCK:
+            stop = number * BLOCK + mask.bit_length()
+            index = self.part_from(number * BLOCK + lowest(mask))
+            while index < len(self.parts) and self.parts[index].first < stop:
                 self._kill(self.parts[index], number, mask)
                 index += 1
         self.deleted += before - self.count
@@ -258,6 +258,12 @@ class Log(AccountedRecords):
         before = self.earliest
         if self.parts:
             part = self.parts[0]
+            if type(part) is Chunk and part.first <= before:
+                number, offset = divmod(before, BLOCK)
+                seq = before + lowest(~(self._dead.get(number, 0) >> offset))
+                if seq < (number + 1) * BLOCK and seq <= part.last:  # in the same block: its marks stay
+                    self.earliest, self._earliest_row = seq, seq - part.first
+                    return
             self._earliest_row, _ = next(self.live_runs(part, part.row_from(before), part.count))
             self.earliest = part.seq_at(self._earliest_row)
         else:

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from topics.core.queue.jobs import lease_number
+from topics.core.queue.jobs import lease_numbers
 from topics.core.topic.config import LEASE_MS_MAX, LEASE_MS_MIN, ConfigIn
 from topics.core.topic.records import DELAY_MS_MAX, WriteIn, decode_json
 from topics.engine.instance import Projection, Query
@@ -318,7 +318,7 @@ def _held_jobs(given: AckIn | NackIn | ExtendIn, settings: Settings) -> HeldJobs
         return HeldJobs(node, seqs, None)
     if len(lease_ids) != len(seqs):
         raise InvalidRequest(f"lease_ids has {len(lease_ids)} entries, seqs {len(seqs)}; each job has one")
-    return HeldJobs(node, seqs, [lease_number(text, f"lease_ids[{at}]") for at, text in enumerate(lease_ids)])
+    return HeldJobs(node, seqs, lease_numbers(lease_ids, "lease_ids"))
 
 
 def router_in(body: bytes) -> tuple[RouterIn, TagMatch | None]:
