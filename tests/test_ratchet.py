@@ -59,7 +59,7 @@ EXCEPTIONS: Sizes = {
         "worker": 2,
     },
     HEART: {
-        "all": 15480,
+        "all": 15565,
     },
 }
 
