@@ -15,6 +15,7 @@ What a caller may rely on:
 This module does not know what is in the files.
 """
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -105,6 +106,10 @@ class Disk(Protocol):
 
     async def sync(self, file: File) -> None:
         """fdatasync of what was written before the call, off the event loop."""
+        ...
+
+    def begin_sync(self, file: File) -> "asyncio.Future[None]":
+        """As `sync`, under way when the call returns if that is possible. Whatever fails, the future says so."""
         ...
 
     def missing(self, file: File) -> str:
@@ -320,8 +325,16 @@ class RealDisk:
         return await self._thread.run(work)
 
     async def sync(self, file: File) -> None:
+        await self.begin_sync(file)
+
+    def begin_sync(self, file: File) -> "asyncio.Future[None]":
         assert isinstance(file, RealFile)
-        await self._syncer.sync(file)
+        try:
+            return self._syncer.begin(file)
+        except OSError as error:
+            failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
 
     def missing(self, file: File) -> str:
         assert isinstance(file, RealFile)
