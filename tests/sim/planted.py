@@ -98,13 +98,12 @@ def _() -> list[Replacement]:
 
 @bug("skipped fsync", "the log is called synced without a sync", "DU4 G1")
 def _() -> list[Replacement]:
-    async def end_sync(self: Wal, syncing: Any, target: int, generation: int, started: float) -> None:
-        syncing.cancel()
+    async def sync(self: Wal, file: Any, generation: int) -> None:
         self._sync_task = None
-        self._synced_to(target)
+        self._synced_to(self.written)
         self._end_turn()
 
-    return [(Wal, "_end_sync", end_sync)]
+    return [(Wal, "_sync", sync)]
 
 
 @bug("unsynced roll", "the log goes on in a new file before the old one is synced", "ST5 G1")

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import select
 import signal
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 
 from tests.storage.outside import LOOPS, descriptors, has_ended, python, run
 from topics.storage.disk import RealDisk
-from topics.testing.patience import PATIENCE_S
 
 
 def test_the_helper_gets_a_file_once_and_lets_go_of_it_on_close(helped: RealDisk) -> None:
@@ -49,36 +47,6 @@ def test_the_helper_lets_go_of_a_file_whose_sync_failed(helped: RealDisk) -> Non
             assert isinstance(first, OSError) and first.errno == errno.EINVAL
             assert isinstance(second, OSError) and second.errno == errno.EIO
         assert descriptors(helped.helper_pid) == before
-
-    run(main())
-
-
-def test_a_sync_is_under_way_before_the_loop_turns(helped: RealDisk) -> None:
-    """ST3: the helper has answered although the loop has not turned since."""
-
-    async def main() -> None:
-        file = helped.create("a")
-        await helped.sync(file)
-        syncing = helped.begin_sync(file)
-        helper = helped._syncer._helper  # type: ignore[union-attr]
-        assert helper is not None
-        assert select.select([helper._socket], [], [], PATIENCE_S)[0], "nobody has asked the helper"
-        assert not syncing.done()
-        await syncing
-
-    run(main())
-
-
-@pytest.mark.parametrize("closed", ["file", "disk"])
-def test_a_sync_that_cannot_begin_says_so_in_its_future(helped: RealDisk, closed: str) -> None:
-    """ST17: whoever begins one may be in the middle of a change."""
-
-    async def main() -> None:
-        file = helped.create("a")
-        (file if closed == "file" else helped).close()
-        syncing = helped.begin_sync(file)
-        with pytest.raises(OSError):
-            await syncing
 
     run(main())
 
@@ -218,7 +186,6 @@ def test_the_helper_goes_when_its_server_is_killed(tmp_path: Path) -> None:
     source = """
 import asyncio, sys
 from topics.storage.disk import RealDisk
-from topics.testing.patience import PATIENCE_S
 async def main():
     disk = RealDisk(sys.argv[1])
     await disk.sync(disk.create("a"))

@@ -9,7 +9,6 @@ import pytest
 
 from topics.errors import CommitFailed
 from topics.storage import frames, log_files, wal
-from topics.storage.disk import File
 from topics.storage.log_files import Replay, name_of
 from topics.storage.wal import Wal, settle, write_zeros_ahead
 from topics.testing.clock import ManualClock
@@ -118,28 +117,6 @@ async def test_a_lone_durable_write_is_synced_at_once_without_a_timer() -> None:
     await synced(log, b"a")
     assert kinds(disk) == ["write", "sync"]
     assert payloads(disk.power_loss("lost")) == [b"a"]
-
-
-async def test_a_sync_is_asked_for_in_the_turn_of_the_write_and_covers_no_later_one() -> None:
-    """ST3: and it covers what was written when it was asked for, not what came before it began."""
-
-    class AskedDisk(MemoryDisk):
-        asked: tuple[int, ...] = ()
-
-        def begin_sync(self, file: File) -> "asyncio.Future[None]":
-            self.asked += (log.written,)
-            return super().begin_sync(file)
-
-    disk = AskedDisk()
-    log = Wal(disk, ManualClock())
-    log.begin(1, b"", 0)
-    first = log.append(b"a", needs_sync=True)
-    await asyncio.sleep(0)
-    assert disk.asked == (first,)
-    second = log.append(b"b", needs_sync=False)
-    log.flush()
-    await log.wait_synced(first)
-    assert (log.written, log.synced, disk.asked) == (second, first, (first,))
 
 
 async def test_a_written_frame_is_not_synced_by_itself() -> None:

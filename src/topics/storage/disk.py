@@ -15,7 +15,6 @@ What a caller may rely on:
 This module does not know what is in the files.
 """
 
-import asyncio
 import errno
 import fcntl
 import os
@@ -106,10 +105,6 @@ class Disk(Protocol):
 
     async def sync(self, file: File) -> None:
         """fdatasync of what was written before the call, off the event loop."""
-        ...
-
-    def begin_sync(self, file: File) -> "asyncio.Future[None]":
-        """As `sync`, under way when the call returns if that is possible. Whatever fails, the future says so."""
         ...
 
     def missing(self, file: File) -> str:
@@ -325,16 +320,8 @@ class RealDisk:
         return await self._thread.run(work)
 
     async def sync(self, file: File) -> None:
-        await self.begin_sync(file)
-
-    def begin_sync(self, file: File) -> "asyncio.Future[None]":
         assert isinstance(file, RealFile)
-        try:
-            return self._syncer.begin(file)
-        except OSError as error:
-            failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            failed.set_exception(error)
-            return failed
+        await self._syncer.sync(file)
 
     def missing(self, file: File) -> str:
         assert isinstance(file, RealFile)

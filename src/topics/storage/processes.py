@@ -79,7 +79,7 @@ class SyncThread:
     def __init__(self) -> None:
         self._thread = WorkThread("topics-sync")
 
-    def begin(self, file: OpenFile) -> "asyncio.Future[None]":
+    async def sync(self, file: OpenFile) -> None:
         descriptor = file.duplicate()  # the file may be closed before its turn comes
 
         def work() -> None:
@@ -91,7 +91,7 @@ class SyncThread:
             finally:
                 os.close(descriptor)
 
-        return asyncio.ensure_future(self._thread.run(work))
+        await self._thread.run(work)
 
     def forget(self, file: OpenFile) -> None:
         pass
@@ -118,8 +118,8 @@ class SyncProcess:
     def helper_pid(self) -> int | None:
         return self._helper.pid if self._helper else None
 
-    def begin(self, file: OpenFile) -> "asyncio.Future[None]":
-        return self._helper_for(asyncio.get_running_loop()).begin(file)
+    async def sync(self, file: OpenFile) -> None:
+        await self._helper_for(asyncio.get_running_loop()).sync(file)
 
     def forget(self, file: OpenFile) -> None:
         if self._helper is not None:
@@ -161,7 +161,7 @@ class SyncHelper:
         self._lock = threading.Lock()
         self._handed: set[int] = set()  # numbers of the files whose descriptor the helper has
         self._outbox: deque[tuple[bytes, int | None]] = deque()  # request, and a descriptor to hand over
-        self._waiting: deque[tuple[OpenFile, asyncio.Future[None] | None]] = deque()  # and who waits, if anybody
+        self._waiting: deque[tuple[int, asyncio.Future[int] | None]] = deque()  # file number, and who waits, if anybody
         self._unread = b""
         self._process = HelperProcess(["-I", "-S", syncer.__file__, path])
         self._socket = self._process.socket
@@ -173,14 +173,14 @@ class SyncHelper:
     def pid(self) -> int:
         return self._process.pid
 
-    def begin(self, file: OpenFile) -> "asyncio.Future[None]":
-        """Ask the helper for a sync, within the call if the socket takes it. The future has its end."""
-        answer: asyncio.Future[None] = self.loop.create_future()
+    async def sync(self, file: OpenFile) -> None:
+        answer = self.loop.create_future()
         with self._lock:
             handed = None if file.number in self._handed else file.duplicate()
             self._handed.add(file.number)
             self._post(syncer.SYNC, file, handed, answer)
-        return answer
+        if failure := await answer:
+            raise OSError(failure, os.strerror(failure), file.name)
 
     def forget(self, file: OpenFile) -> None:
         with self._lock:
@@ -206,9 +206,9 @@ class SyncHelper:
                 answer.set_exception(OSError(errno.EIO, "the sync helper ended before it answered"))
         self._process.end()
 
-    def _post(self, kind: int, file: OpenFile, handed: int | None, answer: "asyncio.Future[None] | None") -> None:
+    def _post(self, kind: int, file: OpenFile, handed: int | None, answer: "asyncio.Future[int] | None") -> None:
         self._outbox.append((syncer.REQUEST.pack(kind, file.number), handed))
-        self._waiting.append((file, answer))
+        self._waiting.append((file.number, answer))
         self._process.asked += 1
         self._send()
 
@@ -249,17 +249,13 @@ class SyncHelper:
             self._send()
 
     def _answered(self, failure: int) -> None:
-        file, answer = self._waiting.popleft()
+        number, answer = self._waiting.popleft()
         self._process.answered += 1
         if failure:  # then the helper has let go of the file
             with self._lock:
-                self._handed.discard(file.number)
-        if answer is None or answer.done():
-            return
-        if failure:
-            answer.set_exception(OSError(failure, os.strerror(failure), file.name))
-        else:
-            answer.set_result(None)
+                self._handed.discard(number)
+        if answer is not None and not answer.done():
+            answer.set_result(failure)
 
 
 class HelperProcess:

@@ -388,14 +388,14 @@ class Wal(Progress):
         is_stopped = self.is_read_only or self._is_held or self._failure is not None
         if self._sync_task is None and self.written > self.synced and not is_stopped:
             assert self._file is not None
-            started = self._clock.monotonic()
-            ended = self._end_sync(self._disk.begin_sync(self._file), self.written, self.generation, started)
-            self._sync_task = asyncio.get_running_loop().create_task(ended)
+            self._sync_task = asyncio.get_running_loop().create_task(self._sync(self._file, self.generation))
 
-    async def _end_sync(self, syncing: "asyncio.Future[None]", target: int, generation: int, started: float) -> None:
-        """Wait for a sync of the file in which all below `target` lies; a roll may go on in another one meanwhile."""
+    async def _sync(self, file: File, generation: int) -> None:
+        """Sync `file`, in which all that is written lies; a roll may go on in another one meanwhile."""
+        target = self.written
+        started = self._clock.monotonic()
         try:
-            await syncing
+            await self._disk.sync(file)
         except OSError as error:
             self._sync_task = None
             self._fail_soon(error, generation)

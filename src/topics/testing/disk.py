@@ -171,9 +171,6 @@ class MemoryDisk:
 
         await _completed(turn())
 
-    def begin_sync(self, file: File) -> "asyncio.Future[None]":
-        return asyncio.ensure_future(self.sync(file))
-
     def missing(self, file: File) -> str:
         assert isinstance(file, MemoryFile)
         if self.is_removed:
