@@ -217,7 +217,10 @@ class SyncHelper:
         while self._outbox and not self.has_ended:
             request, handed = self._outbox[0]
             try:
-                socket.send_fds(self._socket, [request], [] if handed is None else [handed])
+                if handed is None:
+                    self._socket.send(request)
+                else:
+                    socket.send_fds(self._socket, [request], [handed])
             except BlockingIOError:
                 return
             except OSError:
