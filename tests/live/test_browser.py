@@ -93,6 +93,7 @@ def write_history(api: Client, page: Page) -> None:
     page.call("untilSeq", "plain", len(ODD) + 20)
     write(api, "ring", [f"later {number}" for number in range(12)])  # more than it keeps: seven are never seen
     page.call("untilSeq", "ring", 20)
+    page.call("untilCount", "caught-up", 2)
 
 
 def check_history(frames: list[dict[str, Any]], too_old: str, after: list[Any]) -> None:
