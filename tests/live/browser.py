@@ -40,6 +40,9 @@ FLAGS: Final = (
 LISTENING: Final = "DevTools listening on ws://"
 
 
+NAVIGATED = "Inspected target navigated or closed"
+
+
 class BrowserError(Exception):
     """The browser cannot be started, or a page's code has failed."""
 
@@ -137,16 +140,20 @@ class Page:
         return self.run(f"{function}({', '.join(map(json.dumps, arguments))})")
 
     def until(self, condition: str) -> Any:
-        """Wait until an expression is true; its value."""
-        return self.run(
-            f"""(async () => {{
-                for (;;) {{
-                    const value = (() => {{ return {condition}; }})();
-                    if (value) return value;
-                    await new Promise((done) => setTimeout(done, 20));
-                }}
-            }})()"""
-        )
+        """Wait until an expression is true, also of a page that is loaded meanwhile; its value."""
+        waiting = f"""(async () => {{
+            for (;;) {{
+                const value = (() => {{ return {condition}; }})();
+                if (value) return value;
+                await new Promise((done) => setTimeout(done, 20));
+            }}
+        }})()"""
+        while True:
+            try:
+                return self.run(waiting)
+            except BrowserError as error:
+                if NAVIGATED not in str(error):
+                    raise
 
     def show(self, width: int, height: int, *, theme: str = "light", is_calm: bool = True) -> None:
         """How large the window is, and what its user prefers."""

@@ -93,7 +93,6 @@ def write_history(api: Client, page: Page) -> None:
     page.call("untilSeq", "plain", len(ODD) + 20)
     write(api, "ring", [f"later {number}" for number in range(12)])  # more than it keeps: seven are never seen
     page.call("untilSeq", "ring", 20)
-    page.call("untilCount", "caught-up", 2)
 
 
 def check_history(frames: list[dict[str, Any]], too_old: str, after: list[Any]) -> None:
@@ -111,6 +110,7 @@ def survive(server: ServerProcess, api: Client, page: Page) -> list[dict[str, An
 
     `ring` keeps less than is written behind the restart, so a part of that is lost to everybody.
     """
+    page.call("untilCount", "caught-up", 2)
     server.kill()
     page.call("untilCount", "reconnecting", 2)  # it was cut off, and then nobody was there
     server.start()

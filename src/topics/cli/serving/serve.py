@@ -18,7 +18,10 @@ def run(gather: Gather) -> None:
     try:
         found = gather()
         notices = [*found.notices, *((OPEN_SECRET,) if found.origins["api_keys"].place == "flag" else ())]
-        sources = {name: str(origin) for name, origin in found.origins.items()}
+        sources = {
+            name: origin.name if origin.place == "environment" else str(origin)
+            for name, origin in found.origins.items()
+        }
         serve(found.take(), write_port_file, notices, sources)
     except TopicsError as error:
         _refuse(error.message)
