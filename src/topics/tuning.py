@@ -49,11 +49,11 @@ def connections_allowed() -> int:
     return max(CONNECTIONS_MIN, files_max - max(FILES_RESERVE_MIN, files_max // 8))
 
 
-def memory_allowed() -> int:
+def memory_allowed(root: str = "/sys/fs/cgroup") -> int:
     """How much memory the engine may keep what it holds in: a share of what the machine, or its control group, has."""
     most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     share, of = MEMORY_SHARE
-    return min(most, *control_group_limits()) * share // of
+    return min([most, *control_group_limits(root)]) * share // of
 
 
 def control_group_limits(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> list[int]:

@@ -326,3 +326,9 @@ def test_three_quarters_are_the_default() -> None:
     allowed = memory_allowed()
     assert 0 < allowed <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
     assert Engine.open("nowhere", disk=MemoryDisk()).footprint.limit == allowed
+
+
+def test_a_machine_without_control_groups_allows_a_share_of_its_memory(tmp_path: Path) -> None:
+    """LM14"""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert memory_allowed(str(tmp_path)) == whole * 3 // 4
