@@ -136,13 +136,17 @@ def _report(shipped: "Shipped", check: "Check | None", dest: str, *, is_json: bo
         return
     print(f"{shipped.point} in {hidden(dest)}: as of {time_text(shipped.ts)}, position {shipped.position}")
     print(
-        f"{shipped.files:,} files and {size_text(shipped.bytes)} shipped, of which {size_text(shipped.log_bytes)} "
-        f"of log; {shipped.files_known:,} files were there"
+        f"{_count(shipped.files, 'file')} and {size_text(shipped.bytes)} shipped, "
+        f"of which {size_text(shipped.log_bytes)} of log; there before: {_count(shipped.files_known, 'file')}"
     )
     for fault in faults:
         print(f"FOUND {fault.file or fault.topic}: {fault.message}")
     if check is not None:
-        print("Not sound." if faults else f"Sound: {check.segments:,} segments, {len(check.accounts):,} topics.")
+        print(
+            "Not sound."
+            if faults
+            else f"Sound: {_count(check.segments, 'segment')}, {_count(len(check.accounts), 'topic')}."
+        )
 
 
 def _document(shipped: "Shipped", dest: str, check: "Check | None", lag_s: float | None = None) -> str:
@@ -212,3 +216,7 @@ def _follow(source: Any, receiver: Any, place: "Place", line: Any, *, audits: bo
 
     never = Event()
     follower.run(changed, never.wait)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
