@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 BUCKETS: Final = 120
 STEPS_S: Final = (1, 5, 10, 60, 300, 600, 3600, 6 * 3600, 86_400, 7 * 86_400)
 POLL_S: Final = 0.25
+RETRIES: Final = 5  # of a call; a report need not outlive a restart of the server
 
 
 @dataclass
@@ -101,7 +102,7 @@ def report(
     """Write the report into `file`, whole or not at all. Queues are watched for `seconds`."""
     from topics.spark.report import paper
 
-    server = server or Connection.load(url)
+    server = replace(server or Connection.load(url), retries=RETRIES)
     progress = progress or Progress("report")
     with server.open() as client:
         counting = Alone(client) if spark is None else OnSpark(spark, server)
