@@ -2,8 +2,9 @@
 
 A block opened as ```python is run as a script in an empty directory; one opened
 as ```python continued is run behind the blocks before it. What `# → text` says is
-the output, line by line. A block opened as ```python skip needs more than the
-package (a running server, Spark) and is only compiled.
+the output, line by line. A block opened as ```python server finds a server at
+TOPICS_URL, one opened as ```python servers finds three. A block opened as
+```python skip needs more than that (Spark) and is only compiled.
 """
 
 import os
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -26,6 +28,7 @@ from topics.engine.durability import catalogue, checkpoint
 from topics.settings import PUBLIC
 from topics.storage import snapshots, wal
 from topics.testing.patience import PATIENCE_S
+from topics.testing.server import ServerProcess
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -46,6 +49,12 @@ class Block:
     @property
     def is_run(self) -> bool:
         return "skip" not in self.info.split()
+
+    @property
+    def servers(self) -> int:
+        """How many it needs."""
+        words = self.info.split()
+        return 3 if "servers" in words else int("server" in words)
 
     @property
     def is_continued(self) -> bool:
@@ -114,10 +123,20 @@ def test_the_python_of_a_page_does_what_the_page_says(page: Path, blocks: list[B
     if blocks[0].is_run:
         script = tmp_path / "block.py"
         script.write_text(code)
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
-        run = subprocess.run(
-            [sys.executable, str(script)], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=PATIENCE_S
-        )
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
+        with ExitStack() as stack:
+            servers = [stack.enter_context(ServerProcess(tmp_path / f"server-{n}")) for n in range(blocks[0].servers)]
+            environ["TOPICS_URL"] = ",".join(server.url for server in servers)
+            run = subprocess.run(
+                [sys.executable, str(script)],
+                cwd=tmp_path,
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+            )
+            stopped = [server.stop() for server in servers]
+        assert not any(stopped)
         assert run.returncode == 0, run.stderr
         assert run.stdout.splitlines() == re.findall(r"# → (.*)$", code, re.MULTILINE)
 

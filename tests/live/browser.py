@@ -162,6 +162,17 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": theme}, {"name": "prefers-reduced-motion", "value": calm}]
         self._ask("Emulation.setEmulatedMedia", features=features)
 
+    def drag(self, selector: str, start: float, stop: float) -> None:
+        """Draw the mouse over an element, from one part of its width to another."""
+        self.run(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{ block: 'center' }})")
+        left, top, width, height = self.run(
+            f"(({{ left, top, width, height }}) => [left, top, width, height])"
+            f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
+        )
+        for kind, part in (("mousePressed", start), ("mouseMoved", stop), ("mouseReleased", stop)):
+            place = {"x": left + width * part, "y": top + height / 2}
+            self._ask("Input.dispatchMouseEvent", type=kind, button="left", buttons=1, clickCount=1, **place)
+
     def picture(self) -> bytes:
         """What the window shows, as PNG."""
         return b64decode(self._ask("Page.captureScreenshot", format="png")["data"])

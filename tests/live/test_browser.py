@@ -23,12 +23,6 @@ def pages() -> Iterator[Pages]:
         yield pages
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
-
-
 @pytest.fixture
 def server(tmp_path: Path, pages: Pages) -> Iterator[ServerProcess]:
     with ServerProcess(tmp_path, {"TOPICS_CORS_ORIGINS": pages.origin}) as server:

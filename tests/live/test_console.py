@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,6 @@ EVIL = [
 ]
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     with ServerProcess(tmp_path) as server:
@@ -66,7 +61,7 @@ def test_every_page_shows_what_is_there_and_can_be_used_by_everybody(
     page.until(f"document.querySelector({json.dumps(PAGES[place])})")
     check_quiet(page)
     page.run(AXE + ";0")
-    for theme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
+    for theme, width in product(("light", "dark"), (1280, 390)):
         page.show(width, 900, theme=theme)
         found = page.run("axe.run(document).then(({ violations }) => violations)")
         told = [(one["id"], one["nodes"][0]["html"][:200], one["nodes"][0]["failureSummary"]) for one in found]

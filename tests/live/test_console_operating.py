@@ -26,12 +26,6 @@ ASKED = (  # pages of the list; one that is asked for again counts once
 MANY = 100_000
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     with ServerProcess(tmp_path) as server:
@@ -142,6 +136,11 @@ def test_the_timeline_is_zoomed_and_its_table_with_it(browser: Browser, server: 
     page.run("document.querySelector('.bar').focus()")
     page.run("document.querySelector('.bar').dispatchEvent(new KeyboardEvent('keydown', { key: '+', bubbles: true }))")
     page.until("!document.querySelector('[aria-label=\"Zoom out\"]').disabled")
+    click(page, "Everything")
+    page.until("document.querySelectorAll('.band').length === 2")
+    page.drag(".bar", 0.9, 0.98)  # over live records only
+    page.until("document.querySelectorAll('.band').length === 1")
+    assert page.run("document.querySelector('.band').classList[1]") == "live"
     check_quiet(page)
 
 

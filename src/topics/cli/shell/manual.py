@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
-from topics.cli.shell import exits
+from topics.cli.shell import exits, mistakes
 from topics.units import plain_duration, plain_size
 
 OTHERS: Final = "Server"  # the section of commands that name none
@@ -70,17 +71,25 @@ zsh` and `topics completion fish` likewise.
 {codes}
 | 128 + n | ended by signal n |
 
-`topics audit` has [its own](#topics-audit).
+[audit](#topics-audit), [backup](#topics-backup), [restore](#topics-restore) and [doctor](#topics-doctor) have their \
+own.
 """
 
 
 class Command(TyperCommand):
-    """A command whose help says what a value is, and not how it is kept: N, TIME, TOPIC, not <int range>."""
+    """A command whose help and messages say what a value is, not how it is kept: N, TIME, TOPIC, not <int range>."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         for parameter in self.params:
             _name_value(parameter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            mistakes.explain(error)
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         pieces = [self.options_metavar or ""]
@@ -133,8 +142,6 @@ def by_section(group: Any, ctx: Any) -> list[tuple[str, list[tuple[str, Any]]]]:
 
 def page(root: Any) -> str:
     """The page, of the command `topics`."""
-    import typer
-
     ctx = typer.Context(root, info_name="topics")
     sections = by_section(root, ctx)
     codes = "\n".join(f"| {code} | {meaning} |" for code, meaning in exits.MEANINGS.items())
@@ -155,8 +162,6 @@ def _anchor(title: str) -> str:
 
 
 def _entries(one: Any, title: str, parent: Any, level: str) -> Iterator[str]:
-    import typer
-
     ctx = typer.Context(one, info_name=title.rpartition(" ")[2], parent=parent)
     yield f"{level} {title}\n"
     if hasattr(one, "list_commands"):
