@@ -211,7 +211,11 @@ def shell_of(name: str) -> str:
 PROMPT = "topics-here> "
 STARTS = {
     "bash": (("--norc", "--noprofile", "-i"), f"PS1='{PROMPT}'", 'eval "$(topics completion bash)"'),
-    "zsh": (("-f", "-i"), f"PS1='{PROMPT}'", 'autoload -U compinit; compinit -u; eval "$(topics completion zsh)"'),
+    "zsh": (
+        ("-f", "-i"),
+        f"zle_highlight=(none); PS1='{PROMPT}'",
+        'autoload -U compinit; compinit -u; eval "$(topics completion zsh)"',
+    ),
     "fish": (
         ("--no-config", "-i"),
         f"function fish_prompt; echo -n '{PROMPT}'; end",
