@@ -19,6 +19,7 @@ import typer
 
 from topics.cli.shell import contexts, display, exits, servers
 from topics.cli.shell.manual import Command
+from topics.cli.shell.servers import RETRIES, TIMEOUT_MS
 from topics.errors import TopicsError
 from topics.model import is_topic_name
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from topics.client import Client
     from topics.clock import SystemClock
 
-RETRIES: Final = 3
-TIMEOUT_MS: Final = 30_000
 _SERVER: Final = "The server"
 
 Url = Annotated[

@@ -3,11 +3,13 @@
 Imports the client only where there is more than one server, or a file of keys.
 """
 
+from typing import Final
+
 from topics.cli.shell.contexts import Server
 from topics.errors import InvalidRequest
 
-RETRIES = 3
-TIMEOUT_MS = 30_000
+RETRIES: Final = 3
+TIMEOUT_MS: Final = 30_000
 
 
 def is_several(server: Server) -> bool:
