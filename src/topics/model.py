@@ -24,6 +24,8 @@ stamp       what an exactly_once router writes into its copies, so that none is 
 lease       a job of a queue held by a node until a deadline; delivery: one handing-out of a job
 crew        all who wait for the jobs of one queue: claims within a window, and workers that stay
 letter      a dead letter: a job handed out too often, as it lies in the dead-letter topic
+settle      to end a job's lease by an answer: ack or nack
+unsaved     changed since the last checkpoint: the log has it, no snapshot does yet
 node        the name of a writer or reader; tag: the key that deletes and filters match
 
 `first`/`last` are inclusive, `start`/`stop` half-open, `after` is an exclusive cursor.

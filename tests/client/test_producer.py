@@ -205,8 +205,8 @@ def test_room_comes_back_when_a_batch_is_settled() -> None:
     assert box.has_room(10**9)  # a single record may be of any size
     box.add(b"12345", 1)
     assert not box.has_room(1)
-    box.settled(box.take())
-    assert box.has_room(5) and (box.taken_total, box.settled_total) == (1, 1)
+    box.answered(box.take())
+    assert box.has_room(5) and (box.taken_total, box.answered_total) == (1, 1)
 
 
 def test_a_list_is_cut_where_a_limit_is() -> None:

@@ -23,7 +23,7 @@ from topics.core.entries import (
     TopicDeleted,
 )
 from topics.core.routing.copies import MissingRecord
-from topics.core.state import Keys, State, Topic, Written
+from topics.core.state import KeyedWrite, Keys, State, Topic
 from topics.core.topic.records import Batch
 from topics.model import Gap, TopicConfig
 
@@ -44,8 +44,8 @@ def created(id: int = 1, **config: object) -> TopicCreated:
 def test_a_key_is_remembered_while_its_window_lasts() -> None:
     """ID1"""
     keys = Keys()
-    keys.add("k", Written(1, 2, 100), 10)
-    assert keys.find("k", 10, 110) == Written(1, 2, 100)
+    keys.add("k", KeyedWrite(1, 2, 100), 10)
+    assert keys.find("k", 10, 110) == KeyedWrite(1, 2, 100)
     assert keys.find("k", 10, 111) is None
     assert keys.find("k", 0, 100) is None
     assert keys.find("other", 10, 100) is None
@@ -54,7 +54,7 @@ def test_a_key_is_remembered_while_its_window_lasts() -> None:
 def test_a_window_of_zero_remembers_nothing() -> None:
     """ID1"""
     keys = Keys()
-    keys.add("k", Written(1, 2, 100), 0)
+    keys.add("k", KeyedWrite(1, 2, 100), 0)
     assert len(keys) == 0
     assert keys.find("k", 10, 100) is None
 
@@ -63,7 +63,7 @@ def test_keys_whose_window_is_over_are_forgotten_as_others_come() -> None:
     """ID8"""
     keys = Keys()
     for number in range(100):
-        keys.add(f"k{number}", Written(number, number, number * 10), 50)
+        keys.add(f"k{number}", KeyedWrite(number, number, number * 10), 50)
     assert len(keys) == 6
     assert keys.find("k94", 50, 990) and not keys.find("k93", 10**9, 990)
 
@@ -73,16 +73,16 @@ def test_the_oldest_keys_beyond_the_bound_are_forgotten(monkeypatch: pytest.Monk
     monkeypatch.setattr(core_state, "KEYS_MAX", 3)
     keys = Keys()
     for name in "abcd":
-        keys.add(name, Written(1, 1, 0), 10)
+        keys.add(name, KeyedWrite(1, 1, 0), 10)
     assert [name for name in "abcd" if keys.find(name, 10, 0)] == ["b", "c", "d"]
 
 
 def test_each_key_is_dumped_once() -> None:
     """ST7: a dump costs what changed."""
     keys = Keys()
-    keys.add("a", Written(1, 1, 0), 10)
-    assert keys.take_fresh() == [("a", Written(1, 1, 0))]
-    keys.add("b", Written(2, 2, 0), 10)
+    keys.add("a", KeyedWrite(1, 1, 0), 10)
+    assert keys.take_fresh() == [("a", KeyedWrite(1, 1, 0))]
+    keys.add("b", KeyedWrite(2, 2, 0), 10)
     assert [name for name, _ in keys.take_fresh()] == ["b"]
     assert keys.take_fresh() == []
     keys.redump()
@@ -118,7 +118,7 @@ def test_a_topic_comes_back_from_its_dump() -> None:
         600,
     )
     assert (back.last_write_ts, back.reservation.last) == (600, topic.reservation.last)
-    assert back.keys.find("k", 10**9, 500) == Written(1, 2, 500)
+    assert back.keys.find("k", 10**9, 500) == KeyedWrite(1, 2, 500)
     assert back.queue.deliveries == {2: 4}
     assert back.paused is False
 
@@ -130,8 +130,8 @@ def test_digests_of_keys_and_a_pause_come_back_from_a_dump() -> None:
     apply(state, QueuePaused(1, True))
     back = dumped(state.by_id[1])
     assert back.paused is True
-    assert back.keys.find("k", 10**9, 500) == Written(1, 2, 500, 2**64 - 1)
-    assert back.keys.find("old", 10**9, 500) == Written(3, 4, 500, 0)
+    assert back.keys.find("k", 10**9, 500) == KeyedWrite(1, 2, 500, 2**64 - 1)
+    assert back.keys.find("old", 10**9, 500) == KeyedWrite(3, 4, 500, 0)
 
 
 def test_items_of_older_versions_have_no_digests_and_are_not_paused() -> None:
@@ -144,10 +144,10 @@ def test_items_of_older_versions_have_no_digests_and_are_not_paused() -> None:
         old[key] = msgspec.msgpack.encode(fields[:-1])
     back = dump.load(old).by_id[1]
     known = back.keys.find("k", 10**9, 500)
-    assert back.paused is False and known == Written(1, 2, 500, 0)
+    assert back.paused is False and known == KeyedWrite(1, 2, 500, 0)
     assert not known.differs(5) and not known.differs(6)
-    assert Written(1, 2, 500, 5).differs(6) and not Written(1, 2, 500, 5).differs(5)
-    assert not Written(1, 2, 500, 5).differs(0)
+    assert KeyedWrite(1, 2, 500, 5).differs(6) and not KeyedWrite(1, 2, 500, 5).differs(5)
+    assert not KeyedWrite(1, 2, 500, 5).differs(0)
 
 
 def test_an_ephemeral_topic_comes_back_empty_with_its_loss_announced() -> None:

@@ -433,7 +433,7 @@ def test_a_topic_takes_its_routers_with_it() -> None:
     state = state_of(topic(A), topic(B), topic(C), router(AB, A, B), router(BC, B, C))
     apply(state, TopicDeleted(B))
     assert (len(state.routers), state.routers.incoming, state.routers.outgoing) == (0, {}, {})
-    assert sorted(state.dirty_routers) == ["r7", "r8"]
+    assert sorted(state.unsaved_routers) == ["r7", "r8"]
 
 
 def test_a_cursor_above_its_source_s_head_comes_down() -> None:

@@ -10,7 +10,7 @@ import pytest
 from topics.errors import CommitFailed
 from topics.storage import frames, log_files, wal
 from topics.storage.log_files import Replay, name_of
-from topics.storage.wal import Wal, settle, write_zeros_ahead
+from topics.storage.wal import Wal, resolve, write_zeros_ahead
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Crashed, Faulty, Hook, MemoryDisk, crash_points
 
@@ -57,14 +57,14 @@ async def synced(log: Wal, payload: bytes) -> None:
 def write_of(log: Wal) -> "asyncio.Future[None]":
     """Done when what was appended so far is written, or has failed."""
     waiting = asyncio.get_running_loop().create_future()
-    log.when_written(partial(settle, waiting))
+    log.when_written(partial(resolve, waiting))
     return waiting
 
 
 def sync_of(log: Wal) -> "asyncio.Future[None]":
     """Done when what was appended so far is synced, or has failed."""
     waiting = asyncio.get_running_loop().create_future()
-    log.when_synced(log.end, partial(settle, waiting))
+    log.when_synced(log.end, partial(resolve, waiting))
     return waiting
 
 

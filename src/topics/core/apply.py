@@ -35,7 +35,7 @@ from topics.core.entries import (
 from topics.core.memory import weigh
 from topics.core.queue.jobs import Queue
 from topics.core.routing import table
-from topics.core.state import Keys, NamedCursor, State, Topic, Written
+from topics.core.state import KeyedWrite, Keys, NamedCursor, State, Topic
 from topics.core.topic.blocks import seqs_in
 from topics.core.topic.log import Log
 from topics.core.topic.records import claimable_from, decode_body
@@ -113,9 +113,9 @@ def _appended(state: State, entry: Appended) -> None:
     state.bytes += log.bytes - before
     topic.weight += log.held - held
     state.memory += log.held - held
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
     if entry.key is not None:
-        written = Written(entry.first, entry.last, entry.ts, entry.batch.digest)
+        written = KeyedWrite(entry.first, entry.last, entry.ts, entry.batch.digest)
         topic.keys.add(entry.key, written, topic.config.idempotency_window_ms)
         state.keyed[entry.topic] = topic
         weigh(state, topic)
@@ -132,7 +132,7 @@ def _topic_created(state: State, entry: TopicCreated) -> None:
     state.topics[entry.name] = state.by_id[entry.topic] = topic
     state.index_expiry(topic)
     state.next_id = max(state.next_id, entry.topic + 1, entry.epoch + 1)
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
     weigh(state, topic)
 
 
@@ -145,7 +145,7 @@ def _topic_configured(state: State, entry: TopicConfigured) -> None:
     if topic.has_queue:
         topic.queue.configure(entry.config)
     state.index_expiry(topic)
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
 
 
 def _topic_deleted(state: State, entry: TopicDeleted) -> None:
@@ -160,10 +160,10 @@ def _topic_deleted(state: State, entry: TopicDeleted) -> None:
     state.bytes -= topic.log.bytes
     topic.log.drop_all()
     state.shrunk[topic.id] = topic
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
     for router in state.routers.of(entry.topic):
         state.routers.remove(router)
-        state.dirty_routers[router.name] = None
+        state.unsaved_routers[router.name] = None
 
 
 def _shrinking(change: Callable[[Log, Any], None]) -> Callable[[State, Any], None]:
@@ -180,7 +180,7 @@ def _shrinking(change: Callable[[Log, Any], None]) -> Callable[[State, Any], Non
         state.bytes += log.bytes - size
         state.lost += log.lost - lost
         weigh(state, topic)
-        state.dirty[entry.topic] = topic
+        state.unsaved[entry.topic] = topic
         topic.notes.has_unflagged = True
         if log.dropped:
             state.shrunk[entry.topic] = topic
@@ -231,7 +231,7 @@ def _inherit_head(log: Log, entry: HeadInherited) -> None:
 def _reserved(state: State, entry: Reserved) -> None:
     topic = state.by_id[entry.topic]
     topic.reservation.set(entry.last)
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
 
 
 def _reincarnated(state: State, entry: Reincarnated) -> None:
@@ -248,54 +248,54 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     topic.drop_queue()
     weigh(state, topic)
     state.next_id = max(state.next_id, entry.epoch + 1)
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
 
 
 def _epoch_raised(state: State, entry: EpochRaised) -> None:
     topic = state.by_id[entry.topic]
     topic.epoch = entry.epoch
     state.next_id = max(state.next_id, entry.epoch + 1)
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
 
 
 def _leased(state: State, entry: Leased) -> None:
     topic = state.by_id[entry.topic]
     topic.queue.lease(entry.node, entry.leases)
     weigh(state, topic)
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
 
 
 def _released(state: State, entry: Released) -> None:
     topic = state.by_id[entry.topic]
     topic.queue.release(entry.leases)
     weigh(state, topic)
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
 
 
 def _dead_lettered(state: State, entry: DeadLettered) -> None:
     topic = state.by_id[entry.topic]
     topic.queue.dead_lettered += entry.count
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
 
 
 def _cursor_set(state: State, entry: CursorSet) -> None:
     topic = state.by_id[entry.topic]
     topic.cursors[entry.name] = NamedCursor(entry.seq, entry.ts)
     weigh(state, topic)
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
 
 
 def _cursor_removed(state: State, entry: CursorRemoved) -> None:
     topic = state.by_id[entry.topic]
     topic.cursors.pop(entry.name, None)
     weigh(state, topic)
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
 
 
 def _queue_paused(state: State, entry: QueuePaused) -> None:
     topic = state.by_id[entry.topic]
     topic.paused = entry.paused
-    state.dirty[entry.topic] = topic
+    state.unsaved[entry.topic] = topic
 
 
 _APPLY: dict[type, Callable[[State, Any], None]] = {

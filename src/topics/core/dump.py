@@ -20,7 +20,7 @@ from msgspec import Struct
 from topics.core.queue.jobs import Queue
 from topics.core.routing.copies import HopRun, StampRun
 from topics.core.routing.table import Router
-from topics.core.state import NamedCursor, State, Topic, Written
+from topics.core.state import KeyedWrite, NamedCursor, State, Topic
 from topics.core.topic.losses import Loss
 from topics.model import Gap, RouterDefinition, TopicConfig
 
@@ -227,7 +227,7 @@ def _load_keys(state: State, key: bytes, item: KeysItem) -> None:
     topic.notes.key_blocks.append((int.from_bytes(key[9:17], "big"), item.newest_ts))
     digests = item.digests or [0] * len(item.keys)
     for (name, first, last, ts), digest in zip(item.keys, digests, strict=True):
-        topic.keys.restore(name, Written(first, last, ts, digest))
+        topic.keys.restore(name, KeyedWrite(first, last, ts, digest))
 
 
 def router_position(key: bytes, value: bytes) -> int:

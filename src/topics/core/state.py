@@ -19,7 +19,7 @@ from topics.model import TopicConfig
 KEYS_MAX = 1_000_000  # idempotency keys remembered per topic
 
 
-class Written(NamedTuple):
+class KeyedWrite(NamedTuple):
     """Where a keyed write went, and when, and the digest of its records; 0 = not known."""
 
     first: int
@@ -42,56 +42,56 @@ class NamedCursor(NamedTuple):
 class Keys:
     """A topic's idempotency keys, oldest first."""
 
-    __slots__ = ("_written", "fresh", "held")
+    __slots__ = ("_writes", "fresh", "held")
 
     def __init__(self) -> None:
-        self._written: dict[str, Written] = {}
+        self._writes: dict[str, KeyedWrite] = {}
         self.fresh: list[str] = []  # keys that no snapshot has yet
         self.held = 0  # what they weigh in memory
 
     def __len__(self) -> int:
-        return len(self._written)
+        return len(self._writes)
 
-    def find(self, key: str, window_ms: int, now: int) -> Written | None:
+    def find(self, key: str, window_ms: int, now: int) -> KeyedWrite | None:
         """The first write under `key`, if it is still remembered."""
-        written = self._written.get(key)
+        written = self._writes.get(key)
         return written if written is not None and window_ms and now - written.ts <= window_ms else None
 
-    def add(self, key: str, written: Written, window_ms: int) -> None:
+    def add(self, key: str, written: KeyedWrite, window_ms: int) -> None:
         if not window_ms:
             return
-        if self._written.pop(key, None) is None:
+        if self._writes.pop(key, None) is None:
             self.held += of_key(key)
-        self._written[key] = written
+        self._writes[key] = written
         self.fresh.append(key)
-        while len(self._written) > KEYS_MAX or written.ts - next(iter(self._written.values())).ts > window_ms:
+        while len(self._writes) > KEYS_MAX or written.ts - next(iter(self._writes.values())).ts > window_ms:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        oldest = next(iter(self._written))
-        del self._written[oldest]
+        oldest = next(iter(self._writes))
+        del self._writes[oldest]
         self.held -= of_key(oldest)
 
     def drop_old(self, window_ms: int, now: int, most: int) -> None:
         """Drop keys that are remembered no longer, at most so many."""
         for _ in range(most):
-            if not self._written or now - next(iter(self._written.values())).ts <= window_ms:
+            if not self._writes or now - next(iter(self._writes.values())).ts <= window_ms:
                 return
             self._drop_oldest()
 
-    def restore(self, key: str, written: Written) -> None:
-        if self._written.pop(key, None) is None:
+    def restore(self, key: str, written: KeyedWrite) -> None:
+        if self._writes.pop(key, None) is None:
             self.held += of_key(key)
-        self._written[key] = written
+        self._writes[key] = written
 
     def redump(self) -> None:
         """Take all keys as not dumped yet."""
-        self.fresh = list(self._written)
+        self.fresh = list(self._writes)
 
-    def take_fresh(self) -> list[tuple[str, Written]]:
+    def take_fresh(self) -> list[tuple[str, KeyedWrite]]:
         """The keys that no snapshot has yet; they count as dumped from now on."""
         fresh, self.fresh = self.fresh, []
-        return [(key, self._written[key]) for key in fresh if key in self._written]
+        return [(key, self._writes[key]) for key in fresh if key in self._writes]
 
 
 class Notes:
@@ -237,8 +237,8 @@ class State:
         self.lost = 0  # … and seqs lost, by whatever reason
         self.gone = 0  # topics deleted since this state was made
         self.names_at = 0  # of the gate: the position at which a topic last came or went
-        self.dirty: dict[int, Topic] = {}  # topics changed, or gone, since they were last dumped
-        self.dirty_routers: dict[str, None] = {}
+        self.unsaved: dict[int, Topic] = {}  # topics changed, or gone, since they were last dumped
+        self.unsaved_routers: dict[str, None] = {}
         self.changing: set[int] = set()  # topics with a change in the log that is not applied yet; ephemeral ones
         self.expiring: dict[int, Topic] = {}  # topics whose records have a lifetime
         self.shrunk: dict[int, Topic] = {}  # topics that may have dropped parts whose memory can be given back

@@ -112,7 +112,7 @@ class Job(Struct, frozen=True, rename={"seq": "$seq", "ts": "$ts", "tag": "$tag"
     meta: msgspec.Raw = msgspec.Raw()
 
 
-class Settled(Struct, frozen=True):
+class LeaseChange(Struct, frozen=True):
     """The answer to an ack, nack or extend: what it reached, what not, and the queue after it."""
 
     topic: str

@@ -26,11 +26,11 @@ from topics.core.topic.walk import Query
 from topics.engine.answers import (
     Claimed,
     DeleteResult,
+    LeaseChange,
     LeaseView,
     ReadResult,
     Redriven,
     RouterState,
-    Settled,
     TopicPreview,
     TopicState,
     WriteResult,
@@ -195,21 +195,23 @@ class Engine(Instance):
         """Lease up to `count` jobs of a queue to a node; when `stop` is done, wait for no window any longer."""
         return await self.workers.claim(name, Claimer(node, count, lease_ms), stop)
 
-    async def ack(self, name: str, node: str, seqs: Sequence[int], lease_ids: Sequence[str] | None = None) -> Settled:
+    async def ack(
+        self, name: str, node: str, seqs: Sequence[int], lease_ids: Sequence[str] | None = None
+    ) -> LeaseChange:
         """Complete jobs that the node holds."""
         numbers = _lease_numbers(lease_ids)
         return await self._gates.done(name, lambda: self.ack_now(name, node, seqs, numbers))
 
     async def nack(
         self, name: str, node: str, seqs: Sequence[int], lease_ids: Sequence[str] | None = None, *, delay_ms: int = 0
-    ) -> Settled:
+    ) -> LeaseChange:
         """Give jobs back that the node holds; they are claimable again after the delay."""
         numbers = _lease_numbers(lease_ids)
         return await self._gates.done(name, lambda: self.nack_now(name, node, seqs, numbers, delay_ms))
 
     async def extend(
         self, name: str, node: str, seqs: Sequence[int], lease_ids: Sequence[str] | None = None, *, lease_ms: int
-    ) -> Settled:
+    ) -> LeaseChange:
         """Let the node hold its jobs until `lease_ms` from now."""
         numbers = _lease_numbers(lease_ids)
         return await self._gates.done(name, lambda: self.extend_now(name, node, seqs, numbers, lease_ms))

@@ -23,7 +23,7 @@ from topics.core.state import Topic
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
 from topics.errors import CommitFailed, Refusal
-from topics.storage.wal import Callback, settle
+from topics.storage.wal import Callback, resolve
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ class Gates:
             wal.flush()
         if gate.synced_at > wal.synced or gate.written_at > wal.written or gate.generation != wal.generation:
             opened = asyncio.get_running_loop().create_future()
-            self.when_open(gate, partial(settle, opened))
+            self.when_open(gate, partial(resolve, opened))
             await opened
 
     @asynccontextmanager

@@ -34,7 +34,7 @@ from topics.core.memory import weigh_all
 from topics.core.state import State, Topic
 from topics.engine.durability.store import Store
 from topics.errors import CommitFailed, StorageError, UnusableDirectory
-from topics.storage.wal import READ_ONLY, DiskFull, Obstacle, Wal, settle
+from topics.storage.wal import READ_ONLY, DiskFull, Obstacle, Wal, resolve
 
 logger = logging.getLogger("topics.engine.ledger")
 
@@ -216,7 +216,7 @@ class Ledger:
             try:
                 if failure is None:
                     self._apply_change(topic, lasting, end)
-                settle(done, failure)
+                resolve(done, failure)
             except Exception as error:
                 done.set_exception(error)
 
@@ -282,14 +282,14 @@ class Ledger:
             return
         self.broken = self._unread = None
         for topic in self.state.topics.values():
-            before = old.by_id.get(topic.id) or old.dirty.get(topic.id)  # a deletion that failed is in the latter
+            before = old.by_id.get(topic.id) or old.unsaved.get(topic.id)  # a deletion that failed is in the latter
             if before is not None:
                 topic.notes.take_over(before.notes)
                 if not topic.is_logged:
                     topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
                     topic.cursors, topic.queue = before.cursors, before.queue
                     topic.hops, topic.stamps = before.hops, before.stamps
-                    self.state.dirty[topic.id] = topic  # no snapshot has it as it is, and the log never will (DU9)
+                    self.state.unsaved[topic.id] = topic  # no snapshot has it as it is, and the log never will (DU9)
                     self.store.catalogue.adopt(topic.log.parts)
                 elif topic.is_queue:
                     topic.queue.recovered(topic.log)
@@ -314,7 +314,7 @@ class Ledger:
             if before is not None and not self.state.by_id[router.dest].is_logged:
                 router.cursor = min(before.cursor, self.state.by_id[router.source].log.head)
                 router.total = before.total
-                self.state.dirty_routers[router.name] = None
+                self.state.unsaved_routers[router.name] = None
 
 
 def _is_growing(entry: AnyEntry) -> bool:

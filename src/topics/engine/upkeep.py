@@ -207,7 +207,7 @@ class Upkeep:
         if (
             self._ledger.wal.is_read_only
             or self._ledger.broken is not None
-            or not (self._ledger.state.dirty or self._ledger.state.dirty_routers)
+            or not (self._ledger.state.unsaved or self._ledger.state.unsaved_routers)
         ):
             return False
         age_ms = (self._clock.monotonic() - self._checkpointed_at) * 1000

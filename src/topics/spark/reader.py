@@ -79,7 +79,7 @@ class Living:
 
 
 @cache
-def settle() -> None:
+def freeze_modules() -> None:
     """Once in a process, when all modules are loaded: let the garbage collector pass over what is there by now.
 
     Spark runs it after every task, and the worker does nothing else meanwhile: over what Spark and pyarrow have loaded
@@ -118,7 +118,7 @@ class PartReader:
             yield from self._shown(batch)
         for insert in self._inserts:
             yield from insert.batches()
-        settle()
+        freeze_modules()
 
     def _shown(self, batch: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
         if self._nodes:

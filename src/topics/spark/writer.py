@@ -45,7 +45,7 @@ WINDOW_SHORT_MS: Final = 3_600_000  # less than this is warned of
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class TaskWrote(WriterCommitMessage):
     """What a task has written."""
 
     records: int
@@ -61,7 +61,7 @@ class Sink:
         self._checker = checker
         self._run = run
 
-    def write(self, rows: "Iterator[pa.RecordBatch]") -> Written:
+    def write(self, rows: "Iterator[pa.RecordBatch]") -> TaskWrote:
         context = TaskContext.get()
         assert context is not None, "a sink writes within a task"
         run = self._batch_of(context)
@@ -146,10 +146,10 @@ class Sender:
             return self._fleet.home(topic)
         return self._server.until_answered(lambda: self._fleet.of(topic))
 
-    def send(self, spool: Spool) -> Written:
+    def send(self, spool: Spool) -> TaskWrote:
         for chunk in chunks(spool.batches()):
             self._send(chunk)
-        return Written(self._records, self._chunks, self._deduped)
+        return TaskWrote(self._records, self._chunks, self._deduped)
 
     def _send(self, chunk: "Chunk") -> None:
         key = f"{self._prefix}/{chunk.first_row}/{chunk.count}"

@@ -112,7 +112,7 @@ class Progress:
     async def wait_synced(self, position: int) -> None:
         """Wait until everything below `position` is synced."""
         waiter = asyncio.get_running_loop().create_future()
-        self.when_synced(position, partial(settle, waiter))
+        self.when_synced(position, partial(resolve, waiter))
         await waiter
 
     def want_synced(self, position: int) -> None:
@@ -179,7 +179,7 @@ class Progress:
         self._full = error
 
 
-def settle(waiter: "asyncio.Future[None]", failure: CommitFailed | None) -> None:
+def resolve(waiter: "asyncio.Future[None]", failure: CommitFailed | None) -> None:
     if waiter.done():
         return
     if failure is None:

@@ -34,9 +34,9 @@ from topics.errors import CommitFailed
 from topics.storage import frames, log_files
 from topics.storage.disk import NO_SPACE, Disk, File
 from topics.storage.log_files import PADDING_BYTES
-from topics.storage.log_progress import READ_ONLY, Callback, Counters, DiskFull, Obstacle, Progress, settle
+from topics.storage.log_progress import READ_ONLY, Callback, Counters, DiskFull, Obstacle, Progress, resolve
 
-__all__ = ["READ_ONLY", "Callback", "DiskFull", "Obstacle", "Wal", "settle", "write_zeros_ahead"]
+__all__ = ["READ_ONLY", "Callback", "DiskFull", "Obstacle", "Wal", "resolve", "write_zeros_ahead"]
 
 AHEAD_BYTES = 1024 * 1024  # zeros written at a time
 AHEAD_BYTES_MIN = 64 * 1024  # in the first file, if the disk is full

@@ -149,7 +149,7 @@ def new_receipt() -> AsyncReceipt:
     return asyncio.get_running_loop().create_future()
 
 
-def settle(receipt: AsyncReceipt, seq: int | None, failure: Exception | None) -> None:
+def resolve(receipt: AsyncReceipt, seq: int | None, failure: Exception | None) -> None:
     """Tell what became of a record. Nobody has to look."""
     if receipt.done():
         return

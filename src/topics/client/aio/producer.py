@@ -12,7 +12,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from topics.client.aio.caller import AsyncCaller
-from topics.client.aio.concurrency import AsyncCondition, AsyncReceipt, AsyncSide, new_receipt, settle, wait_for
+from topics.client.aio.concurrency import AsyncCondition, AsyncReceipt, AsyncSide, new_receipt, resolve, wait_for
 from topics.client.arguments import record_of
 from topics.client.errors import ApiError, BatchTooLarge, ClientClosed, ClientError, InvalidRequest, PayloadTooLarge
 from topics.client.hooks import logger
@@ -74,7 +74,7 @@ class AsyncProducer:
         async with self._changed:
             goal = self._outbox.flush()
             self._changed.notify_all()
-            while self._outbox.settled_total < goal:
+            while self._outbox.answered_total < goal:
                 await wait_for(self._changed, None)
             failure, self._failure = self._failure, None
         if failure is not None:
@@ -106,7 +106,7 @@ class AsyncProducer:
         while (batch := await self._next_batch()) is not None:
             await self._deliver(batch)
             async with self._changed:
-                self._outbox.settled(batch)
+                self._outbox.answered(batch)
                 self._changed.notify_all()
 
     async def _next_batch(self) -> Batch[AsyncReceipt] | None:
@@ -135,12 +135,12 @@ class AsyncProducer:
             self._fail(batch, error)
         else:
             for receipt, seq in zip(batch.receipts, written.seqs, strict=False):
-                settle(receipt, seq, None)
+                resolve(receipt, seq, None)
 
     def _fail(self, batch: Batch[AsyncReceipt], failure: Exception) -> None:
         self._failure = self._failure or failure
         for receipt in batch.receipts:
-            settle(receipt, None, failure)
+            resolve(receipt, None, failure)
 
 
 async def append_parts(

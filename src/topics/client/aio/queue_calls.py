@@ -24,16 +24,18 @@ class AsyncQueueCalls:
 
     async def ack(self, topic: str, node: str, jobs: Sequence[Job | int]) -> results.Acked:
         """Complete jobs. A Job, unlike a seq, counts only under the lease it was claimed with."""
-        return await self._caller.run(operations.settle("ack", results.Acked, topic, node, jobs))
+        return await self._caller.run(operations.change_leases("ack", results.Acked, topic, node, jobs))
 
     async def nack(self, topic: str, node: str, jobs: Sequence[Job | int], *, delay_ms: int = 0) -> results.Nacked:
         """Give jobs back, to be claimed again after the delay."""
-        return await self._caller.run(operations.settle("nack", results.Nacked, topic, node, jobs, delay_ms=delay_ms))
+        return await self._caller.run(
+            operations.change_leases("nack", results.Nacked, topic, node, jobs, delay_ms=delay_ms)
+        )
 
     async def extend(self, topic: str, node: str, jobs: Sequence[Job | int], *, lease_ms: int) -> results.Extended:
         """Make leases end `lease_ms` from now."""
         return await self._caller.run(
-            operations.settle("extend", results.Extended, topic, node, jobs, lease_ms=lease_ms)
+            operations.change_leases("extend", results.Extended, topic, node, jobs, lease_ms=lease_ms)
         )
 
     async def redrive(

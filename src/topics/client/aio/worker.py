@@ -212,7 +212,7 @@ class AsyncWorker:
             run.context.end()
             _, jobs = self._leases.end(runner) or (run, ())
             if jobs:
-                nack = operations.settle("nack", Nacked, self._plan.topic, self._plan.node, jobs, delay_ms=0)
+                nack = operations.change_leases("nack", Nacked, self._plan.topic, self._plan.node, jobs, delay_ms=0)
                 await self._try(self._caller.run_once, nack)
             self._tell(run, "given_back", None)
 
@@ -271,7 +271,7 @@ class AsyncWorker:
         self, verb: Literal["ack", "nack", "extend"], kind: type[T], jobs: Sequence[Job], **fields: int
     ) -> T:
         """Ack, nack or extend. Not for long: meanwhile nothing else is done, and a worker that stops waits for it."""
-        operation = operations.settle(verb, kind, self._plan.topic, self._plan.node, jobs, **fields)
+        operation = operations.change_leases(verb, kind, self._plan.topic, self._plan.node, jobs, **fields)
         return await self._caller.run(operation, self._policy)
 
     async def _try(self, call: Callable[P, Awaitable[object]], *args: P.args, **named: P.kwargs) -> None:

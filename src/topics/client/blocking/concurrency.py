@@ -170,7 +170,7 @@ def new_receipt() -> Receipt:
     return Future()
 
 
-def settle(receipt: Receipt, seq: int | None, failure: Exception | None) -> None:
+def resolve(receipt: Receipt, seq: int | None, failure: Exception | None) -> None:
     """Tell what became of a record. Nobody has to look."""
     if not receipt.set_running_or_notify_cancel():
         return

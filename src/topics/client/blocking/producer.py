@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from topics.client.arguments import record_of
 from topics.client.blocking.caller import Caller
-from topics.client.blocking.concurrency import Condition, Receipt, Side, new_receipt, settle, wait_for
+from topics.client.blocking.concurrency import Condition, Receipt, Side, new_receipt, resolve, wait_for
 from topics.client.errors import ApiError, BatchTooLarge, ClientClosed, ClientError, InvalidRequest, PayloadTooLarge
 from topics.client.hooks import logger
 from topics.client.protocol import operations
@@ -75,7 +75,7 @@ class Producer:
         with self._changed:
             goal = self._outbox.flush()
             self._changed.notify_all()
-            while self._outbox.settled_total < goal:
+            while self._outbox.answered_total < goal:
                 wait_for(self._changed, None)
             failure, self._failure = self._failure, None
         if failure is not None:
@@ -107,7 +107,7 @@ class Producer:
         while (batch := self._next_batch()) is not None:
             self._deliver(batch)
             with self._changed:
-                self._outbox.settled(batch)
+                self._outbox.answered(batch)
                 self._changed.notify_all()
 
     def _next_batch(self) -> Batch[Receipt] | None:
@@ -136,12 +136,12 @@ class Producer:
             self._fail(batch, error)
         else:
             for receipt, seq in zip(batch.receipts, written.seqs, strict=False):
-                settle(receipt, seq, None)
+                resolve(receipt, seq, None)
 
     def _fail(self, batch: Batch[Receipt], failure: Exception) -> None:
         self._failure = self._failure or failure
         for receipt in batch.receipts:
-            settle(receipt, None, failure)
+            resolve(receipt, None, failure)
 
 
 def append_parts(

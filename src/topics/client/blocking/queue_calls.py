@@ -25,15 +25,17 @@ class QueueCalls:
 
     def ack(self, topic: str, node: str, jobs: Sequence[Job | int]) -> results.Acked:
         """Complete jobs. A Job, unlike a seq, counts only under the lease it was claimed with."""
-        return self._caller.run(operations.settle("ack", results.Acked, topic, node, jobs))
+        return self._caller.run(operations.change_leases("ack", results.Acked, topic, node, jobs))
 
     def nack(self, topic: str, node: str, jobs: Sequence[Job | int], *, delay_ms: int = 0) -> results.Nacked:
         """Give jobs back, to be claimed again after the delay."""
-        return self._caller.run(operations.settle("nack", results.Nacked, topic, node, jobs, delay_ms=delay_ms))
+        return self._caller.run(operations.change_leases("nack", results.Nacked, topic, node, jobs, delay_ms=delay_ms))
 
     def extend(self, topic: str, node: str, jobs: Sequence[Job | int], *, lease_ms: int) -> results.Extended:
         """Make leases end `lease_ms` from now."""
-        return self._caller.run(operations.settle("extend", results.Extended, topic, node, jobs, lease_ms=lease_ms))
+        return self._caller.run(
+            operations.change_leases("extend", results.Extended, topic, node, jobs, lease_ms=lease_ms)
+        )
 
     def redrive(
         self, topic: str, *, match: Match | None = None, max_jobs: int | None = None, dry_run: bool = False

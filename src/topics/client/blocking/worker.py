@@ -213,7 +213,7 @@ class Worker:
             run.context.end()
             _, jobs = self._leases.end(runner) or (run, ())
             if jobs:
-                nack = operations.settle("nack", Nacked, self._plan.topic, self._plan.node, jobs, delay_ms=0)
+                nack = operations.change_leases("nack", Nacked, self._plan.topic, self._plan.node, jobs, delay_ms=0)
                 self._try(self._caller.run_once, nack)
             self._tell(run, "given_back", None)
 
@@ -270,7 +270,7 @@ class Worker:
 
     def _ask(self, verb: Literal["ack", "nack", "extend"], kind: type[T], jobs: Sequence[Job], **fields: int) -> T:
         """Ack, nack or extend. Not for long: meanwhile nothing else is done, and a worker that stops waits for it."""
-        operation = operations.settle(verb, kind, self._plan.topic, self._plan.node, jobs, **fields)
+        operation = operations.change_leases(verb, kind, self._plan.topic, self._plan.node, jobs, **fields)
         return self._caller.run(operation, self._policy)
 
     def _try(self, call: Callable[P, object], *args: P.args, **named: P.kwargs) -> None:

@@ -286,7 +286,7 @@ def claim(topic: str, node: str, max_jobs: int, lease_ms: int | None) -> Operati
     return Operation(post(topic, "claim", body), results.Claimed, "never")
 
 
-def settle(
+def change_leases(
     verb: Literal["ack", "nack", "extend"],
     kind: type[T],
     topic: str,

@@ -62,7 +62,7 @@ class Outbox(Generic[F]):
         self._pending_bytes = 0
         self._flush_up_to = 0
         self.taken_total = 0  # records taken from the user
-        self.settled_total = 0
+        self.answered_total = 0
         self._sent_total = 0
 
     def has_room(self, size: int) -> bool:
@@ -115,10 +115,10 @@ class Outbox(Generic[F]):
         self._sent_total += len(texts)
         return Batch(texts, receipts, self._key())
 
-    def settled(self, batch: Batch[F]) -> None:
+    def answered(self, batch: Batch[F]) -> None:
         """A batch was written, or it failed: there is room again."""
         self._pending_bytes -= batch.pending_bytes
-        self.settled_total += len(batch.texts)
+        self.answered_total += len(batch.texts)
 
 
 def parts_of(texts: list[bytes], max_records: int, max_bytes: int) -> list[range]:

@@ -93,7 +93,7 @@ def apply_set(state: "State", entry: RouterSet) -> None:
     if source is not None and entry.source not in state.routers.outgoing:
         source.referable_after = max(source.referable_after, source.log.head)
     state.routers.add(router)
-    state.dirty_routers[entry.name] = None
+    state.unsaved_routers[entry.name] = None
     state.next_id = max(state.next_id, entry.router + 1)
 
 
@@ -101,7 +101,7 @@ def apply_removed(state: "State", entry: RouterRemoved) -> None:
     router = state.routers.by_name.get(entry.name)
     if router is not None and router.id == entry.router:
         state.routers.remove(router)
-    state.dirty_routers[entry.name] = None
+    state.unsaved_routers[entry.name] = None
 
 
 def apply_forwarding(state: "State", forwarding: Forwarding) -> None:
@@ -125,7 +125,7 @@ def _grow(state: "State", dest: "Topic", entry: Forwarded, batches: Sequence[Bat
     state.records += log.count - count
     state.written += log.count - count
     state.bytes += log.bytes - size
-    state.dirty[dest.id] = dest
+    state.unsaved[dest.id] = dest
     is_source, at = dest.id in state.routers.outgoing, entry.first + entry.lost
     if is_source and entry.lost:
         add_hops(dest.hops, entry.first, at - 1, entry.lost_hops)
@@ -143,7 +143,7 @@ def _grow(state: "State", dest: "Topic", entry: Forwarded, batches: Sequence[Bat
 def _advance(state: "State", router: Router, entry: Forwarded) -> None:
     """The router's part."""
     router.cursor, router.total = entry.cursor, entry.total
-    state.dirty_routers[router.name] = None
+    state.unsaved_routers[router.name] = None
 
 
 def _forget_hops(state: "State", source: "Topic") -> None:

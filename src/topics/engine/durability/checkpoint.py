@@ -145,11 +145,11 @@ class Checkpoint:
         for topic_id in list(state.changing):
             await self._applied(topic_id)
         self._mark_sparse()
-        self._topics = list(state.dirty.values())
+        self._topics = list(state.unsaved.values())
         slice_end = self._clock.monotonic() + SLICE_SECONDS
         for topic in self._topics:
             await self._applied(topic.id)
-            state.dirty.pop(topic.id, None)
+            state.unsaved.pop(topic.id, None)
             if state.by_id.get(topic.id) is topic:
                 self._capture(topic)
             else:
@@ -158,7 +158,7 @@ class Checkpoint:
             if self._clock.monotonic() > slice_end:
                 await asyncio.sleep(0)
                 slice_end = self._clock.monotonic() + SLICE_SECONDS
-        self._routers, state.dirty_routers = state.dirty_routers, {}
+        self._routers, state.unsaved_routers = state.unsaved_routers, {}
         self._items.update(dump.dump_routers(state, self._routers, self._wal.end))
 
     def _mark_sparse(self) -> None:
@@ -168,7 +168,7 @@ class Checkpoint:
             for piece in self._catalogue.pieces[number]:
                 topic = self._state.by_id.get(piece.ref.topic)
                 if topic is not None:
-                    self._state.dirty.setdefault(topic.id, topic)
+                    self._state.unsaved.setdefault(topic.id, topic)
 
     async def _applied(self, topic_id: int) -> None:
         """Wait while a change of a topic is in the log and not in the state: replay would take it as captured."""
@@ -292,10 +292,10 @@ class Checkpoint:
         if self._generation == self._wal.generation:
             catalogue.obsolete.extend(piece.ref for piece in self._dropped)
             for topic in self._topics:
-                state.dirty.setdefault(topic.id, topic)
+                state.unsaved.setdefault(topic.id, topic)
                 topic.notes.has_unflagged = True
                 topic.keys.redump()
-            state.dirty_routers.update(self._routers)
+            state.unsaved_routers.update(self._routers)
         for file in self._files:
             catalogue.files.pop(file.number, None)
             with suppress(OSError):

@@ -23,7 +23,7 @@ from topics.core.state import Topic
 from topics.core.topic.log import Log
 from topics.core.topic.pages import JOB, Cache, Cold, Page
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
-from topics.engine.answers import Claimed, LeaseView, Moved, Redriven, Settled
+from topics.engine.answers import Claimed, LeaseChange, LeaseView, Moved, Redriven
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
@@ -177,43 +177,45 @@ class Queues:
 
     # --- giving back
 
-    def ack(self, name: str, node: str, seqs: Sequence[int], numbers: Numbers) -> tuple[Settled, Gate]:
+    def ack(self, name: str, node: str, seqs: Sequence[int], numbers: Numbers) -> tuple[LeaseChange, Gate]:
         """Complete jobs: those that the node holds are deleted."""
         topic = self.queue(name)
         change = leasing.ack(topic, node, seqs, numbers)
         leases, counts = topic.queue.leases, topic.queue.deliveries
         jobs = [(seq, leases[seq][0], counts[seq]) for seq in change.done]
         try:
-            settled = self._settle(topic, change)
+            changed = self._change_leases(topic, change)
         except CommitFailed:
             self._free(topic.id, jobs)
             raise
         if jobs:
-            self._note_deleting(topic, settled[1], jobs)
-        return settled
+            self._note_deleting(topic, changed[1], jobs)
+        return changed
 
-    def nack(self, name: str, node: str, seqs: Sequence[int], numbers: Numbers, delay_ms: int) -> tuple[Settled, Gate]:
+    def nack(
+        self, name: str, node: str, seqs: Sequence[int], numbers: Numbers, delay_ms: int
+    ) -> tuple[LeaseChange, Gate]:
         """Give jobs back: they are claimable again after a delay."""
         start = self._clock.now_ms() + delay_ms if delay_ms else 0
         topic = self.queue(name)
-        return self._settle(topic, leasing.nack(topic, node, seqs, numbers, start))
+        return self._change_leases(topic, leasing.nack(topic, node, seqs, numbers, start))
 
     def extend(
         self, name: str, node: str, seqs: Sequence[int], numbers: Numbers, lease_ms: int
-    ) -> tuple[Settled, Gate]:
+    ) -> tuple[LeaseChange, Gate]:
         """Keep jobs longer: until `lease_ms` from now."""
         topic = self.queue(name)
-        return self._settle(topic, leasing.extend(topic, node, seqs, numbers, self._clock.now_ms() + lease_ms))
+        return self._change_leases(topic, leasing.extend(topic, node, seqs, numbers, self._clock.now_ms() + lease_ms))
 
-    def _settle(self, topic: Topic, change: Change) -> tuple[Settled, Gate]:
+    def _change_leases(self, topic: Topic, change: Change) -> tuple[LeaseChange, Gate]:
         """Commit what an ack, nack or extend does, and answer it."""
         if change.entries:
             self._ledger.commit(change.entries)
             self.on_change(topic.id)
         queue = topic.queue
         ready, in_flight = queue.ready(topic.log.count), len(queue.leases)
-        settled = Settled(topic.name, change.done, change.skipped, ready, in_flight, change.deadline)
-        return settled, self._gates.of(topic)
+        changed = LeaseChange(topic.name, change.done, change.skipped, ready, in_flight, change.deadline)
+        return changed, self._gates.of(topic)
 
     def release(self, topic_id: int, leases: Iterable[tuple[int, int]]) -> None:
         """End leases (seq, number) whose holder is gone; jobs under other leases are left alone."""

@@ -9,7 +9,7 @@ from functools import partial
 
 from msgspec import UNSET
 
-from topics.engine.answers import Claimed, Settled
+from topics.engine.answers import Claimed, LeaseChange
 from topics.engine.instance import Claimer, Cold, Gate
 from topics.errors import CommitFailed, Forbidden, InvalidRequest, NotAQueue, Refusal, TopicNotFound
 from topics.model import SEQ_MAX
@@ -32,7 +32,7 @@ from topics.server.wire.requests import (
 from topics.server.wire.seen.surveys import JobsMoved, move_in
 from topics.server.wire.streaming import error_event_in
 
-Body = Callable[[Call, Settled, float], bytes]  # of an answer; the time is when it was asked
+Body = Callable[[Call, LeaseChange, float], bytes]  # of an answer; the time is when it was asked
 
 
 def claim(call: Call) -> None:
@@ -85,40 +85,40 @@ def extend(call: Call) -> None:
     _change(call, change, _extended)
 
 
-def _change(call: Call, change: Callable[[], tuple[Settled, Gate]], body: Body) -> None:
+def _change(call: Call, change: Callable[[], tuple[LeaseChange, Gate]], body: Body) -> None:
     """The ladder of all three: change the leases of jobs that a node holds, and answer when that may be shown."""
     app = call.app
     asked_at = app.clock.monotonic()
     try:
-        settled, gate = change()
+        changed, gate = change()
     except Refusal as error:
         _refuse(call, error)
         return
-    app.engine.when_open(gate, partial(_changed, call, settled, asked_at, body))
+    app.engine.when_open(gate, partial(_changed, call, changed, asked_at, body))
 
 
-def _changed(call: Call, settled: Settled, asked_at: float, body: Body, failure: CommitFailed | None) -> None:
+def _changed(call: Call, changed: LeaseChange, asked_at: float, body: Body, failure: CommitFailed | None) -> None:
     if failure is None:
-        call.respond(200, body(call, settled, asked_at))
+        call.respond(200, body(call, changed, asked_at))
     else:
         call.refuse(failure)
 
 
-def _acked(call: Call, settled: Settled, asked_at: float) -> bytes:
+def _acked(call: Call, changed: LeaseChange, asked_at: float) -> bytes:
     fsync_ms = 0.0
-    if settled.done and is_synced(call.app, settled.topic):
+    if changed.done and is_synced(call.app, changed.topic):
         fsync_ms = (call.app.clock.monotonic() - asked_at) * 1000
-    return ack_answer(settled, call.total_ms, fsync_ms)
+    return ack_answer(changed, call.total_ms, fsync_ms)
 
 
-def _nacked(call: Call, settled: Settled, asked_at: float) -> bytes:
-    done, ready, in_flight = len(settled.done), settled.ready, settled.in_flight
-    return encode(JobsNacked(settled.topic, done, settled.skipped, ready, in_flight, call.performance()))
+def _nacked(call: Call, changed: LeaseChange, asked_at: float) -> bytes:
+    done, ready, in_flight = len(changed.done), changed.ready, changed.in_flight
+    return encode(JobsNacked(changed.topic, done, changed.skipped, ready, in_flight, call.performance()))
 
 
-def _extended(call: Call, settled: Settled, asked_at: float) -> bytes:
-    deadlines = {str(seq): settled.deadline for seq in settled.done}
-    return encode(LeasesExtended(settled.topic, len(settled.done), settled.skipped, deadlines, call.performance()))
+def _extended(call: Call, changed: LeaseChange, asked_at: float) -> bytes:
+    deadlines = {str(seq): changed.deadline for seq in changed.done}
+    return encode(LeasesExtended(changed.topic, len(changed.done), changed.skipped, deadlines, call.performance()))
 
 
 def _refuse(call: Call, error: Refusal) -> None:

@@ -6,7 +6,7 @@ texts, and a topic's name needs no escaping. Rules: CV5, CV9, CV11, Appendix A.
 
 import msgspec
 
-from topics.engine.answers import Claimed, ReadResult, RecordResult, Settled, WriteResult
+from topics.engine.answers import Claimed, LeaseChange, ReadResult, RecordResult, WriteResult
 
 _encode = msgspec.json.Encoder().encode
 
@@ -87,17 +87,17 @@ def claim_answer(claimed: Claimed, total_ms: float, throttle_ms: float) -> bytes
     )
 
 
-def ack_answer(settled: Settled, total_ms: float, fsync_ms: float) -> bytes:
+def ack_answer(changed: LeaseChange, total_ms: float, fsync_ms: float) -> bytes:
     """The answer to an ack."""
     return (
         b'{"topic":"%b","acked":%d,"skipped":[%b],"ready":%d,"in_flight":%d,'
         b'"performance":{"server_total_ms":%.3f,"fsync_ms":%.3f}}'
         % (
-            settled.topic.encode(),
-            len(settled.done),
-            ",".join(map(str, settled.skipped)).encode(),
-            settled.ready,
-            settled.in_flight,
+            changed.topic.encode(),
+            len(changed.done),
+            ",".join(map(str, changed.skipped)).encode(),
+            changed.ready,
+            changed.in_flight,
             total_ms,
             fsync_ms,
         )

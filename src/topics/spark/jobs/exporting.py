@@ -107,7 +107,7 @@ def export(
     if gaps and wanted.is_strict:
         raise InvalidRequest(f"records were lost: {'; '.join(_said(gap) for gap in gaps)}")
     progress.update(rows=count, share=1.0)
-    files = _settle(place, format)
+    files = _finish_files(place, format)
     if gaps:
         place.put(GAPS, b"".join(msgspec.json.encode(gap) + b"\n" for gap in gaps))
     exported = Exported(rows=count, gaps=gaps, files=files)
@@ -175,7 +175,7 @@ def _mark(place: Place, asked: dict[str, Any], result: dict[str, Any] | None) ->
     place.put(MARKER, msgspec.json.format(text, indent=1) + b"\n")
 
 
-def _settle(place: Place, format: Format) -> int:
+def _finish_files(place: Place, format: Format) -> int:
     """Name the files after what is in them; their number."""
     parts = [info for info in place.listing() if info.base_name.startswith("part-")]
     if format == "ndjson":
