@@ -42,10 +42,10 @@ setup: $(DEV) ## create .venv and install what developing needs into it
 run: $(READY) ## start the server on 127.0.0.1:4000, data in ./topics-data
 	@$(BIN)/topics serve
 
-quick: $(DEV) ## lint, and in a minute the tests that need neither Spark nor a browser nor server processes
+quick: $(DEV) ## lint, and in a minute the tests of engine, server and client that start no process
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(PARALLEL) --quick
+	$(PARALLEL) --quick -o faulthandler_timeout=0
 
 test: $(DEV) $(SPARK) browser s3 promtool site-tools ## run the tests, without the slow sweeps
 	$(call both,-m "not full")

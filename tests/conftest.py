@@ -30,9 +30,16 @@ MARKERS = {
     "test_guides.py": "process",
     "test_site.py": "process",
     "test_deploy.py": "process",
+    "backup": "around",
+    "cli": "around",
+    "fuzz": "around",
+    "test_make.py": "around",
+    "test_packaging.py": "around",
+    "test_security_page.py": "around",
+    "test_unit.py": "around",
 }
 LOGGERS = ["topics", "topics.client", "topics.server"]
-LEFT_OUT_OF_QUICK = {"spark", "browser", "process", "slow", "full"}
+LEFT_OUT_OF_QUICK = {"spark", "browser", "process", "around", "slow", "full"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

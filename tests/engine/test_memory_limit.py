@@ -110,6 +110,7 @@ async def settle(engine: Engine) -> None:
     gc.collect()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flood", FLOODS, ids=lambda flood: flood.__name__)
 async def test_the_estimate_follows_real_memory(tmp_path: Path, flood: Flood) -> None:
     """LM14: whatever it is that there is much of."""
