@@ -83,6 +83,21 @@ def _replay_appended(state: State, entry: Appended, position: int) -> None:
     _appended(state, entry)
 
 
+def replay_singles(
+    state: State, topic: Topic, bodies: list[bytes], sizes: list[int], timestamps: list[int], has_tags: bool
+) -> None:
+    """Carry out appends of one record each, without key or delay, that follow the topic's head."""
+    log = topic.log
+    before, held = log.bytes, log.held
+    log.append_singles(bodies, sizes, timestamps, has_tags)
+    state.records += len(bodies)
+    state.written += len(bodies)
+    state.bytes += log.bytes - before
+    topic.weight += log.held - held
+    state.memory += log.held - held
+    state.unsaved[topic.id] = topic
+
+
 def end_replay(state: State) -> None:
     """All of the log has been replayed."""
     state.skipped_appends = {}

@@ -35,8 +35,11 @@ _HEAD = Layout("<BI")
 _APPENDED = Layout("<QQqIBH")
 _DIGEST = Layout("<Q")
 _COMMITTED = Layout("<BIq")
-_KIND_OTHER, _KIND_APPENDED, _KIND_DIGESTED, _KIND_COMMITTED = 0, 1, 2, 3
-_HAS_TAGS, _HAS_KEY, _HAS_DELAYS = 1, 2, 4
+# A frame of one plain record, up to its body: kind, length, topic, first, ts, count, flags, key length, size.
+PLAIN_FORMAT = "BIQQqIBHI"
+PLAIN_BYTES = Layout("<" + PLAIN_FORMAT).size
+_KIND_OTHER, KIND_APPENDED, _KIND_DIGESTED, _KIND_COMMITTED = 0, 1, 2, 3
+HAS_TAGS, _HAS_KEY, _HAS_DELAYS = 1, 2, 4
 
 
 class UnknownEntry(TopicsError):
@@ -334,7 +337,7 @@ def committed_ms(payload: memoryview) -> int | None:
         kind, size = _HEAD.unpack_from(payload, start)
         if kind == _KIND_COMMITTED:
             said = max(said or 0, _COMMITTED.unpack_from(payload, start)[2])
-        elif kind in (_KIND_APPENDED, _KIND_DIGESTED):
+        elif kind in (KIND_APPENDED, _KIND_DIGESTED):
             skipped = _HEAD.size + (_DIGEST.size if kind == _KIND_DIGESTED else 0)
             written = max(written or 0, _APPENDED.unpack_from(payload, start + skipped)[2])
         start += _HEAD.size + size
@@ -345,7 +348,7 @@ def decode(payload: memoryview) -> Iterable[AnyEntry]:
     """The entries of one frame's payload, whose checksum was right. Most frames are one write."""
     if len(payload) > _HEAD.size:
         kind, size = _HEAD.unpack_from(payload)
-        if kind == _KIND_APPENDED and size == len(payload) - _HEAD.size:
+        if kind == KIND_APPENDED and size == len(payload) - _HEAD.size:
             return (_decode_appended(payload[_HEAD.size :]),)
     return _decode_all(payload)
 
@@ -357,7 +360,7 @@ def _decode_all(payload: memoryview) -> Iterator[AnyEntry]:
         start += _HEAD.size
         content = payload[start : start + size]
         start += size
-        if kind == _KIND_APPENDED:
+        if kind == KIND_APPENDED:
             yield _decode_appended(content)
         elif kind == _KIND_DIGESTED:
             yield _decode_appended(content[_DIGEST.size :], *_DIGEST.unpack_from(content))
@@ -385,7 +388,7 @@ def _appended_parts(entry: Appended) -> tuple[bytes, ...]:
     batch = entry.batch
     sizes = batch.sizes.tobytes()
     key = b"" if entry.key is None else entry.key.encode()
-    flags = (_HAS_TAGS if batch.has_tags else 0) | (_HAS_KEY if entry.key is not None else 0)
+    flags = (HAS_TAGS if batch.has_tags else 0) | (_HAS_KEY if entry.key is not None else 0)
     if batch.has_delays:
         flags |= _HAS_DELAYS
     head = _APPENDED.pack(entry.topic, entry.first, entry.ts, len(batch.sizes), flags, len(key))
@@ -393,7 +396,7 @@ def _appended_parts(entry: Appended) -> tuple[bytes, ...]:
     if batch.digest:
         digest = _HEAD.pack(_KIND_DIGESTED, size + _DIGEST.size) + _DIGEST.pack(batch.digest)
         return digest, head, key, sizes, batch.body
-    return _HEAD.pack(_KIND_APPENDED, size), head, key, sizes, batch.body
+    return _HEAD.pack(KIND_APPENDED, size), head, key, sizes, batch.body
 
 
 def _decode_appended(content: memoryview, digest: int = 0) -> Appended:
@@ -403,5 +406,5 @@ def _decode_appended(content: memoryview, digest: int = 0) -> Appended:
     sizes = array("I")
     sizes.frombytes(content[sizes_start:body_start])
     key = str(content[_APPENDED.size : sizes_start], "utf-8") if flags & _HAS_KEY else None
-    batch = Batch(bytes(content[body_start:]), sizes, bool(flags & _HAS_TAGS), bool(flags & _HAS_DELAYS), digest)
+    batch = Batch(bytes(content[body_start:]), sizes, bool(flags & HAS_TAGS), bool(flags & _HAS_DELAYS), digest)
     return Appended(topic, first, ts, batch, key)

@@ -24,8 +24,9 @@ OFFSET_BITS = 40
 
 _HEADER = Layout("<8sIIQ")
 _HEADER_MAGIC = b"TOPICLOG"
-_FRAME = Layout("<4sIQQ")
-_FRAME_MAGIC = b"FRME"
+FRAME_FORMAT = "<4sIQQ"
+_FRAME = Layout(FRAME_FORMAT)
+FRAME_MAGIC = b"FRME"
 VOID_MARK = b"VOID"  # written over the start of a frame whose commit failed: it is skipped
 _VOID_MAGICS = (VOID_MARK, b"VOIE", b"VOME")  # also half written; a single wrong byte does not make a frame void
 FRAME_OVERHEAD_BYTES = _FRAME.size
@@ -98,40 +99,45 @@ def decode_header(data: bytes) -> tuple[FileHeader, int]:
 
 
 def encode_frame(payload: bytes, position: int, synced: int) -> bytes:
-    return _FRAME.pack(_FRAME_MAGIC, len(payload), synced, _checksum(payload, position, synced)) + payload
+    return _FRAME.pack(FRAME_MAGIC, len(payload), synced, _checksum(payload, position, synced)) + payload
 
 
 def encode_parts(payload: Sequence[bytes], position: int, synced: int) -> list[bytes]:
     """The same for a payload in parts, which are not copied; the head comes before them."""
-    digest = xxh3_64(seed=_seed(position, synced))
+    digest = xxh3_64(seed=seed_of(position, synced))
     for part in payload:
         digest.update(part)
-    return [_FRAME.pack(_FRAME_MAGIC, sum(map(len, payload)), synced, digest.intdigest()), *payload]
+    return [_FRAME.pack(FRAME_MAGIC, sum(map(len, payload)), synced, digest.intdigest()), *payload]
 
 
 def scan(data: memoryview, number: int, offset: int) -> Iterator[Frame | End]:
     """The valid frames of a file from `offset` on, then the End of them."""
-    while (frame := _frame_at(data, number, offset)) is not None:
+    while (frame := frame_at(data, number, offset)) is not None:
         if not frame.is_void:
             yield frame
         offset += FRAME_OVERHEAD_BYTES + len(frame.payload)
-    yield End(offset, is_clean=not bytes(data[offset:]).strip(b"\0"))
+    yield end_at(data, offset)
+
+
+def end_at(data: memoryview, offset: int) -> End:
+    """The End of the frames of a file, which have no other behind `offset`."""
+    return End(offset, is_clean=not bytes(data[offset:]).strip(b"\0"))
 
 
 def frames_beyond(data: memoryview, number: int, offset: int) -> Iterator[Frame]:
     """Valid frames that lie behind a bad one at `offset`, found by their magic."""
     haystack = bytes(data)
-    found = haystack.find(_FRAME_MAGIC, offset + 1)
+    found = haystack.find(FRAME_MAGIC, offset + 1)
     while found >= 0:
-        frame = _frame_at(data, number, found)
+        frame = frame_at(data, number, found)
         if frame is not None:
             yield frame
-        found = haystack.find(_FRAME_MAGIC, found + 1)
+        found = haystack.find(FRAME_MAGIC, found + 1)
 
 
 def has_frame(data: memoryview) -> bool:
     """Whether anything in `data` starts like a frame."""
-    return _FRAME_MAGIC in bytes(data)
+    return FRAME_MAGIC in bytes(data)
 
 
 def may_be_cut_off(data: memoryview, offset: int, is_padded: bool) -> bool:
@@ -145,30 +151,32 @@ def may_be_cut_off(data: memoryview, offset: int, is_padded: bool) -> bool:
         return False
     if offset + FRAME_OVERHEAD_BYTES <= len(data):
         magic, size, _, _ = _FRAME.unpack_from(data, offset)
-        if magic == _FRAME_MAGIC or magic in _VOID_MAGICS:
+        if magic == FRAME_MAGIC or magic in _VOID_MAGICS:
             end = offset + FRAME_OVERHEAD_BYTES + size
             if (end <= len(data) and data[end - 1]) or (is_padded and end > len(data)):
                 return False
     return not has_frame(data[end:])
 
 
-def _frame_at(data: memoryview, number: int, offset: int) -> Frame | None:
+def frame_at(data: memoryview, number: int, offset: int) -> Frame | None:
+    """The frame at `offset`, valid or void; None: there is none."""
     if offset + FRAME_OVERHEAD_BYTES > len(data):
         return None
     magic, size, synced, checksum = _FRAME.unpack_from(data, offset)
     start = offset + FRAME_OVERHEAD_BYTES
-    if (magic != _FRAME_MAGIC and magic not in _VOID_MAGICS) or start + size > len(data):
+    if (magic != FRAME_MAGIC and magic not in _VOID_MAGICS) or start + size > len(data):
         return None
     payload = data[start : start + size]
     position = number << OFFSET_BITS | offset
     if _checksum(payload, position, synced) != checksum:
         return None
-    return Frame(position, payload, synced, magic != _FRAME_MAGIC)
+    return Frame(position, payload, synced, magic != FRAME_MAGIC)
 
 
 def _checksum(payload: bytes | memoryview, position: int, synced: int) -> int:
-    return xxh3_64_intdigest(payload, _seed(position, synced))
+    return xxh3_64_intdigest(payload, seed_of(position, synced))
 
 
-def _seed(position: int, synced: int) -> int:
+def seed_of(position: int, synced: int) -> int:
+    """What the checksum of a frame's payload starts from."""
     return position ^ (synced << 1 & 0xFFFF_FFFF_FFFF_FFFF | synced >> 63)

@@ -10,7 +10,8 @@ power loss each sector may be old or new: then a bad frame is damage only if a l
 been synced before.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple
 
@@ -93,6 +94,18 @@ class StartedFile(NamedTuple):
     size_bytes: int
 
 
+class Stretch(NamedTuple):
+    """Frames in a row that somebody has taken as they lie in their file."""
+
+    offset: int  # behind them
+    synced: int  # what the last of them says of the log
+    frames: int
+
+
+# Takes frames of a file in a row: its data, its number, from which offset on, up to which. None: not even the first.
+Taker = Callable[[bytes, int, int, int], Stretch | None]
+
+
 class Replay:
     """The frames of the log from `start` on. After the last one, `torn` and `boot_id` are known."""
 
@@ -111,6 +124,13 @@ class Replay:
         self.bytes_done = 0
 
     def read(self) -> Iterator[frames.Frame]:
+        """Every frame that counts."""
+        for found in self.read_taking(lambda data, number, offset, limit: None):
+            assert isinstance(found, frames.Frame)
+            yield found
+
+    def read_taking(self, take: Taker) -> Iterator[frames.Frame | Stretch]:
+        """The same; but `take` may take frames in a row before they are read. It checks them, and takes valid ones."""
         names = [name for name in self._disk.names() if name.startswith(PREFIX)]
         old = [name for name in names if number_in(name) < frames.number_of(self._start)]
         self.orphans.extend(old)
@@ -128,7 +148,7 @@ class Replay:
         self.bytes_total = sum(file.size_bytes for file in started)
         for index, file in enumerate(started):
             cut = min((later.header.cut for later in started[index + 1 :] if later.header.cut), default=0)
-            yield from self._read(file, cut, is_newest=index == len(started) - 1)
+            yield from self._read(file, cut, take, is_newest=index == len(started) - 1)
             self.files.append(file.name)
             self.boot_id = file.header.boot_id
 
@@ -157,34 +177,47 @@ class Replay:
                 raise Damaged(f"{self._disk.path}/{name_of(expected)}", 0, "this log file is missing")
             expected += 1
 
-    def _read(self, file: StartedFile, cut: int, is_newest: bool) -> Iterator[frames.Frame]:
-        name, header, offset, _ = file
-        data = self._data(name)
-        done = self.bytes_done
-        self._check_end(next(iter(frames.scan(data, header.number, offset))))
-        for found in frames.scan(data, header.number, offset):
-            if isinstance(found, frames.Frame):
-                if cut and found.position >= cut:
-                    self.end = found.position
-                    break
-                self.bytes_done = done + frames.offset_of(found.position)
+    def _read(self, file: StartedFile, cut: int, take: Taker, is_newest: bool) -> Iterator[frames.Frame | Stretch]:
+        _, header, offset, _ = file
+        number, data = header.number, self._data(file.name)
+        raw = data.obj
+        assert isinstance(raw, bytes)
+        done, start = self.bytes_done, frames.position_of(number, 0)
+        limit = cut - start if cut else len(raw)
+        skipped = [*sorted(one - start for one in self._skipped if frames.number_of(one) == number), len(raw)]
+        self._check_end(next(iter(frames.scan(data, number, offset))))
+        while True:
+            stretch = take(raw, number, offset, min(limit, skipped[bisect_left(skipped, offset)]))
+            if stretch is not None:
+                offset, self._proven = stretch.offset, stretch.synced
+                self.bytes_done = done + offset
+                yield stretch
+                continue
+            found = frames.frame_at(data, number, offset)
+            if found is None:
+                self._check_tail(file, data, frames.end_at(data, offset), cut, is_newest)
+                break
+            if cut and found.position >= cut and not found.is_void:
+                self.end = found.position
+                break
+            offset += frames.FRAME_OVERHEAD_BYTES + len(found.payload)
+            if not found.is_void:
+                self.bytes_done = done + offset
                 self._proven = found.synced
                 if found.position not in self._skipped:
                     yield found
-                continue
-            self.end = frames.position_of(header.number, found.offset)
-            if (
-                is_newest
-                and self._is_same_boot(header)
-                and header.is_padded
-                and len(data) < found.offset + PADDING_BYTES
-            ):
-                raise Damaged(f"{self._disk.path}/{name}", len(data), "the file is cut short: zeros are missing behind")
-            if not found.is_clean and not (cut and self.end >= cut):
-                if not is_newest or self._is_damage(data, header, found.offset):
-                    raise Damaged(f"{self._disk.path}/{name}", found.offset, "a frame is not valid")
-                self.torn = (name, found.offset)
         self.bytes_done = done + len(data)
+
+    def _check_tail(self, file: StartedFile, data: memoryview, end: frames.End, cut: int, is_newest: bool) -> None:
+        """Check what follows the last frame of a file: damage, a torn tail or nothing."""
+        name, header = file.name, file.header
+        self.end = frames.position_of(header.number, end.offset)
+        if is_newest and self._is_same_boot(header) and header.is_padded and len(data) < end.offset + PADDING_BYTES:
+            raise Damaged(f"{self._disk.path}/{name}", len(data), "the file is cut short: zeros are missing behind")
+        if not end.is_clean and not (cut and self.end >= cut):
+            if not is_newest or self._is_damage(data, header, end.offset):
+                raise Damaged(f"{self._disk.path}/{name}", end.offset, "a frame is not valid")
+            self.torn = (name, end.offset)
 
     def _check_end(self, first: frames.Frame | frames.End) -> None:
         """Check that the file before the one that starts with `first` has all its frames."""

@@ -11,6 +11,8 @@ Invariants, besides those of the live records
 - `gaps` are sorted, do not touch a live record, and end above the floor.
 """
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal
@@ -49,14 +51,8 @@ class Log(AccountedRecords):
             for body, sizes in batch.pieces:
                 self.append(Batch(body, sizes, batch.has_tags), ts)
             return
-        tail = self.parts[-1] if self.parts else None
         count = len(batch.sizes)
-        if type(tail) is not Chunk or tail.last != self.head or not tail.takes(count):
-            if type(tail) is Chunk:
-                self.fold(tail)
-            tail = Chunk(self.head + 1)
-            self.parts.append(tail)
-            self.held += CHUNK
+        tail = _tail_of(self, count)
         if ts >= self._pace_due:
             self._sample(ts)
         before, held = tail.live_bytes, tail.held
@@ -68,6 +64,30 @@ class Log(AccountedRecords):
         self.count += count
         self.bytes += tail.live_bytes - before
         self.last_ts = self.last_write_ts = ts
+
+    def append_singles(self, bodies: list[bytes], sizes: list[int], timestamps: list[int], has_tags: bool) -> None:
+        """Add writes of one record each at the head: the same as to append each, at a fraction of the cost."""
+        if len(bodies) == 1 or timestamps != sorted(timestamps):  # the latter: no log of ours
+            for body, size, ts in zip(bodies, sizes, timestamps, strict=True):
+                self.append(Batch(body, array("I", (size,)), has_tags), ts)
+            return
+        start = 0
+        while start < len(bodies):
+            if timestamps[start] >= self._pace_due:
+                self._sample(timestamps[start])
+            tail = _tail_of(self, 1)
+            stop = bisect_left(timestamps, self._pace_due, start)
+            stop = tail.singles_taken(bodies, start, stop)
+            before, held = tail.live_bytes, tail.held
+            tail.append_singles(bodies[start:stop], sizes[start:stop], timestamps[start:stop], has_tags)
+            self.held += tail.held - held
+            if not self.count:
+                self.earliest, self._earliest_row = self.head + 1, 0
+            self.head += stop - start
+            self.count += stop - start
+            self.bytes += tail.live_bytes - before
+            start = stop
+        self.last_ts = self.last_write_ts = timestamps[-1]
 
     def fold(self, chunk: Chunk) -> None:
         """Let a chunk take no further write."""
@@ -311,3 +331,15 @@ class Log(AccountedRecords):
 def _held(part: Part) -> int:
     """What a part weighs in memory."""
     return part.held if type(part) is Chunk else PIECE
+
+
+def _tail_of(log: Log, count: int) -> Chunk:
+    """The chunk that a write of `count` records goes into."""
+    tail = log.parts[-1] if log.parts else None
+    if type(tail) is not Chunk or tail.last != log.head or not tail.takes(count):
+        if type(tail) is Chunk:
+            log.fold(tail)
+        tail = Chunk(log.head + 1)
+        log.parts.append(tail)
+        log.held += CHUNK
+    return tail

@@ -102,6 +102,30 @@ class Chunk:
             self.held += TAGGED_ROW * count
             self._tag_order = None
 
+    def singles_taken(self, bodies: Sequence[bytes], start: int, stop: int) -> int:
+        """Up to which of the writes start..stop, of one record each, this chunk takes them; it takes the first."""
+        stop = min(stop, start + PAGE_ROWS - self.count)
+        ends = list(accumulate(map(len, bodies[start:stop]), initial=self.body_bytes))
+        return start + max(1, min(bisect_left(ends, CHUNK_BYTES), stop - start))
+
+    def append_singles(self, bodies: list[bytes], sizes: list[int], timestamps: list[int], has_tags: bool) -> None:
+        """Add writes of one record each."""
+        count, before, body_bytes = len(bodies), self._sizes[-1], sum(map(len, bodies))
+        self.bodies += bodies
+        self.body_bytes += body_bytes
+        self._firsts.extend(range(self.count, self.count + count))
+        self.timestamps.extend(timestamps)
+        self._sizes.extend(accumulate(sizes[1:], initial=before + sizes[0]))
+        self.count += count
+        self.last += count
+        self.live_count += count
+        self.live_bytes += self._sizes[-1] - before
+        self.held += body_bytes + (WRITE + ROW) * count
+        if has_tags:
+            self.has_tags = True
+            self.held += TAGGED_ROW * count
+            self._tag_order = None
+
     def fold(self) -> int:
         """Take no further write, and keep small bodies as one: a Python object costs more than many of them.
 

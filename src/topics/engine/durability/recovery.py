@@ -26,11 +26,11 @@ from topics.core.routing.copies import MissingRecord
 from topics.core.routing.table import lowered_cursors
 from topics.core.state import State
 from topics.core.topic.log import Log
+from topics.engine.durability.singles import Singles
 from topics.errors import Damaged, UnusableDirectory
 from topics.storage import frames, log_files, segments
 from topics.storage.disk import Disk
-from topics.storage.frames import Frame
-from topics.storage.log_files import Replay
+from topics.storage.log_files import Replay, Stretch
 from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentPiece
 from topics.storage.snapshots import names_in
 
@@ -152,9 +152,15 @@ class Recovery:
             if self._mapped:
                 file.let_go()
 
-    def replay(self) -> Iterator[Frame]:
-        """Replay the log, and give every frame that was replayed."""
-        for frame in self.log.read():
+    def replay(self) -> Iterator[None]:
+        """Replay the log, a little with each step. The state is complete when all is replayed."""
+        singles = Singles(self.state)
+        for frame in self.log.read_taking(singles.take):
+            if isinstance(frame, Stretch):
+                self.frames += frame.frames
+                yield
+                continue
+            singles.apply()
             try:
                 for entry in entries.decode(frame.payload):
                     replay(self.state, entry, frame.position)
@@ -171,7 +177,8 @@ class Recovery:
             if self.frames % FRAMES_MAPPED == 0:
                 for file in self._mapped.values():
                     file.let_go()
-            yield frame
+            yield
+        singles.apply()
         end_replay(self.state)
         self._check_routers()
 

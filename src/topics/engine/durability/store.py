@@ -55,11 +55,10 @@ class Store:
         """The state as of the end of the log; the log is open for writing. Refuses without changing anything."""
         await self._disk.run(segments.warm_up)
         recovery = self.catalogue.load()
-        log, slice_bytes = recovery.log, 0
-        for frame in recovery.replay():
-            slice_bytes += len(frame.payload)
-            if slice_bytes > REPLAY_SLICE_BYTES:
-                slice_bytes = 0
+        log, slice_end = recovery.log, REPLAY_SLICE_BYTES
+        for _ in recovery.replay():
+            if log.bytes_done > slice_end:
+                slice_end = log.bytes_done + REPLAY_SLICE_BYTES
                 self.progress = log.bytes_done / max(1, log.bytes_total)
                 await asyncio.sleep(0)
         if recovery.missing_log:
