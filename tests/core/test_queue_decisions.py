@@ -1,16 +1,19 @@
 """Decisions about jobs: the entries they give, and that deciding changes nothing."""
 
+import ast
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
+import topics
 from tests.core.test_queue import Jobs, leased
 from topics.core import decide
 from topics.core.apply import apply
 from topics.core.decide import Append, Caps, PutTopic
-from topics.core.entries import AnyEntry, Appended, DeadLettered, Deleted, Leased, Released, TopicCreated
+from topics.core.entries import AnyEntry, Appended, DeadLettered, Deleted, Freed, Leased, Released, TopicCreated
 from topics.core.queue import leasing, letters
 from topics.core.queue.jobs import Queue
 from topics.core.queue.leasing import Claimer
@@ -81,6 +84,9 @@ DECISIONS: dict[str, Callable[[Topic], Any]] = {
     "nack": lambda topic: leasing.nack(topic, "a", [1, 2], None, NOW + 5),
     "extend": lambda topic: leasing.extend(topic, "a", [1, 2], None, NOW + 5),
     "release": lambda topic: leasing.release(topic, [(1, 1), (2, 2)]),
+    "let go": lambda topic: leasing.let_go(topic, [(1, 1), (2, 2)]),
+    "undelivered": lambda topic: leasing.undelivered(topic, [(1, 1), (2, 2)]),
+    "remembered": lambda topic: leasing.remembered(topic, [(1, 1, 7), (3, 3, 2)]),
 }
 
 
@@ -117,6 +123,37 @@ def test_jobs_are_given_back_and_kept_longer_under_the_lease_they_have() -> None
     assert (change.entries, change.deadline) == ([Leased(topic.id, "a", [(2, 2, NOW + 99, 1)])], NOW + 99)
     assert leasing.release(topic, [(1, 1), (2, 77)]) == [Released(topic.id, [(1, 1, 0)])]
     assert leasing.release(topic, [(2, 77)]) == []
+
+
+def test_what_a_failure_leaves_is_decided_for_jobs_that_it_concerns_alone() -> None:
+    """QU11: a lease that is another one by now, a job that is gone and a count that is known stay as they are."""
+    state, topic = queue_of(4)
+    claimed(state, topic, Claimer("a", 3))
+    carry_out(state, leasing.ack(topic, "a", [3], None).entries)
+    assert leasing.undelivered(topic, [(1, 1), (2, 77), (3, 3)]) == [Freed(topic.id, [(1, 1, 0)])]
+    assert leasing.let_go(topic, [(1, 1), (2, 77), (3, 3)]) == [Freed(topic.id, [(1, 1, 1)])]
+    assert leasing.remembered(topic, [(1, 1, 1), (2, 2, 5), (3, 3, 2)]) == [Freed(topic.id, [(2, 0, 5)])]
+    assert leasing.undelivered(topic, [(2, 77)]) == leasing.let_go(topic, []) == leasing.remembered(topic, []) == []
+    carry_out(state, leasing.undelivered(topic, [(1, 1)]) + leasing.remembered(topic, [(2, 2, 5), (4, 0, 3)]))
+    topic.queue.check(topic.log)
+    assert (topic.queue.deliveries, list(topic.queue.leases)) == ({2: 5, 4: 3}, [2])
+    assert topic.queue.pick(topic.log, 9) == [4, 1]
+
+
+CHANGING = {"advance", "delay", "forget", "forget_runs", "free", "lease", "release"}
+
+
+def test_only_apply_changes_a_queue() -> None:
+    """Whatever else wants a change decides an entry, logged or not."""
+    src = Path(topics.__file__).parent
+    found = set()
+    for path in src.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
+                owner = node.func.value
+                if (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")) in ("queue", "jobs"):
+                    found.add(path.relative_to(src).as_posix())
+    assert found == {"core/apply.py"}
 
 
 def kinds(entries: list[AnyEntry]) -> list[type]:

@@ -240,7 +240,7 @@ class Instance:
 
     def counters(self) -> InstanceCounters:
         """What the metrics show of the whole: what there is now, and what the log has done since the start."""
-        state, now = self._ledger.state, self.clock.now_ms()
+        state = self._ledger.state
         by_class: dict[str, int] = {}
         queues = leases = 0
         for topic in state.topics.values():
@@ -248,7 +248,7 @@ class Instance:
             by_class[durability] = by_class.get(durability, 0) + 1
             if topic.is_queue:
                 queues += 1
-                topic.queue.advance(now)
+                self._ledger.pass_time(topic)
                 leases += len(topic.queue.leases)
         return InstanceCounters(
             len(state.topics), by_class, len(state.routers), state.records, state.bytes, queues, leases, self._log()

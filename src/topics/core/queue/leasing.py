@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import NamedTuple
 
 from topics.core.decide import deletion
-from topics.core.entries import AnyEntry, Leased, Released
+from topics.core.entries import AnyEntry, Freed, Leased, Released
 from topics.core.queue.jobs import Queue
 from topics.core.state import Topic
 
@@ -19,6 +19,7 @@ HAND_BYTES_MAX = 8 * 1024 * 1024  # texts of the jobs that one claimer gets in a
 LETTERS_MAX = 256  # exhausted jobs that one pass sees to; the next one goes on
 
 Numbers = Sequence[int | None] | None  # of leases: one for each seq, None where any lease will do
+Deleting = tuple[int, int, int]  # seq, lease number (0: none), deliveries of a job that is about to go
 
 
 class Claimer:
@@ -92,6 +93,27 @@ def release(topic: Topic, leases: Iterable[tuple[int, int]]) -> list[AnyEntry]:
     """End leases (seq, number) whose holder is gone. No entries: all have ended before."""
     own = [(seq, number, 0) for seq, number in leases if topic.queue.has_lease(seq, number)]
     return [Released(topic.id, own)] if own else []
+
+
+def undelivered(topic: Topic, leases: Iterable[tuple[int, int]]) -> list[AnyEntry]:
+    """End leases (seq, number) that their claimer was never told of: they do not count as deliveries."""
+    queue = topic.queue
+    own = [(seq, number, queue.deliveries[seq] - 1) for seq, number in leases if queue.has_lease(seq, number)]
+    return [Freed(topic.id, own)] if own else []
+
+
+def remembered(topic: Topic, jobs: Iterable[Deleting]) -> list[AnyEntry]:
+    """Jobs were to go, and did not: how often they were handed out still counts. Who holds one is left alone."""
+    counts, is_live = topic.queue.deliveries, topic.log.is_live
+    known = [(seq, 0, count) for seq, _, count in jobs if is_live(seq) and counts.get(seq, 0) < count]
+    return [Freed(topic.id, known)] if known else []
+
+
+def let_go(topic: Topic, leases: Iterable[tuple[int, int]]) -> list[AnyEntry]:
+    """As `release`, if the log does not take that: the leases end, but a restart has them until their deadlines."""
+    queue = topic.queue
+    own = [(seq, number, queue.deliveries[seq]) for seq, number in leases if queue.has_lease(seq, number)]
+    return [Freed(topic.id, own)] if own else []
 
 
 def _held(queue: Queue, node: str, seqs: Sequence[int], numbers: Numbers) -> tuple[list[int], list[int]]:

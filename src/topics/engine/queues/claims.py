@@ -11,14 +11,14 @@ their leases are ended once the state is the one that holds.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from secrets import randbits
 
 from topics.clock import Clock
 from topics.core.decide import Caps
 from topics.core.queue import leasing
-from topics.core.queue.leasing import Change, Claimer, Numbers
+from topics.core.queue.leasing import Change, Claimer, Deleting, Numbers
 from topics.core.state import Topic
 from topics.core.topic.log import Log
 from topics.core.topic.pages import JOB, Cache, Cold, Page
@@ -27,7 +27,7 @@ from topics.engine.answers import Claimed, LeaseChange, LeaseView, Moved, Redriv
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
-from topics.engine.queues.dead_letters import DeadLetters, Deleting
+from topics.engine.queues.dead_letters import DeadLetters
 from topics.errors import CommitFailed, NotAQueue, TopicNotFound
 from topics.model import TagMatch
 from topics.storage.wal import Callback
@@ -217,15 +217,14 @@ class Queues:
         changed = LeaseChange(topic.name, change.done, change.skipped, ready, in_flight, change.deadline)
         return changed, self._gates.of(topic)
 
-    def release(self, topic_id: int, leases: Iterable[tuple[int, int]]) -> None:
+    def release(self, topic_id: int, leases: Sequence[tuple[int, int]]) -> None:
         """End leases (seq, number) whose holder is gone; jobs under other leases are left alone."""
         topic = self._ledger.state.by_id.get(topic_id)
-        released = [] if topic is None else leasing.release(topic, leases)
-        if released:
+        if topic is not None and (released := leasing.release(topic, leases)):
             try:
                 self._ledger.commit(released)
             except CommitFailed:
-                self._ledger.apply_only(released)
+                self._ledger.commit(leasing.let_go(topic, leases))
             self.on_change(topic_id)
 
     # --- what failed
@@ -248,17 +247,18 @@ class Queues:
         """End the leases of jobs that did not go after all; how often they were handed out still counts."""
         topic = self._ledger.state.by_id.get(topic_id)
         if topic is not None:
-            for seq, _, deliveries in jobs:
-                topic.queue.remember(seq, deliveries, topic.log)
+            if known := leasing.remembered(topic, jobs):
+                self._ledger.commit(known)
             self.release(topic_id, [job[:2] for job in jobs])
 
     def _free_unanswered(self, claimed: Claimed) -> None:
         """End leases that the claimer was never told of."""
         topic = self._ledger.state.by_id.get(claimed.topic_id)
-        if topic is not None and not topic.keeps_leases:
-            for seq, number in claimed.leases:
-                topic.queue.undeliver(seq, number)
-        self.release(claimed.topic_id, claimed.leases)
+        if topic is None or topic.keeps_leases:
+            self.release(claimed.topic_id, claimed.leases)
+        elif void := leasing.undelivered(topic, claimed.leases):
+            self._ledger.commit(void)
+            self.on_change(topic.id)
 
     # --- dead letters, leases
 
