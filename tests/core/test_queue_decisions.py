@@ -16,7 +16,7 @@ from topics.core.decide import Append, Caps, PutTopic
 from topics.core.entries import AnyEntry, Appended, DeadLettered, Deleted, Freed, Leased, Released, TopicCreated
 from topics.core.queue import leasing, letters
 from topics.core.queue.jobs import Queue
-from topics.core.queue.leasing import Claimer
+from topics.core.queue.leasing import Ack, Claimer
 from topics.core.state import State, Topic
 from topics.core.topic.blocks import seqs_in
 from topics.core.topic.config import ConfigIn
@@ -80,7 +80,7 @@ def test_a_hand_is_bounded_in_bytes_but_never_empty(monkeypatch: pytest.MonkeyPa
 
 DECISIONS: dict[str, Callable[[Topic], Any]] = {
     "claim": lambda topic: leasing.claim(topic, [Claimer("b", 1)], {3: b"x"}, NOW, 50),
-    "ack": lambda topic: leasing.ack(topic, "a", [1, 2], None),
+    "ack": lambda topic: leasing.ack(topic, [Ack("a", [1, 2], None)]),
     "nack": lambda topic: leasing.nack(topic, "a", [1, 2], None, NOW + 5),
     "extend": lambda topic: leasing.extend(topic, "a", [1, 2], None, NOW + 5),
     "release": lambda topic: leasing.release(topic, [(1, 1), (2, 2)]),
@@ -104,14 +104,37 @@ def test_an_ack_deletes_what_the_node_holds_and_skips_the_rest() -> None:
     state, topic = queue_of(4)
     claimed(state, topic, Claimer("a", 3))
     claimed(state, topic, Claimer("b", 1), number=9)
-    change = leasing.ack(topic, "a", [1, 1, 2, 3, 4, 99], [1, 1, 77, None, None, None])
-    assert (change.done, change.skipped) == ([1, 3], [1, 2, 4, 99])
-    (entry,) = change.entries
+    entries, changes = leasing.ack(topic, [Ack("a", [1, 1, 2, 3, 4, 99], [1, 1, 77, None, None, None])])
+    assert changes == [([1, 3], [1, 2, 4, 99])]
+    (entry,) = entries
     assert isinstance(entry, Deleted) and entry.count == 2
     assert [seq for run in seqs_in(entry.blocks) for seq in run] == [1, 3]
-    carry_out(state, change.entries)
+    carry_out(state, entries)
     topic.queue.check(topic.log)
-    assert not leasing.ack(topic, "a", [1, 3], None).entries
+    assert leasing.ack(topic, [Ack("a", [1, 3], None)]) == ([], [([], [1, 3])])
+
+
+def test_acks_that_are_decided_together_are_one_delete_and_a_job_is_done_once() -> None:
+    """QU9, QU20: over the edge of a block, out of order, by two nodes, and one job by two acks."""
+    state, topic = queue_of(2100)
+    claimed(state, topic, Claimer("a", 1050))
+    claimed(state, topic, Claimer("b", 1000), number=5000)
+    acks = [
+        Ack("a", list(range(1020, 1031)), None),
+        Ack("b", [2047, 2049, 2048, 1500], None),
+        Ack("a", [1024, 1, 2047], None),
+        Ack("c", [2], None),
+    ]
+    entries, changes = leasing.ack(topic, acks)
+    done = [[*range(1020, 1031)], [2047, 2049, 2048, 1500], [1], []]
+    assert changes == list(zip(done, [[], [], [1024, 2047], [2]], strict=True))
+    (entry,) = entries
+    assert isinstance(entry, Deleted) and entry.count == 16
+    assert [seq for run in seqs_in(entry.blocks) for seq in run] == sorted(seq for one in done for seq in one)
+    carry_out(state, entries)
+    topic.queue.check(topic.log)
+    topic.log.check()
+    assert (topic.log.count, len(topic.queue.leases)) == (2084, 2034)
 
 
 def test_jobs_are_given_back_and_kept_longer_under_the_lease_they_have() -> None:
@@ -129,7 +152,7 @@ def test_what_a_failure_leaves_is_decided_for_jobs_that_it_concerns_alone() -> N
     """QU11: a lease that is another one by now, a job that is gone and a count that is known stay as they are."""
     state, topic = queue_of(4)
     claimed(state, topic, Claimer("a", 3))
-    carry_out(state, leasing.ack(topic, "a", [3], None).entries)
+    carry_out(state, leasing.ack(topic, [Ack("a", [3], None)])[0])
     assert leasing.undelivered(topic, [(1, 1), (2, 77), (3, 3)]) == [Freed(topic.id, [(1, 1, 0)])]
     assert leasing.let_go(topic, [(1, 1), (2, 77), (3, 3)]) == [Freed(topic.id, [(1, 1, 1)])]
     assert leasing.remembered(topic, [(1, 1, 1), (2, 2, 5), (3, 3, 2)]) == [Freed(topic.id, [(2, 0, 5)])]
