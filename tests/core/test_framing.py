@@ -13,9 +13,11 @@ from topics.core.entries import (
     Expired,
     Forwarded,
     Forwarding,
+    Freed,
     Leased,
     Reserved,
     RouterSet,
+    TimePassed,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
@@ -77,6 +79,8 @@ def test_leases_are_logged_where_a_queue_keeps_them(keeps: bool, is_logged: bool
     (frame,) = frames_of(state, leased, 0)
     assert (bool(frame.logged), len(frame.topics)) == (is_logged, int(is_logged))
     assert frames_of(state, [Deleted(A, 2, [], 1)], 0)[0].logged
+    for unlogged in (TimePassed(A, 100), Freed(A, [(1, 7, 1)])):
+        assert not frames_of(state, [unlogged], 0)[0].logged
 
 
 def test_a_frame_by_which_something_comes_changes_or_goes_is_synced() -> None:

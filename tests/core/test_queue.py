@@ -250,9 +250,9 @@ def test_a_delivery_that_did_not_take_place_does_not_count() -> None:
     """QU6, QU11"""
     queue, jobs = Queue(), Jobs(1, 2)
     leased(queue, *queue.pick(jobs, 2))
-    queue.undeliver(1, 1001)
-    queue.undeliver(2, 999)
+    queue.free([(1, 1001, 0), (2, 999, 1)])
     assert (queue.pick(jobs, 9), queue.deliveries) == ([1], {2: 1})
+    queue.check(jobs)
 
 
 def test_the_last_job_given_back_and_an_overdue_one_leave_their_places_in_one_claim() -> None:
@@ -278,9 +278,10 @@ def test_leases_survive_a_failure_of_the_log_and_counts_with_them() -> None:
     new.take_over(old, jobs)
     assert (new.leases, new.delayed, list(new.returned)) == ({1: (1001, "w", 500)}, {2: 300}, [3])
     assert new.deliveries == {1: 1, 2: 1, 3: 4}
-    new.remember(3, 9, jobs)
-    new.remember(4, 9, jobs)
-    assert new.deliveries == {1: 1, 2: 1, 3: 9}
+    new.free([(3, 0, 9), (2, 0, 7), (1, 0, 5)])
+    assert new.deliveries == {1: 5, 2: 7, 3: 9}
+    assert (new.leases, new.delayed, list(new.returned)) == ({1: (1001, "w", 500)}, {2: 300}, [3])
+    new.check(jobs)
 
 
 # --- lease ids

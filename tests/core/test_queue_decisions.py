@@ -1,19 +1,22 @@
 """Decisions about jobs: the entries they give, and that deciding changes nothing."""
 
+import ast
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
+import topics
 from tests.core.test_queue import Jobs, leased
 from topics.core import decide
 from topics.core.apply import apply
 from topics.core.decide import Append, Caps, PutTopic
-from topics.core.entries import AnyEntry, Appended, DeadLettered, Deleted, Leased, Released, TopicCreated
+from topics.core.entries import AnyEntry, Appended, DeadLettered, Deleted, Freed, Leased, Released, TopicCreated
 from topics.core.queue import leasing, letters
 from topics.core.queue.jobs import Queue
-from topics.core.queue.leasing import Claimer
+from topics.core.queue.leasing import Ack, Claimer
 from topics.core.state import State, Topic
 from topics.core.topic.blocks import seqs_in
 from topics.core.topic.config import ConfigIn
@@ -77,10 +80,13 @@ def test_a_hand_is_bounded_in_bytes_but_never_empty(monkeypatch: pytest.MonkeyPa
 
 DECISIONS: dict[str, Callable[[Topic], Any]] = {
     "claim": lambda topic: leasing.claim(topic, [Claimer("b", 1)], {3: b"x"}, NOW, 50),
-    "ack": lambda topic: leasing.ack(topic, "a", [1, 2], None),
+    "ack": lambda topic: leasing.ack(topic, [Ack("a", [1, 2], None)]),
     "nack": lambda topic: leasing.nack(topic, "a", [1, 2], None, NOW + 5),
     "extend": lambda topic: leasing.extend(topic, "a", [1, 2], None, NOW + 5),
     "release": lambda topic: leasing.release(topic, [(1, 1), (2, 2)]),
+    "let go": lambda topic: leasing.let_go(topic, [(1, 1), (2, 2)]),
+    "undelivered": lambda topic: leasing.undelivered(topic, [(1, 1), (2, 2)]),
+    "remembered": lambda topic: leasing.remembered(topic, [(1, 1, 7), (3, 3, 2)]),
 }
 
 
@@ -98,14 +104,37 @@ def test_an_ack_deletes_what_the_node_holds_and_skips_the_rest() -> None:
     state, topic = queue_of(4)
     claimed(state, topic, Claimer("a", 3))
     claimed(state, topic, Claimer("b", 1), number=9)
-    change = leasing.ack(topic, "a", [1, 1, 2, 3, 4, 99], [1, 1, 77, None, None, None])
-    assert (change.done, change.skipped) == ([1, 3], [1, 2, 4, 99])
-    (entry,) = change.entries
+    entries, changes = leasing.ack(topic, [Ack("a", [1, 1, 2, 3, 4, 99], [1, 1, 77, None, None, None])])
+    assert changes == [([1, 3], [1, 2, 4, 99])]
+    (entry,) = entries
     assert isinstance(entry, Deleted) and entry.count == 2
     assert [seq for run in seqs_in(entry.blocks) for seq in run] == [1, 3]
-    carry_out(state, change.entries)
+    carry_out(state, entries)
     topic.queue.check(topic.log)
-    assert not leasing.ack(topic, "a", [1, 3], None).entries
+    assert leasing.ack(topic, [Ack("a", [1, 3], None)]) == ([], [([], [1, 3])])
+
+
+def test_acks_that_are_decided_together_are_one_delete_and_a_job_is_done_once() -> None:
+    """QU9, QU20: over the edge of a block, out of order, by two nodes, and one job by two acks."""
+    state, topic = queue_of(2100)
+    claimed(state, topic, Claimer("a", 1050))
+    claimed(state, topic, Claimer("b", 1000), number=5000)
+    acks = [
+        Ack("a", list(range(1020, 1031)), None),
+        Ack("b", [2047, 2049, 2048, 1500], None),
+        Ack("a", [1024, 1, 2047], None),
+        Ack("c", [2], None),
+    ]
+    entries, changes = leasing.ack(topic, acks)
+    done = [[*range(1020, 1031)], [2047, 2049, 2048, 1500], [1], []]
+    assert changes == list(zip(done, [[], [], [1024, 2047], [2]], strict=True))
+    (entry,) = entries
+    assert isinstance(entry, Deleted) and entry.count == 16
+    assert [seq for run in seqs_in(entry.blocks) for seq in run] == sorted(seq for one in done for seq in one)
+    carry_out(state, entries)
+    topic.queue.check(topic.log)
+    topic.log.check()
+    assert (topic.log.count, len(topic.queue.leases)) == (2084, 2034)
 
 
 def test_jobs_are_given_back_and_kept_longer_under_the_lease_they_have() -> None:
@@ -117,6 +146,37 @@ def test_jobs_are_given_back_and_kept_longer_under_the_lease_they_have() -> None
     assert (change.entries, change.deadline) == ([Leased(topic.id, "a", [(2, 2, NOW + 99, 1)])], NOW + 99)
     assert leasing.release(topic, [(1, 1), (2, 77)]) == [Released(topic.id, [(1, 1, 0)])]
     assert leasing.release(topic, [(2, 77)]) == []
+
+
+def test_what_a_failure_leaves_is_decided_for_jobs_that_it_concerns_alone() -> None:
+    """QU11: a lease that is another one by now, a job that is gone and a count that is known stay as they are."""
+    state, topic = queue_of(4)
+    claimed(state, topic, Claimer("a", 3))
+    carry_out(state, leasing.ack(topic, [Ack("a", [3], None)])[0])
+    assert leasing.undelivered(topic, [(1, 1), (2, 77), (3, 3)]) == [Freed(topic.id, [(1, 1, 0)])]
+    assert leasing.let_go(topic, [(1, 1), (2, 77), (3, 3)]) == [Freed(topic.id, [(1, 1, 1)])]
+    assert leasing.remembered(topic, [(1, 1, 1), (2, 2, 5), (3, 3, 2)]) == [Freed(topic.id, [(2, 0, 5)])]
+    assert leasing.undelivered(topic, [(2, 77)]) == leasing.let_go(topic, []) == leasing.remembered(topic, []) == []
+    carry_out(state, leasing.undelivered(topic, [(1, 1)]) + leasing.remembered(topic, [(2, 2, 5), (4, 0, 3)]))
+    topic.queue.check(topic.log)
+    assert (topic.queue.deliveries, list(topic.queue.leases)) == ({2: 5, 4: 3}, [2])
+    assert topic.queue.pick(topic.log, 9) == [4, 1]
+
+
+CHANGING = {"advance", "delay", "forget", "forget_runs", "free", "lease", "release"}
+
+
+def test_only_apply_changes_a_queue() -> None:
+    """Whatever else wants a change decides an entry, logged or not."""
+    src = Path(topics.__file__).parent
+    found = set()
+    for path in src.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
+                owner = node.func.value
+                if (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")) in ("queue", "jobs"):
+                    found.add(path.relative_to(src).as_posix())
+    assert found == {"core/apply.py"}
 
 
 def kinds(entries: list[AnyEntry]) -> list[type]:

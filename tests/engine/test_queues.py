@@ -231,6 +231,42 @@ async def test_a_full_disk_refuses_an_ack_and_frees_its_jobs() -> None:
         assert claimed_seqs(await engine.claim("q", "other")) == [1]
 
 
+async def test_a_worker_that_leaves_a_log_that_takes_nothing_frees_its_durable_leases() -> None:
+    """QU11, WK5: the lease ends in memory; the log still has it, so that a restart has it until its deadline."""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("q", {**QUEUE, "leases_durable": True})
+        await engine.append("q", data(1))
+        worker = Taker()
+        engine.add_worker("q", worker)
+        await turns()
+        assert worker.got == [1]
+        engine.wal.refuse("no space")
+        engine.remove_worker(worker)
+        assert await counts(engine) == (1, 0, 0)
+        engine.state.topics["q"].queue.check(engine.state.topics["q"].log)
+        disk = disk.kill()
+    async with running(disk) as engine:
+        assert await counts(engine) == (0, 1, 0)
+
+
+async def test_a_count_that_outlives_a_failed_ack_is_in_the_next_checkpoint() -> None:
+    """QU6, QU11"""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("q", QUEUE)
+        await engine.append("q", data(1))
+        await engine.claim("q", "w")
+        await engine.checkpoint()
+        disk.hooks.append(Faulty("write", name="log-*"))
+        with pytest.raises(CommitFailed):
+            await engine.ack("q", "w", [1])
+        await engine.checkpoint()
+        disk = disk.kill()
+    async with running(disk) as engine:
+        assert [(job.seq, job.deliveries) for job in (await engine.claim("q", "w")).jobs] == [(1, 2)]
+
+
 async def test_an_ephemeral_queue_keeps_its_leases_when_the_log_fails() -> None:
     """QU3"""
     disk = MemoryDisk()

@@ -19,6 +19,7 @@ from topics.core.entries import (
     Expired,
     Forwarded,
     Forwarding,
+    Freed,
     GapOpened,
     HeadInherited,
     Leased,
@@ -28,6 +29,7 @@ from topics.core.entries import (
     Reserved,
     RouterRemoved,
     RouterSet,
+    TimePassed,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
@@ -287,6 +289,19 @@ def _released(state: State, entry: Released) -> None:
     state.unsaved[entry.topic] = topic
 
 
+def _time_passed(state: State, entry: TimePassed) -> None:
+    topic = state.by_id[entry.topic]
+    topic.queue.advance(entry.now)
+    weigh(state, topic)
+
+
+def _freed(state: State, entry: Freed) -> None:
+    topic = state.by_id[entry.topic]
+    topic.queue.free(entry.jobs)
+    weigh(state, topic)
+    state.unsaved[entry.topic] = topic
+
+
 def _dead_lettered(state: State, entry: DeadLettered) -> None:
     topic = state.by_id[entry.topic]
     topic.queue.dead_lettered += entry.count
@@ -330,6 +345,8 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     Forwarding: table.apply_forwarding,
     Leased: _leased,
     Released: _released,
+    TimePassed: _time_passed,
+    Freed: _freed,
     DeadLettered: _dead_lettered,
     CursorSet: _cursor_set,
     CursorRemoved: _cursor_removed,

@@ -31,7 +31,7 @@ from topics.core.entries import (
 from topics.core.memory import ROW, TAGGED_ROW, TOPIC, WRITE, of_key, used
 from topics.core.routing.table import PutRouter, check_router, holes, router_entries
 from topics.core.state import State, Topic
-from topics.core.topic.blocks import BLOCK, Blocks
+from topics.core.topic.blocks import BLOCK, Blocks, blocks_of
 from topics.core.topic.config import ConfigIn, resolve
 from topics.core.topic.records import Batch
 from topics.core.topic.reservation import Reservation
@@ -225,17 +225,22 @@ def delete(state: State, command: Delete) -> list[AnyEntry]:
     return [_deleted(topic, masks, log.measure(0, masks))] if masks else []
 
 
-def deletion(topic: Topic, seqs: Sequence[int]) -> Deleted:
+def deletion(topic: Topic, *groups: Sequence[int]) -> Deleted:
     """The entry that deletes these live records, none twice. Damaged: what it would have to look at cannot be read."""
     masks: Blocks = {}
-    first, last = min(seqs), max(seqs)
-    if last - first == len(seqs) - 1 and first // BLOCK == last // BLOCK:  # in a row, as jobs are claimed
-        masks[first // BLOCK] = (1 << len(seqs)) - 1 << first % BLOCK
-    else:
-        for seq in seqs:
-            number = seq // BLOCK
-            masks[number] = masks.get(number, 0) | 1 << seq % BLOCK
-    return _deleted(topic, masks.items(), topic.log.measure(0, masks.items()) if topic.log.has_sealed else len(seqs))
+    count = 0
+    for seqs in groups:
+        first, last = min(seqs), max(seqs)
+        count += len(seqs)
+        number = first // BLOCK
+        if last - first == len(seqs) - 1 and number == last // BLOCK:  # in a row, as jobs are claimed
+            masks[number] = masks.get(number, 0) | (1 << len(seqs)) - 1 << first % BLOCK
+        else:
+            for number, mask in blocks_of(seqs).items():
+                masks[number] = masks.get(number, 0) | mask
+    if topic.log.has_sealed:
+        count = topic.log.measure(0, masks.items())
+    return _deleted(topic, masks.items(), count)
 
 
 def _deleted(topic: Topic, masks: Iterable[tuple[int, int]], count: int) -> Deleted:

@@ -237,6 +237,24 @@ class Forwarding(Struct, gc=False):
         return self.entry.last
 
 
+class TimePassed(Struct, gc=False):
+    """It is `now`: leases and delays of a queue that are over end. Applied, and never logged: time passes anyway."""
+
+    topic: int
+    now: int
+
+
+class Freed(Struct, gc=False):
+    """What is known of jobs after a failure of the log: (seq, lease number, times handed out).
+
+    Whoever holds one under that lease holds it no more, and the count is this one. Applied, and never logged: it puts
+    right what the log does not have.
+    """
+
+    topic: int
+    jobs: list[tuple[int, int, int]]
+
+
 class DeadLettered(Entry, tag=20):
     """Jobs of a queue were moved to its dead-letter topic, by the other entries of the frame."""
 
@@ -294,7 +312,8 @@ OtherEntry = (
     | QueuePaused
     | EpochRaised
 )
-AnyEntry = Appended | Forwarding | OtherEntry
+Unlogged = TimePassed | Freed  # changes of what only memory knows
+AnyEntry = Appended | Forwarding | Unlogged | OtherEntry
 
 _encode_other = msgspec.msgpack.Encoder().encode
 _decode_other = msgspec.msgpack.Decoder(OtherEntry).decode

@@ -4,6 +4,7 @@ A command is decided as entries (decide.py); how these are committed follows fro
 from the caller.
 
 1. A topic in memory only has none of its records in the log, and a queue that does not keep its leases none of these.
+   What is only known in memory (`Unlogged`) is never logged, whatever the class.
 2. A frame by which a topic or a router comes, changes or goes is synced, whatever the classes of its topics.
 3. Any other frame is synced if a topic that it writes to is of class fsync. A hole that a loss leaves in a dest (RT12)
    does not count: nobody waits for it.
@@ -21,12 +22,14 @@ from topics.core.entries import (
     Appended,
     Deleted,
     Forwarding,
+    Freed,
     Leased,
     QueuePaused,
     Released,
     Reserved,
     RouterRemoved,
     RouterSet,
+    TimePassed,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
@@ -34,8 +37,9 @@ from topics.core.entries import (
 from topics.core.state import State, Topic
 
 CONTROL = frozenset((TopicCreated, TopicConfigured, TopicDeleted, QueuePaused, RouterSet, RouterRemoved))
+UNLOGGED = frozenset((TimePassed, Freed))
 LEASES = frozenset((Leased, Released))
-JOBS = frozenset((Deleted, Leased, Released))  # concern one topic, whose head stays, and copy nothing
+JOBS = frozenset((Deleted, *LEASES, *UNLOGGED))  # concern one topic, whose head stays, and copy nothing
 
 
 class Frame(Struct, gc=False):
@@ -90,7 +94,7 @@ def frames_of(state: State, entries: Sequence[AnyEntry], synced: int) -> Sequenc
         return (_frame_of_one(state.by_id[first.topic], entries),)
     if len(entries) == 1 and type(first) in JOBS:
         topic = state.by_id[first.topic]  # type: ignore[union-attr]
-        if type(first) is not Deleted and not topic.keeps_leases:
+        if type(first) is not Deleted and (not topic.keeps_leases or type(first) in UNLOGGED):
             return (Frame(entries, (), ()),)
         return (_frame_of_one(topic, entries),)
     if any(type(entry) in CONTROL for entry in entries):

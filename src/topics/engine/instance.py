@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from topics.clock import Clock, SystemClock
 from topics.core import decide
 from topics.core.decide import Append, Caps
-from topics.core.queue.leasing import Claimer
+from topics.core.queue.leasing import Ack, Claimer
 from topics.core.state import State, Topic
 from topics.core.topic.config import effective_priority
 from topics.core.topic.pages import Cache, Cold, PageAddress, Projection
@@ -34,6 +34,7 @@ from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
 from topics.engine.queues.claims import Queues
 from topics.engine.queues.crews import Worker, Workers
+from topics.engine.queues.turns import Turns
 from topics.engine.reads import Reading
 from topics.engine.routers.calls import Routing
 from topics.engine.routers.forwarder import Forwarder
@@ -53,6 +54,7 @@ from topics.tuning import memory_allowed
 
 # The instance, and what its callers hand to it or get from it.
 __all__ = [
+    "Ack",
     "Append",
     "Claimer",
     "Cold",
@@ -111,15 +113,16 @@ class Instance:
         self.footprint = Footprint(ledger, self._caps)
         self.totals = Totals(ledger, gates, owed.make, clock, self._cache)
         self.queues = Queues(ledger, gates, clock, self._caps, self._cache, loader, owed.make)
-        self.workers = Workers(ledger, clock, self.queues, loader, self._is_deferred)
+        self._turns = turns = Turns(self.queues, gates)
+        self.workers = Workers(ledger, clock, self.queues, turns, loader, self._is_deferred)
         # Calls that a part answers as they are: bound here, so that hot paths pay for one call, and described there.
         self.read_now = self._reading.read_now
         self.load = loader.load  # a coroutine: brings in what a Cold says is missing
         self.keep_page = self._cache.keep
         self.let_page_go = self._cache.let_go
         self.cursor_before = self._reading.cursor_before
-        self.claim_now = self.queues.claim_now
-        self.when_shown = self.queues.when_shown  # the `when_open` of a claim
+        self.claim_soon = turns.claim  # at the end of this turn, with the others that come in it
+        self.ack_soon = turns.ack
         self.ack_now = self.queues.ack
         self.nack_now = self.queues.nack
         self.extend_now = self.queues.extend
@@ -240,7 +243,7 @@ class Instance:
 
     def counters(self) -> InstanceCounters:
         """What the metrics show of the whole: what there is now, and what the log has done since the start."""
-        state, now = self._ledger.state, self.clock.now_ms()
+        state = self._ledger.state
         by_class: dict[str, int] = {}
         queues = leases = 0
         for topic in state.topics.values():
@@ -248,7 +251,7 @@ class Instance:
             by_class[durability] = by_class.get(durability, 0) + 1
             if topic.is_queue:
                 queues += 1
-                topic.queue.advance(now)
+                self._ledger.pass_time(topic)
                 leases += len(topic.queue.leases)
         return InstanceCounters(
             len(state.topics), by_class, len(state.routers), state.records, state.bytes, queues, leases, self._log()

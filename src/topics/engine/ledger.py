@@ -25,11 +25,12 @@ from topics.core.entries import (
     QueuePaused,
     Reserved,
     RouterSet,
+    TimePassed,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
 )
-from topics.core.framing import Frame, concerned, frames_of, sync_needed
+from topics.core.framing import UNLOGGED, Frame, concerned, frames_of, sync_needed
 from topics.core.memory import weigh_all
 from topics.core.state import State, Topic
 from topics.engine.durability.store import Store
@@ -90,7 +91,7 @@ class Ledger:
         """A topic without what has expired by now, and a queue without the leases and delays that have ended."""
         topic = self.state.topics.get(name)
         if topic is not None and topic.config.type == "queue":
-            topic.queue.advance(self._clock.now_ms())
+            self.pass_time(topic)
         if topic is not None and topic.config.ttl_ms:
             decided = decide.expiry(self.state, topic, self._clock.now_ms())
             if decided:
@@ -98,13 +99,19 @@ class Ledger:
                     self.commit(decided)
         return topic
 
+    def pass_time(self, topic: Topic) -> None:
+        """End the leases and delays of a queue that are over by now."""
+        now = self._clock.now_ms()
+        if topic.queue.is_due(now):
+            self.commit((TimePassed(topic.id, now),))
+
     # --- commits
 
     def commit(self, decided: Sequence[AnyEntry]) -> None:
         """Log and apply entries that were decided together. CommitFailed: the frame that failed, and those behind it,
-        have changed nothing.
+        have changed nothing. What is known in memory only does not fail: it also puts right what failed.
         """
-        if self.broken is not None:
+        if self.broken is not None and type(decided[0]) not in UNLOGGED:
             raise CommitFailed(self.broken.message)
         wal = self.wal
         for frame in frames_of(self.state, decided, wal.synced):
@@ -126,18 +133,14 @@ class Ledger:
                     self._note_logged(frame, end, depends_on)
                 self._on_commit()
             else:
-                if not wal.number:  # a crash would not be known as one, nor what it takes
+                # a crash would not be known as one, nor what it takes
+                if not wal.number and type(decided[0]) not in UNLOGGED:
                     raise CommitFailed(READ_ONLY)
                 for entry in frame.entries:
                     apply(self.state, entry)
                 for topic in frame.topics:
                     self._tell(topic.id)
                     self._changed(topic)
-
-    def apply_only(self, decided: Sequence[AnyEntry]) -> None:
-        """Apply entries that the log does not take: leases that end although the log has failed."""
-        for entry in decided:
-            apply(self.state, entry)
 
     def _note_logged(self, frame: Frame, end: int, depends_on: int) -> None:
         """Note from where on the topics of a frame may be shown."""

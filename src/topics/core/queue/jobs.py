@@ -185,10 +185,16 @@ class Queue:
             ends.append(self._ends[0][0])
         return min(ends, default=None)
 
+    def is_due(self, now: int) -> bool:
+        """Whether some lease or delay may have ended by `now`."""
+        deadlines, ends = self._deadlines, self._ends
+        return (bool(deadlines) and deadlines[0][0] < now) or (bool(ends) and ends[0][0] <= now)
+
     def pick(self, log: LiveSeqs, count: int) -> list[int]:
         """Up to `count` jobs to be handed out: those given back first, each kind ascending (QU5).
 
-        Changes nothing but the pointer, which only says where to look next: what is not leased is picked again.
+        Changes nothing but the pointer, which is a memo of where a search may begin: what is not leased is picked
+        again, and no answer depends on where the pointer is.
         """
         picked = self.returned.first(count) if self.returned else []
         if self.overdue and len(picked) < count:
@@ -277,6 +283,19 @@ class Queue:
                     self.delay(seq, start)
                 else:
                     self._return(seq)
+
+    def free(self, jobs: Iterable[tuple[int, int, int]]) -> None:
+        """Set right what is known of live jobs: seq, lease number, deliveries.
+
+        A job that is held under this lease is nobody's. One that is held under another, or was given back with a delay,
+        stays where it is.
+        """
+        for seq, number, deliveries in jobs:
+            lease, known = self.leases.get(seq), self.deliveries.pop(seq, 0)
+            if deliveries:
+                self.deliveries[seq] = deliveries
+            if not (known and seq in self.delayed) if lease is None else lease[0] == number:
+                self._put_back(seq)
 
     def delay(self, seq: int, start: int) -> None:
         """A job that is in no place is not claimable before `start`."""
@@ -379,22 +398,6 @@ class Queue:
                     self.delay(seq, old.delayed[seq])
                 else:
                     self._return(seq)
-
-    def undeliver(self, seq: int, number: int) -> None:
-        """A delivery did not take place: its lease is void, and it does not count."""
-        if self.has_lease(seq, number):
-            self.deliveries[seq] -= 1
-            if not self.deliveries[seq]:
-                del self.deliveries[seq]
-            self._put_back(seq)
-
-    def remember(self, seq: int, deliveries: int, log: LiveSeqs) -> None:
-        """A job that was thought to be gone is there: it was handed out so often."""
-        known = self.deliveries.get(seq, 0)
-        if log.is_live(seq) and known < deliveries:
-            self.deliveries[seq] = deliveries
-            if seq not in self.leases and not (known and seq in self.delayed):
-                self._put_back(seq)
 
     def check(self, log: LiveSeqs) -> None:
         """Assert the invariants. Costs what is known of jobs here, not what the log holds."""

@@ -8,10 +8,11 @@ names one; other jobs are skipped (QU9, QU20).
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
+from itertools import repeat
 from typing import NamedTuple
 
 from topics.core.decide import deletion
-from topics.core.entries import AnyEntry, Leased, Released
+from topics.core.entries import AnyEntry, Freed, Leased, Released
 from topics.core.queue.jobs import Queue
 from topics.core.state import Topic
 
@@ -19,6 +20,7 @@ HAND_BYTES_MAX = 8 * 1024 * 1024  # texts of the jobs that one claimer gets in a
 LETTERS_MAX = 256  # exhausted jobs that one pass sees to; the next one goes on
 
 Numbers = Sequence[int | None] | None  # of leases: one for each seq, None where any lease will do
+Deleting = tuple[int, int, int]  # seq, lease number (0: none), deliveries of a job that is about to go
 
 
 class Claimer:
@@ -32,6 +34,14 @@ class Claimer:
         self.lease_ms = lease_ms  # None = as the topic says
 
 
+class Ack(NamedTuple):
+    """Jobs that a node says it holds, and has done."""
+
+    node: str
+    seqs: Sequence[int]
+    numbers: Numbers
+
+
 class Change(NamedTuple):
     """What is decided about jobs that a node says it holds."""
 
@@ -41,20 +51,24 @@ class Change(NamedTuple):
     deadline: int = 0  # of an extend
 
 
+def hand(topic: Topic, claimer: Claimer, seqs: Iterable[int], now: int, number: int) -> Leased:
+    """A lease of these jobs for a claimer; lease numbers count up from `number`."""
+    deadline = now + (topic.config.lease_ms if claimer.lease_ms is None else claimer.lease_ms)
+    counts = topic.queue.deliveries
+    leases = [(seq, at, deadline, counts.get(seq, 0) + 1) for at, seq in enumerate(seqs, number)]
+    return Leased(topic.id, claimer.node, leases)
+
+
 def claim(topic: Topic, claimers: Sequence[Claimer], texts: Mapping[int, Sized], now: int, number: int) -> list[Leased]:
     """A lease of jobs for each claimer, which may be of none; lease numbers count up from `number`.
 
     `texts` are those of picked jobs, in the order of the pick. Each claimer in turn gets a job, while it wants more.
     """
-    hands = [list(texts)] if len(claimers) == 1 else _dealt(list(texts), claimers)
-    counts = topic.queue.deliveries
     leased = []
-    for claimer, hand in zip(claimers, hands, strict=True):
-        deadline = now + (topic.config.lease_ms if claimer.lease_ms is None else claimer.lease_ms)
-        seqs = _fitting(sorted(hand), texts)
-        leases = [(seq, at, deadline, counts.get(seq, 0) + 1) for at, seq in enumerate(seqs, number)]
+    for claimer, dealt in zip(claimers, _dealt(list(texts), claimers), strict=True):
+        seqs = _fitting(sorted(dealt), texts)
+        leased.append(hand(topic, claimer, seqs, now, number))
         number += len(seqs)
-        leased.append(Leased(topic.id, claimer.node, leases))
     return leased
 
 
@@ -66,10 +80,14 @@ def due_letters(queue: Queue, picked: Sequence[int], count: int) -> list[int]:
     return letters
 
 
-def ack(topic: Topic, node: str, seqs: Sequence[int], numbers: Numbers) -> Change:
-    """Complete jobs: they are deleted. Damaged: a page that the delete would have to look at cannot be read."""
-    held, skipped = _held(topic.queue, node, seqs, numbers)
-    return Change([deletion(topic, held)] if held else (), held, skipped)
+def ack(topic: Topic, acks: Sequence[Ack]) -> tuple[list[AnyEntry], list[tuple[list[int], list[int]]]]:
+    """Complete jobs, which are deleted together: the entries, and of each ack the jobs it completes and those it skips.
+
+    One that two acks name goes to the first. Damaged: a page that the delete would have to look at cannot be read.
+    """
+    taken: set[int] = set()
+    changes = [_held(topic.queue, *ack, taken) for ack in acks]
+    return [deletion(topic, *[held for held, _ in changes if held])] if taken else [], changes
 
 
 def nack(topic: Topic, node: str, seqs: Sequence[int], numbers: Numbers, start: int) -> Change:
@@ -94,18 +112,43 @@ def release(topic: Topic, leases: Iterable[tuple[int, int]]) -> list[AnyEntry]:
     return [Released(topic.id, own)] if own else []
 
 
-def _held(queue: Queue, node: str, seqs: Sequence[int], numbers: Numbers) -> tuple[list[int], list[int]]:
-    """Those of `seqs` that the node holds, under the leases that it names; and the others."""
+def undelivered(topic: Topic, leases: Iterable[tuple[int, int]]) -> list[AnyEntry]:
+    """End leases (seq, number) that their claimer was never told of: they do not count as deliveries."""
+    queue = topic.queue
+    own = [(seq, number, queue.deliveries[seq] - 1) for seq, number in leases if queue.has_lease(seq, number)]
+    return [Freed(topic.id, own)] if own else []
+
+
+def remembered(topic: Topic, jobs: Iterable[Deleting]) -> list[AnyEntry]:
+    """Jobs were to go, and did not: how often they were handed out still counts. Who holds one is left alone."""
+    counts, is_live = topic.queue.deliveries, topic.log.is_live
+    known = [(seq, 0, count) for seq, _, count in jobs if is_live(seq) and counts.get(seq, 0) < count]
+    return [Freed(topic.id, known)] if known else []
+
+
+def let_go(topic: Topic, leases: Iterable[tuple[int, int]]) -> list[AnyEntry]:
+    """As `release`, if the log does not take that: the leases end, but a restart has them until their deadlines."""
+    queue = topic.queue
+    own = [(seq, number, queue.deliveries[seq]) for seq, number in leases if queue.has_lease(seq, number)]
+    return [Freed(topic.id, own)] if own else []
+
+
+def _held(
+    queue: Queue, node: str, seqs: Sequence[int], numbers: Numbers, taken: set[int] | None = None
+) -> tuple[list[int], list[int]]:
+    """Those of `seqs` that the node holds, under the leases that it names, and that are not `taken`; and the others."""
     leases = queue.leases
-    held: dict[int, None] = {}
+    held: list[int] = []
     others: list[int] = []
-    for index, seq in enumerate(seqs):
-        lease, number = leases.get(seq), None if numbers is None else numbers[index]
-        if lease is None or lease[1] != node or seq in held or (number is not None and number != lease[0]):
+    taken = set() if taken is None else taken
+    for seq, number in zip(seqs, repeat(None) if numbers is None else numbers, strict=False):
+        lease = leases.get(seq)
+        if lease is None or lease[1] != node or seq in taken or (number is not None and number != lease[0]):
             others.append(seq)
         else:
-            held[seq] = None
-    return list(held), others
+            held.append(seq)
+            taken.add(seq)
+    return held, others
 
 
 def _fitting(seqs: list[int], texts: Mapping[int, Sized]) -> list[int]:

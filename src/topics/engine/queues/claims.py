@@ -11,29 +11,28 @@ their leases are ended once the state is the one that holds.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from secrets import randbits
 
 from topics.clock import Clock
 from topics.core.decide import Caps
+from topics.core.entries import Leased
 from topics.core.queue import leasing
-from topics.core.queue.leasing import Change, Claimer, Numbers
+from topics.core.queue.leasing import Ack, Change, Claimer, Deleting, Numbers
 from topics.core.state import Topic
-from topics.core.topic.log import Log
-from topics.core.topic.pages import JOB, Cache, Cold, Page
-from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
+from topics.core.topic.pages import Cache, Cold
 from topics.engine.answers import Claimed, LeaseChange, LeaseView, Moved, Redriven
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
-from topics.engine.queues.dead_letters import DeadLetters, Deleting
+from topics.engine.queues.dead_letters import DeadLetters
+from topics.engine.queues.job_pages import JobPages
 from topics.errors import CommitFailed, NotAQueue, TopicNotFound
 from topics.model import TagMatch
 from topics.storage.wal import Callback
 
 LOADS_MAX = 16  # pages loaded for one pass before it takes what is warm
-Texts = dict[int, bytearray]
 _ITEM = b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"deliveries":%d,'  # the start of a claim item
 
 
@@ -79,10 +78,52 @@ class Queues:
 
     # --- handing out
 
-    def claim_now(self, name: str, claimer: Claimer, *, takes_what_is_warm: bool = False) -> tuple[Claimed, Gate]:
-        """Hand jobs out to one claimer; see `hand_out`."""
-        hands, gate = self.hand_out(self.claimable(name), (claimer,), takes_what_is_warm=takes_what_is_warm)
-        return hands[0], gate
+    def hand_out_each(
+        self, name: str, claimers: Sequence[Claimer], *, takes_what_is_warm: bool = False
+    ) -> tuple[list[Claimed], Gate]:
+        """One pass for claims that come one after the other: each gets as many jobs as it wants, while there are some.
+
+        As `hand_out`, but if a page is missing, or the texts are many bytes, only the first ones are served: there are
+        fewer hands than claimers then, and one at least.
+        """
+        topic = self.claimable(name)
+        if topic.paused:
+            return self.hand_out(topic, claimers)
+        queue, now, number = topic.queue, self._clock.now_ms(), self._next_number
+        wanted = sum([claimer.wanted for claimer in claimers])
+        picked = queue.pick(topic.log, wanted)
+        sent = self._send_letters(topic, picked, wanted, takes_what_is_warm) if queue.exhausted else None
+        pages = JobPages(self._cache, topic.log, leasing.HAND_BYTES_MAX)
+        is_mixed = bool(queue.returned or queue.overdue)
+        at, size, leased, texts = 0, 0, list[Leased](), list[list[bytearray]]()
+        for claimer in claimers:
+            if size > leasing.HAND_BYTES_MAX:
+                break
+            seqs = picked[at : at + claimer.wanted]
+            if is_mixed:
+                seqs.sort()
+                picked[at : at + claimer.wanted] = seqs
+            try:
+                own = pages.texts(seqs, takes_what_is_warm)
+            except Cold:
+                if not leased:
+                    raise
+                break
+            entry = leasing.hand(topic, claimer, seqs[: len(own)], now, number)
+            at += len(own)
+            size += sum(map(len, own))
+            number += len(own)
+            leased.append(entry)
+            texts.append(own)
+        if number != self._next_number:
+            self._next_number = number
+            self._ledger.commit([entry for entry in leased if entry.leases])
+            topic.notes.count_read(at, now)
+            self._ledger.read_total += at
+        ready = queue.ready(topic.log.count) - len(self._letters.moving(topic))
+        hands = [_hand(topic, entry, own, ready) for entry, own in zip(leased, texts, strict=True)]
+        gate = self._gates.of(topic)
+        return hands, gate if sent is None else gate.join(sent)
 
     def hand_out(
         self, topic: Topic, claimers: Sequence[Claimer], *, takes_what_is_warm: bool = False
@@ -99,7 +140,8 @@ class Queues:
         wanted = sum([claimer.wanted for claimer in claimers])
         picked = queue.pick(topic.log, wanted)
         sent = self._send_letters(topic, picked, wanted, takes_what_is_warm) if queue.exhausted else None
-        texts = self._texts(topic.log, picked, takes_what_is_warm)
+        own = JobPages(self._cache, topic.log).texts(picked, takes_what_is_warm)
+        texts = dict(zip(picked, own, strict=False))
         leased = leasing.claim(topic, claimers, texts, self._clock.now_ms(), self._next_number)
         if texts:
             self._next_number += len(texts)
@@ -107,10 +149,7 @@ class Queues:
             topic.notes.count_read(len(texts), self._clock.now_ms())
             self._ledger.read_total += len(texts)
         ready = queue.ready(topic.log.count) - len(self._letters.moving(topic))
-        hands = []
-        for entry in leased:
-            items = [_ITEM % lease + texts[lease[0]] for lease in entry.leases]
-            hands.append(Claimed(topic.name, topic.id, items, [lease[:2] for lease in entry.leases], ready))
+        hands = [_hand(topic, entry, [texts[lease[0]] for lease in entry.leases], ready) for entry in leased]
         gate = self._gates.of(topic)
         return hands, gate if sent is None else gate.join(sent)
 
@@ -125,34 +164,13 @@ class Queues:
                 return None
             raise
 
-    def _texts(self, log: Log, seqs: Sequence[int], takes_what_is_warm: bool) -> Texts:
-        """The jobs' texts by seq, each without `{"$seq":n,` at its start."""
-        texts: Texts = {}
-        part: Part | None = None
-        page: Page | None = None
-        for seq in seqs:
-            if part is None or not part.first <= seq <= part.last:
-                part, page = log.part_at(seq), None
-                assert part is not None, "a job that is not in the log"
-            row = seq - part.first if type(part) is Chunk else part.row_from(seq)
-            if page is None or not page.start <= row < page.start + PAGE_ROWS:
-                try:
-                    page = self._cache.page(part, row, JOB)
-                except Cold:
-                    if takes_what_is_warm and texts:
-                        return texts
-                    raise
-            row -= page.start
-            start = page.ends[row - 1] if row else 0
-            texts[seq] = page.text[start + 9 + len(str(seq)) : page.ends[row] - 1]
-        return texts
-
-    def when_shown(self, claimed: Claimed, gate: Gate, callback: Callback) -> None:
+    def when_shown(self, hands: Sequence[Claimed], gate: Gate, callback: Callback) -> None:
         """Call back when what was handed out may be shown. If it may not, nobody holds it."""
 
         def opened(failure: CommitFailed | None) -> None:
             if failure is not None:
-                self._free_unanswered(claimed)
+                for claimed in hands:
+                    self._free_unanswered(claimed)
             callback(failure)
 
         self._gates.when_open(gate, opened)
@@ -160,12 +178,12 @@ class Queues:
     async def claim(self, name: str, claimer: Claimer) -> Claimed:
         """Hand jobs out to one claimer, at once."""
         async with self._gates.refusing(name):
-            claimed, gate = await self._loader.until_warm(
-                lambda takes_what_is_warm: self.claim_now(name, claimer, takes_what_is_warm=takes_what_is_warm),
+            hands, gate = await self._loader.until_warm(
+                lambda takes_what_is_warm: self.hand_out_each(name, [claimer], takes_what_is_warm=takes_what_is_warm),
                 LOADS_MAX,
             )
-        await self.shown(claimed, gate)
-        return claimed
+        await self.shown(hands[0], gate)
+        return hands[0]
 
     async def shown(self, claimed: Claimed, gate: Gate) -> None:
         """Return when what was handed out may be shown."""
@@ -179,18 +197,28 @@ class Queues:
 
     def ack(self, name: str, node: str, seqs: Sequence[int], numbers: Numbers) -> tuple[LeaseChange, Gate]:
         """Complete jobs: those that the node holds are deleted."""
+        changes, gate = self.ack_all(name, [Ack(node, seqs, numbers)])
+        return changes[0], gate
+
+    def ack_all(self, name: str, acks: Sequence[Ack]) -> tuple[list[LeaseChange], Gate]:
+        """Complete jobs of several, by one delete. What is told of the queue is how it is after all of them."""
         topic = self.queue(name)
-        change = leasing.ack(topic, node, seqs, numbers)
-        leases, counts = topic.queue.leases, topic.queue.deliveries
-        jobs = [(seq, leases[seq][0], counts[seq]) for seq in change.done]
-        try:
-            changed = self._change_leases(topic, change)
-        except CommitFailed:
-            self._free(topic.id, jobs)
-            raise
-        if jobs:
-            self._note_deleting(topic, changed[1], jobs)
-        return changed
+        entries, changes = leasing.ack(topic, acks)
+        queue = topic.queue
+        if entries:
+            leases, counts = queue.leases, queue.deliveries
+            jobs = [(seq, leases[seq][0], counts[seq]) for done, _ in changes for seq in done]
+            try:
+                self._ledger.commit(entries)
+            except CommitFailed:
+                self._free(topic.id, jobs)
+                raise
+            self.on_change(topic.id)
+        gate = self._gates.of(topic)
+        if entries:
+            self._note_deleting(topic, gate, jobs)
+        ready, in_flight = queue.ready(topic.log.count), len(queue.leases)
+        return [LeaseChange(topic.name, done, skipped, ready, in_flight) for done, skipped in changes], gate
 
     def nack(
         self, name: str, node: str, seqs: Sequence[int], numbers: Numbers, delay_ms: int
@@ -208,7 +236,7 @@ class Queues:
         return self._change_leases(topic, leasing.extend(topic, node, seqs, numbers, self._clock.now_ms() + lease_ms))
 
     def _change_leases(self, topic: Topic, change: Change) -> tuple[LeaseChange, Gate]:
-        """Commit what an ack, nack or extend does, and answer it."""
+        """Commit what a nack or extend does, and answer it."""
         if change.entries:
             self._ledger.commit(change.entries)
             self.on_change(topic.id)
@@ -217,15 +245,14 @@ class Queues:
         changed = LeaseChange(topic.name, change.done, change.skipped, ready, in_flight, change.deadline)
         return changed, self._gates.of(topic)
 
-    def release(self, topic_id: int, leases: Iterable[tuple[int, int]]) -> None:
+    def release(self, topic_id: int, leases: Sequence[tuple[int, int]]) -> None:
         """End leases (seq, number) whose holder is gone; jobs under other leases are left alone."""
         topic = self._ledger.state.by_id.get(topic_id)
-        released = [] if topic is None else leasing.release(topic, leases)
-        if released:
+        if topic is not None and (released := leasing.release(topic, leases)):
             try:
                 self._ledger.commit(released)
             except CommitFailed:
-                self._ledger.apply_only(released)
+                self._ledger.commit(leasing.let_go(topic, leases))
             self.on_change(topic_id)
 
     # --- what failed
@@ -248,17 +275,18 @@ class Queues:
         """End the leases of jobs that did not go after all; how often they were handed out still counts."""
         topic = self._ledger.state.by_id.get(topic_id)
         if topic is not None:
-            for seq, _, deliveries in jobs:
-                topic.queue.remember(seq, deliveries, topic.log)
+            if known := leasing.remembered(topic, jobs):
+                self._ledger.commit(known)
             self.release(topic_id, [job[:2] for job in jobs])
 
     def _free_unanswered(self, claimed: Claimed) -> None:
         """End leases that the claimer was never told of."""
         topic = self._ledger.state.by_id.get(claimed.topic_id)
-        if topic is not None and not topic.keeps_leases:
-            for seq, number in claimed.leases:
-                topic.queue.undeliver(seq, number)
-        self.release(claimed.topic_id, claimed.leases)
+        if topic is None or topic.keeps_leases:
+            self.release(claimed.topic_id, claimed.leases)
+        elif void := leasing.undelivered(topic, claimed.leases):
+            self._ledger.commit(void)
+            self.on_change(topic.id)
 
     # --- dead letters, leases
 
@@ -285,3 +313,9 @@ class Queues:
 
         views = await self._gates.shown(name, look)
         return views[:count], len(views) > count
+
+
+def _hand(topic: Topic, entry: Leased, texts: Sequence[bytearray], ready: int) -> Claimed:
+    """What a claimer gets."""
+    items = [_ITEM % lease + text for lease, text in zip(entry.leases, texts, strict=True)]
+    return Claimed(topic.name, topic.id, items, [lease[:2] for lease in entry.leases], ready)

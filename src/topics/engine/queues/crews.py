@@ -26,6 +26,7 @@ from topics.engine.gate import Gate
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
 from topics.engine.queues.claims import LOADS_MAX, Queues
+from topics.engine.queues.turns import Turns
 from topics.errors import CommitFailed, NotAQueue, Refusal, StorageError, TopicNotFound, TopicsError
 
 PASS_JOBS_MAX = 1000  # handed out to workers in one turn of the loop
@@ -170,8 +171,15 @@ class Workers:
     """The crews of one instance."""
 
     def __init__(
-        self, ledger: Ledger, clock: Clock, queues: Queues, loader: Loader, is_deferred: Callable[[Topic], bool]
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        queues: Queues,
+        turns: Turns,
+        loader: Loader,
+        is_deferred: Callable[[Topic], bool],
     ) -> None:
+        self._turns = turns
         self._is_deferred = is_deferred  # pressure keeps a queue's jobs from workers (PR5)
         self._ledger = ledger
         self._clock = clock
@@ -258,6 +266,7 @@ class Workers:
         """A worker is gone; what it holds is free at once (WK5)."""
         crew = self._crews.get(worker.topic_id)
         if crew is not None:
+            self._turns.settle(crew.name)
             crew.note_ended()
             crew.workers.discard(worker)
             crew.hungry.pop(worker, None)
@@ -364,7 +373,7 @@ class Workers:
         elif isinstance(claimer, Worker) and claimed.texts:
             crew.hold(claimer, claimed)
             self._queues.when_shown(
-                claimed, gate, lambda failure: None if failure is not None else claimer.deliver(claimed)
+                [claimed], gate, lambda failure: None if failure is not None else claimer.deliver(claimed)
             )
 
     def _crew(self, topic: Topic) -> _Crew:

@@ -22,6 +22,7 @@ from itertools import islice
 from topics.clock import Clock
 from topics.core.decide import Caps, deletion
 from topics.core.queue import letters
+from topics.core.queue.leasing import Deleting
 from topics.core.queue.letters import Move, Trial
 from topics.core.state import Topic
 from topics.core.topic.pages import Cache, Cold
@@ -34,8 +35,6 @@ from topics.model import TagMatch
 
 REDRIVE_RECORDS_MAX = 100  # in one frame
 NOTHING: frozenset[int] = frozenset()
-
-Deleting = tuple[int, int, int]  # seq, lease number (0: none), deliveries of a job that is about to go
 
 logger = logging.getLogger("topics.engine.queues.dead_letters")
 
@@ -136,7 +135,6 @@ class DeadLetters:
         while waiting and self._ledger.current(name) is topic:
             _check_move(topic, dest, self._ledger.current(dest))
             batch = list(islice(waiting, room))
-            topic.queue.advance(self._clock.now_ms())
             free = [seq for seq in batch if self._is_free(topic, seq)]
             try:
                 jobs = [letters.stored(self._cache, topic.log, seq) for seq in free]

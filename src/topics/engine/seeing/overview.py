@@ -41,16 +41,9 @@ MEASURES: Final[dict[Order, Callable[[Topic, int], int]]] = {
     "-bytes": lambda topic, now: topic.log.bytes,
     "-count": lambda topic, now: topic.log.count,
     "-lost_total": lambda topic, now: topic.log.lost - topic.log.expired,
-    "-ready": lambda topic, now: _ready(topic, now),
+    "-ready": lambda topic, now: topic.queue.ready(topic.log.count) if topic.is_queue else -1,
     "-activity": lambda topic, now: topic.log.written_lately(now) + topic.notes.read_lately(now),
 }
-
-
-def _ready(topic: Topic, now: int) -> int:
-    if not topic.is_queue:
-        return -1
-    topic.queue.advance(now)
-    return topic.queue.ready(topic.log.count)
 
 
 class TopicFilter(Struct, frozen=True):
@@ -232,6 +225,10 @@ class Overview:
         for at in range(0, len(names), SCANNED):
             topics, now, place = self._ledger.state.topics, self._clock.now_ms(), len(chosen)
             chosen += wanted.among(names[at : at + SCANNED], topics)
+            if order == "-ready":
+                for topic in [topics[name] for name in chosen[place:]]:
+                    if topic.is_queue:
+                        self._ledger.pass_time(topic)
             fresh = enumerate(chosen[place:], place)
             ranks.append([(-measure(topics[name], now) << PLACE_BITS) + n for n, name in fresh])
             await asyncio.sleep(0)

@@ -50,6 +50,8 @@ class Survey:
                 for topic in topics:
                     if topic.log.head:
                         gate = gate.join(self._gates.of(topic))
+                    if topic.is_queue:
+                        self._ledger.pass_time(topic)
                     prefix, is_topic = _step(topic.name, start)
                     if prefix <= after:
                         branch = Branch(prefix, is_topic, others)
@@ -189,7 +191,6 @@ def _add(sums: Sums, topic: Topic, now: int) -> None:
         sums.expired += log.expired
     sums.deleted += log.deleted
     if topic.config.type == "queue":
-        topic.queue.advance(now)
         sums.ready += topic.queue.ready(log.count)
 
 

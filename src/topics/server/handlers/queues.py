@@ -1,7 +1,7 @@
 """Queues: claim, ack, nack, extend, redrive, move, pause, leases, and the stream of jobs (QU, WK).
 
-Claims and acks are hot: unless something unusual happens, they run to their end without a task, and are answered when
-the log has what the answer depends on.
+Claims and acks are hot: those that come in one turn of the loop are done together at its end. Unless something unusual
+happens they need no task, and are answered when the log has what the answer depends on.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from functools import partial
 from msgspec import UNSET
 
 from topics.engine.answers import Claimed, LeaseChange
-from topics.engine.instance import Claimer, Cold, Gate
-from topics.errors import CommitFailed, Forbidden, InvalidRequest, NotAQueue, Refusal, TopicNotFound
+from topics.engine.instance import Ack, Claimer, Cold, Gate
+from topics.errors import CommitFailed, Forbidden, InvalidRequest, NotAQueue, Refusal, TopicNotFound, TopicsError
 from topics.model import SEQ_MAX
 from topics.server.call import Call
 from topics.server.handlers.live.events import check_accept, opening_of
@@ -32,7 +32,7 @@ from topics.server.wire.requests import (
 from topics.server.wire.seen.surveys import JobsMoved, move_in
 from topics.server.wire.streaming import error_event_in
 
-Body = Callable[[Call, LeaseChange, float], bytes]  # of an answer; the time is when it was asked
+Body = Callable[[Call, LeaseChange], bytes]  # of an answer
 
 
 def claim(call: Call) -> None:
@@ -41,19 +41,16 @@ def claim(call: Call) -> None:
     if config is None or app.pressure.is_refusing or config.claim_jitter_ms:
         app.spawn(_claim_slowly(call, asked), call)
         return
-    try:
-        claimed, gate = app.engine.claim_now(call.name, Claimer(*asked))
-    except (Cold, Refusal):
-        app.spawn(_claim_slowly(call, asked), call)
-        return
-    app.engine.when_shown(claimed, gate, partial(_claimed, call, claimed, 0.0))
+    app.engine.claim_soon(call.name, Claimer(*asked), partial(_claimed, call, asked))
 
 
-def _claimed(call: Call, claimed: Claimed, throttle_ms: float, failure: CommitFailed | None) -> None:
-    if failure is not None:
-        call.refuse(failure)
+def _claimed(call: Call, asked: tuple[str, int, int | None], claimed: Claimed | None, error: Exception | None) -> None:
+    if claimed is not None:
+        call.respond(200, claim_answer(claimed, call.total_ms, 0.0))
+    elif isinstance(error, Cold | Refusal):
+        call.app.spawn(_claim_slowly(call, asked), call)
     else:
-        call.respond(200, claim_answer(claimed, call.total_ms, throttle_ms))
+        _fail(call, error)
 
 
 async def _claim_slowly(call: Call, asked: tuple[str, int, int | None]) -> None:
@@ -63,15 +60,28 @@ async def _claim_slowly(call: Call, asked: tuple[str, int, int | None]) -> None:
         throttle_ms = await app.pressure.park(call.stop)
     has_window = call.waits = config is not None and config.claim_jitter_ms > 0
     claimed = await app.engine.claim(call.name, *asked, stop=call.stop if has_window else None)
-    _claimed(call, claimed, throttle_ms, None)
+    call.respond(200, claim_answer(claimed, call.total_ms, throttle_ms))
 
 
 # --- ack, nack and extend
 
 
 def ack(call: Call) -> None:
-    jobs = ack_in(call.request.body, call.app.settings)
-    _change(call, partial(call.app.engine.ack_now, call.name, jobs.node, jobs.seqs, jobs.numbers), _acked)
+    app = call.app
+    jobs = ack_in(call.request.body, app.settings)
+    app.engine.ack_soon(
+        call.name, Ack(jobs.node, jobs.seqs, jobs.numbers), partial(_acked, call, app.clock.monotonic())
+    )
+
+
+def _acked(call: Call, asked_at: float, changed: LeaseChange | None, error: Exception | None) -> None:
+    if changed is None:
+        _fail(call, error)
+        return
+    fsync_ms = 0.0
+    if changed.done and is_synced(call.app, changed.topic):
+        fsync_ms = (call.app.clock.monotonic() - asked_at) * 1000
+    call.respond(200, ack_answer(changed, call.total_ms, fsync_ms))
 
 
 def nack(call: Call) -> None:
@@ -86,39 +96,40 @@ def extend(call: Call) -> None:
 
 
 def _change(call: Call, change: Callable[[], tuple[LeaseChange, Gate]], body: Body) -> None:
-    """The ladder of all three: change the leases of jobs that a node holds, and answer when that may be shown."""
-    app = call.app
-    asked_at = app.clock.monotonic()
+    """The ladder of nack and extend: change the leases of jobs that a node holds, and answer when that may be shown."""
     try:
         changed, gate = change()
     except Refusal as error:
         _refuse(call, error)
         return
-    app.engine.when_open(gate, partial(_changed, call, changed, asked_at, body))
+    call.app.engine.when_open(gate, partial(_changed, call, changed, body))
 
 
-def _changed(call: Call, changed: LeaseChange, asked_at: float, body: Body, failure: CommitFailed | None) -> None:
+def _changed(call: Call, changed: LeaseChange, body: Body, failure: CommitFailed | None) -> None:
     if failure is None:
-        call.respond(200, body(call, changed, asked_at))
+        call.respond(200, body(call, changed))
     else:
         call.refuse(failure)
 
 
-def _acked(call: Call, changed: LeaseChange, asked_at: float) -> bytes:
-    fsync_ms = 0.0
-    if changed.done and is_synced(call.app, changed.topic):
-        fsync_ms = (call.app.clock.monotonic() - asked_at) * 1000
-    return ack_answer(changed, call.total_ms, fsync_ms)
-
-
-def _nacked(call: Call, changed: LeaseChange, asked_at: float) -> bytes:
+def _nacked(call: Call, changed: LeaseChange) -> bytes:
     done, ready, in_flight = len(changed.done), changed.ready, changed.in_flight
     return encode(JobsNacked(changed.topic, done, changed.skipped, ready, in_flight, call.performance()))
 
 
-def _extended(call: Call, changed: LeaseChange, asked_at: float) -> bytes:
+def _extended(call: Call, changed: LeaseChange) -> bytes:
     deadlines = {str(seq): changed.deadline for seq in changed.done}
     return encode(LeasesExtended(changed.topic, len(changed.done), changed.skipped, deadlines, call.performance()))
+
+
+def _fail(call: Call, error: Exception | None) -> None:
+    """Answer what kept a claim or an ack from being done."""
+    if isinstance(error, Refusal):
+        _refuse(call, error)
+    elif isinstance(error, TopicsError):
+        call.refuse(error)
+    else:
+        call.fail(error or RuntimeError("neither done nor refused"))
 
 
 def _refuse(call: Call, error: Refusal) -> None:

@@ -1,0 +1,54 @@
+"""The texts of jobs, out of the pages that readers get.
+
+Owns the way from seqs to texts for one pass, which goes through a page once. Must not know: leases, who claims. Changes
+nothing but the cache. A page that is not in memory raises Cold.
+"""
+
+from collections.abc import Sequence
+
+from topics.core.topic.log import Log
+from topics.core.topic.pages import JOB, Cache, Cold, Page
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
+
+_PREFIX = len(b'{"$seq":,')
+
+
+class JobPages:
+    """The pages of a log in which the jobs of one pass lie."""
+
+    __slots__ = ("_bytes_max", "_cache", "_log", "_page", "_part")
+
+    def __init__(self, cache: Cache, log: Log, bytes_max: int | None = None) -> None:
+        self._cache = cache
+        self._log = log
+        self._bytes_max = bytes_max  # of the texts that are given at a time; the first always is. None: all of them
+        self._part: Part | None = None
+        self._page: Page | None = None
+
+    def texts(self, seqs: Sequence[int], takes_what_is_warm: bool = False) -> list[bytearray]:
+        """The jobs' texts, each without `{"$seq":n,` at its start; of the first ones only, if all are too many bytes.
+
+        With `takes_what_is_warm` also if a page is missing, unless it is the first one's.
+        """
+        texts: list[bytearray] = []
+        part, page, size = self._part, self._page, 0
+        for seq in seqs:
+            if part is None or not part.first <= seq <= part.last:
+                part, page = self._log.part_at(seq), None
+                assert part is not None, "a job that is not in the log"
+            row = seq - part.first if type(part) is Chunk else part.row_from(seq)
+            if page is None or not page.start <= row < page.start + PAGE_ROWS:
+                try:
+                    page = self._cache.page(part, row, JOB)
+                except Cold:
+                    if takes_what_is_warm and texts:
+                        break
+                    raise
+            row -= page.start
+            start, stop = (page.ends[row - 1] if row else 0) + _PREFIX + len(str(seq)), page.ends[row] - 1
+            size += stop - start
+            if self._bytes_max is not None and size > self._bytes_max and texts:
+                break
+            texts.append(page.text[start:stop])
+        self._part, self._page = part, page
+        return texts

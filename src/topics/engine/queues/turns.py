@@ -1,0 +1,133 @@
+"""Claims and acks that come in one turn of the loop: those of a queue are decided and committed together.
+
+Owns what has come and is not decided yet. Must not know: HTTP, what is answered.
+
+A claim or an ack waits for the end of the turn in which it came, when the loop has gone through what the sockets
+brought: so fifty workers cost one delete, one frame and one search for jobs, not fifty. Nobody can tell in which order
+requests came that were in flight at the same time. Each has its own answer and its own fate: what refuses one does not
+touch the others.
+
+Invariant: whoever asked is told exactly once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from topics.core.queue.leasing import Ack, Claimer
+from topics.engine.answers import Claimed, LeaseChange
+from topics.engine.gate import Gates
+from topics.engine.queues.claims import Queues
+from topics.errors import CommitFailed, StorageError
+
+TURN_JOBS_MAX = 1000  # that claims may ask for in one turn; the others wait for the next
+
+T = TypeVar("T")
+ToldAck = Callable[[LeaseChange | None, Exception | None], None]
+ToldClaim = Callable[[Claimed | None, Exception | None], None]
+
+logger = logging.getLogger("topics.engine.queues.turns")
+
+
+class Turns:
+    """What waits for the end of this turn, by the name of the queue."""
+
+    def __init__(self, queues: Queues, gates: Gates) -> None:
+        self._queues = queues
+        self._gates = gates
+        self._acks: dict[str, list[tuple[Ack, ToldAck]]] = {}
+        self._claims: dict[str, list[tuple[Claimer, ToldClaim]]] = {}
+        self._is_due = False
+
+    def ack(self, name: str, ack: Ack, told: ToldAck) -> None:
+        """Complete jobs. `told` gets what was done when that may be shown, or why nothing was."""
+        waiting = self._acks.get(name)
+        if waiting is None:
+            waiting = self._acks[name] = []
+        waiting.append((ack, told))
+        if not self._is_due:
+            self._end_soon()
+
+    def claim(self, name: str, claimer: Claimer, told: ToldClaim) -> None:
+        """Hand jobs out. `told` gets them when they may be shown, or why there are none: Cold, a refusal, a failure."""
+        waiting = self._claims.get(name)
+        if waiting is None:
+            waiting = self._claims[name] = []
+        waiting.append((claimer, told))
+        if not self._is_due:
+            self._end_soon()
+
+    def settle(self, name: str) -> None:
+        """Have the acks of a queue done that came before now: a worker that acks and leaves has acked."""
+        waiting = self._acks.pop(name, None)
+        if waiting is not None:
+            self._ack(name, waiting)
+
+    def _end_soon(self) -> None:
+        self._is_due = True
+        asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        """The turn is over. Only the event loop is further up the stack (ST17)."""
+        self._is_due = False
+        acks, self._acks = self._acks, {}
+        claims, self._claims = self._claims, {}
+        for name, acking in acks.items():
+            self._ack(name, acking)
+        for name, claiming in claims.items():
+            self._claim(name, claiming)
+
+    # --- acks
+
+    def _ack(self, name: str, waiting: Sequence[tuple[Ack, ToldAck]]) -> None:
+        tellers = [told for _, told in waiting]
+        try:
+            changes, gate = self._queues.ack_all(name, [ack for ack, _ in waiting])
+        except Exception as error:
+            if len(waiting) > 1 and isinstance(error, StorageError) and not isinstance(error, CommitFailed):
+                for one in waiting:  # a damaged page is met by those alone whose jobs are in it
+                    self._ack(name, (one,))
+            else:
+                _tell(tellers, [None] * len(tellers), error)
+            return
+        self._gates.when_open(
+            gate, lambda failure: _tell(tellers, changes if failure is None else [None] * len(tellers), failure)
+        )
+
+    # --- claims
+
+    def _claim(self, name: str, waiting: list[tuple[Claimer, ToldClaim]]) -> None:
+        """Serve the first of those who wait: as many as a turn may, one at least. The next turn goes on."""
+        count = jobs = 0
+        while count < len(waiting) and (not count or jobs + waiting[count][0].wanted <= TURN_JOBS_MAX):
+            jobs += waiting[count][0].wanted
+            count += 1
+        tellers = [told for _, told in waiting[:count]]
+        try:
+            hands, gate = self._queues.hand_out_each(name, [claimer for claimer, _ in waiting[:count]])
+        except Exception as error:
+            _tell(tellers, [None] * count, error)
+        else:
+            count = len(hands)
+            del tellers[count:]
+            self._queues.when_shown(
+                hands, gate, lambda failure: _tell(tellers, hands if failure is None else [None] * count, failure)
+            )
+        if count < len(waiting):
+            self._claims[name] = waiting[count:] + self._claims.get(name, [])
+            if not self._is_due:
+                self._end_soon()
+
+
+def _tell(
+    tellers: Sequence[Callable[[T | None, Exception | None], None]],
+    answers: Sequence[T | None],
+    error: Exception | None,
+) -> None:
+    """Tell each its answer; if telling one fails, the others are still told."""
+    for told, answer in zip(tellers, answers, strict=True):
+        try:
+            told(answer, error)
+        except Exception:
+            logger.exception("somebody could not be told what became of jobs")
