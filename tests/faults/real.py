@@ -120,7 +120,7 @@ async def rehearse():  # what is imported late is imported now: without rights i
         await engine.append("t", [{"data": 1}])
 
 async def serve(path, count, size):
-    engine = Engine.open(path, disk=RealDisk(path, sync="thread"), background=False)
+    engine = Engine.open(path, disk=RealDisk(path), background=False)
     await engine.start()
     print("started")
     for n in range(count):

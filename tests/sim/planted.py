@@ -98,12 +98,12 @@ def _() -> list[Replacement]:
 
 @bug("skipped fsync", "the log is called synced without a sync", "DU4 G1")
 def _() -> list[Replacement]:
-    async def sync(self: Wal, file: Any, generation: int) -> None:
-        self._sync_task = None
-        self._synced_to(self.written)
-        self._end_turn()
+    def start_sync(self: Wal) -> None:
+        if not self._is_held:
+            self._synced_to(self.written)
+            self._end_turn_soon()
 
-    return [(Wal, "_sync", sync)]
+    return [(Wal, "start_sync", start_sync)]
 
 
 @bug("unsynced roll", "the log goes on in a new file before the old one is synced", "ST5 G1")
@@ -112,8 +112,8 @@ def _() -> list[Replacement]:
         last = self.written
         marker = frames.encode_frame(b"", start, last)
         self._append_to(file, number, start + len(marker))
-        if self._sync_task is not None:
-            await asyncio.wait([self._sync_task])
+        if self._syncing is not None:
+            await asyncio.wait([self._syncing])
         self._synced_to(last)
         file.write(frames.offset_of(start), marker)
         file.sync()

@@ -16,9 +16,8 @@ from tests.pipelining.look import Look
 from topics.engine import Engine
 from topics.server.main import Server
 from topics.settings import Settings
-from topics.storage.disk import File
 from topics.testing.clock import ManualClock
-from topics.testing.disk import Crashed, Hook, Interruption, MemoryDisk, MemoryFile, Operation
+from topics.testing.disk import Crashed, Hook, Interruption, MemoryDisk, Operation
 from topics.testing.wire import Wire
 
 T = TypeVar("T")
@@ -57,28 +56,10 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 class SlowDisk(MemoryDisk):
     """A disk whose work off the loop takes some turns: as many as `turns` gives, each time anew."""
 
-    turns: Callable[[], int] = staticmethod(lambda: 0)
-
     async def run(self, work: Callable[[], T]) -> T:
-        await self._pass_turns()
-        return await super().run(work)
-
-    async def sync(self, file: File) -> None:
-        self._check_usable()
-        assert isinstance(file, MemoryFile)
-        file.check()
-        covered = file.inode.newest
-
-        async def turn() -> None:
-            await self._pass_turns()
-            self._check_usable()
-            file.sync_changes(covered)
-
-        await asyncio.shield(asyncio.ensure_future(turn()))
-
-    async def _pass_turns(self) -> None:
         for _ in range(self.turns()):
             await asyncio.sleep(0)
+        return await super().run(work)
 
 
 class Lifeline:

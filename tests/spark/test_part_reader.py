@@ -77,7 +77,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    disk = RealDisk(tmp_path / "data", sync="thread")
+    disk = RealDisk(tmp_path / "data")
     with ServerThread(Settings(segment_max_events=10), disk=disk) as server:
         bench = Bench(server, tmp_path)
         yield bench

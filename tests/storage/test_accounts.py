@@ -30,7 +30,7 @@ LOGGED = ["fsync", "disk", "memory"]
 
 @asynccontextmanager
 async def engine_on(path: Path, clock: ManualClock | None = None) -> AsyncIterator[Engine]:
-    disk = RealDisk(path, sync="thread")
+    disk = RealDisk(path)
     async with Engine.open(str(path), SMALL, clock=clock or ManualClock(), disk=disk, background=False) as engine:
         yield engine
 

@@ -22,7 +22,7 @@ from topics.errors import DirectoryLocked, UnusableDirectory
 from topics.storage.disk import LOCK_NAME, Disk, RealDisk
 from topics.testing.disk import MemoryDisk
 
-DISKS = ["memory", "process", "thread"]
+DISKS = ["memory", "process", "kernel"]
 
 
 @pytest.fixture(params=DISKS)
@@ -32,7 +32,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     disk.close()
 
 
-@pytest.fixture(params=["process", "thread"])
+@pytest.fixture(params=["process", "kernel"])
 def real_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealDisk]:
     disk = RealDisk(tmp_path / "data", sync=request.param)
     yield disk
@@ -508,7 +508,7 @@ def test_closing_the_disk_lets_work_end_that_was_given_before(real_disk: RealDis
 def test_nothing_stays_open_after_close(tmp_path: Path) -> None:
     run(asyncio.sleep(0))
     before, threads = descriptors(), set(threading.enumerate())
-    modes: tuple[Literal["process"], Literal["thread"]] = ("process", "thread")
+    modes: tuple[Literal["process"], Literal["kernel"]] = ("process", "kernel")
     for mode in modes:
         disk = RealDisk(tmp_path, sync=mode)
         disk.lock()

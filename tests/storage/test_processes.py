@@ -187,7 +187,7 @@ def test_the_helper_goes_when_its_server_is_killed(tmp_path: Path) -> None:
 import asyncio, sys
 from topics.storage.disk import RealDisk
 async def main():
-    disk = RealDisk(sys.argv[1])
+    disk = RealDisk(sys.argv[1], sync="process")
     await disk.sync(disk.create("a"))
     print(disk.helper_pid, flush=True)
     sys.stdin.read()

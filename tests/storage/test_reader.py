@@ -37,7 +37,7 @@ TEN = Settings(segment_max_events=10)
 async def engine_on(
     path: Path, settings: Settings = TEN, clock: ManualClock | None = None, boot_id: str | None = None
 ) -> AsyncIterator[Engine]:
-    disk = RealDisk(path, sync="thread")
+    disk = RealDisk(path)
     disk.boot_id = boot_id or disk.boot_id
     async with Engine.open(str(path), settings, clock=clock or ManualClock(), disk=disk, background=False) as engine:
         yield engine

@@ -105,6 +105,7 @@ class Torture:
         self._deeds, self._ends = Deck(DEEDS, self._rng), Deck(ENDS, self._rng)
         self._mounts = Deck(("own disk", "shared disk"), self._rng)
         self._scales = Deck(("small", "small", "large"), self._rng)
+        self._syncs = Deck(("synced by a helper", "synced by the kernel"), random.Random(f"{seed} syncs"))
 
     @property
     def kills(self) -> int:
@@ -115,7 +116,7 @@ class Torture:
         number, self.campaigns = self.campaigns, self.campaigns + 1
         directory = self._directory / f"seed-{self._seed}-{number}"
         directory.mkdir(parents=True)
-        mount, scale = self._mounts.draw(), self._scales.draw()
+        mount, scale, syncs = self._mounts.draw(), self._scales.draw(), self._syncs.draw()
         with ExitStack() as stack:
             disk_mib = SCALES[scale].disk_mib if mount == "own disk" and self.may_mount else 0
             settings = {
@@ -123,17 +124,19 @@ class Torture:
                 "TOPICS_SEGMENT_MAX_EVENTS": str(self._rng.choice((100, 1000, 10_000))),
                 "TOPICS_LOG_LEVEL": "warning",
             }
-            victim = stack.enter_context(closing(Victim(directory, settings, disk_mib)))
+            is_confined = syncs == "synced by a helper"
+            victim = stack.enter_context(closing(Victim(directory, settings, disk_mib, is_confined=is_confined)))
             account = stack.enter_context(closing(Account(directory / "journal.jsonl", self.counts)))
             campaign = Campaign(victim, account, self._rng, f"{self._seed} {number}", SCALES[scale].pad_max)
-            with self._noted(campaign, f"seed {self._seed}, campaign {number} ({scale}, {mount}), kept in {directory}"):
+            where = f"campaign {number} ({scale}, {mount}, {syncs})"
+            with self._noted(campaign, f"seed {self._seed}, {where}, kept in {directory}"):
                 for _ in range(lives):
                     campaign.life(
                         [self._deeds.draw() for _ in range(self._rng.choice(DEEDS_COUNTS))], self._ends.draw()
                     )
                 campaign.end()
         shutil.rmtree(directory)
-        self._said(f"campaign {number} ({scale}, {mount}): {lives} lives, {self.kills} kills so far")
+        self._said(f"{where}: {lives} lives, {self.kills} kills so far")
 
     @contextmanager
     def _noted(self, campaign: "Campaign", where: str) -> Iterator[None]:

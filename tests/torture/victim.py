@@ -12,7 +12,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
+from tests.storage.outside import without_kernel_queue
 from topics.testing.patience import PATIENCE_S, wait_until
 from topics.testing.server import ServerProcess, ask_status
 
@@ -32,12 +34,21 @@ def may_mount(directory: Path) -> bool:
     return False
 
 
+class Confined(ServerProcess):
+    """A server that may not use the kernel's queue: a helper syncs."""
+
+    def start(self, *, until_ready: bool = True) -> Self:
+        return without_kernel_queue(lambda: super(Confined, self).start(until_ready=until_ready))
+
+
 class Victim:
     """One server on one directory. `mounted_mib`: its data are on a file system of their own, which can be filled."""
 
-    def __init__(self, directory: Path, settings: dict[str, str], mounted_mib: int = 0) -> None:
+    def __init__(
+        self, directory: Path, settings: dict[str, str], mounted_mib: int = 0, *, is_confined: bool = False
+    ) -> None:
         self.directory = directory
-        self.server = ServerProcess(directory, settings)
+        self.server = (Confined if is_confined else ServerProcess)(directory, settings)
         self.is_mounted = bool(mounted_mib)
         self._orphans: list[int] = []  # helpers that were stopped when their server was killed
         self._stack = ExitStack()

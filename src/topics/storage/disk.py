@@ -25,8 +25,10 @@ from itertools import count
 from typing import Final, Literal, Protocol, TypeVar
 
 from topics.errors import DirectoryLocked, UnusableDirectory
-from topics.storage import syncer
-from topics.storage.processes import SpareDescriptors, SyncProcess, SyncThread, WorkThread, map_file
+from topics.storage.processes import SpareDescriptors, WorkThread, map_file
+from topics.storage.syncing import syncer
+from topics.storage.syncing.syncs import Syncs
+from topics.storage.syncing.ways import Done
 
 T = TypeVar("T")
 
@@ -103,8 +105,15 @@ class Disk(Protocol):
         """Do blocking work on the one storage thread, in the order of the calls."""
         ...
 
+    def start_sync(self, file: File, done: Done) -> None:
+        """fdatasync of what was written before the call, off the event loop.
+
+        `done` is told in a later turn of the loop, as the first thing in it.
+        """
+        ...
+
     async def sync(self, file: File) -> None:
-        """fdatasync of what was written before the call, off the event loop."""
+        """As `start_sync`, awaited."""
         ...
 
     def missing(self, file: File) -> str:
@@ -130,7 +139,7 @@ class Disk(Protocol):
         ...
 
     def close(self) -> None:
-        """End thread and helper, unlock. Idempotent."""
+        """End what works beside the event loop, unlock. Idempotent."""
         ...
 
 
@@ -206,6 +215,10 @@ class RealFile:
         with self._named:
             return os.fstat(self._descriptor).st_nlink > 0
 
+    def fileno(self) -> int:
+        """Its descriptor; -1 once it is closed."""
+        return self._descriptor
+
     def duplicate(self) -> int:
         """A second descriptor of the open file, which its receiver closes."""
         with self._named:
@@ -237,11 +250,11 @@ class RealDisk:
     """A directory of the machine's file system.
 
     With `create` the directory is made if absent, and must be writable; without, a reader's rights are enough.
-    `sync` says who calls fdatasync for `Disk.sync`: a helper process, or a thread.
+    `sync` says who calls fdatasync for `Disk.sync`: the kernel, where it has a queue for that, or a helper process.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, create: bool = True, sync: Literal["process", "thread"] = "process"
+        self, path: str | os.PathLike[str], *, create: bool = True, sync: Literal["kernel", "process"] = "kernel"
     ) -> None:
         self.path = os.path.abspath(path)
         self.boot_id = _read_boot_id()
@@ -249,17 +262,17 @@ class RealDisk:
         self._reserve = SpareDescriptors(self._descriptor if create else -1)
         self._lock: int | None = None
         self._thread = WorkThread("topics-storage")
-        self._syncer: SyncProcess | SyncThread = SyncProcess(self.path) if sync == "process" else SyncThread()
+        self._syncs = Syncs(self.path, by_kernel=sync == "kernel")
         self._is_closed = False
 
     @property
     def helper_pid(self) -> int | None:
-        """The process that syncs; None = a thread does, or it has not been needed yet."""
-        return self._syncer.helper_pid
+        """The process that syncs; None = the kernel does, or it has not been needed yet."""
+        return self._syncs.helper_pid
 
     def kill_if_silent(self) -> None:
-        """Kill the helper that syncs if it owes the answer that it owed at the last call; its syncs fail."""
-        self._syncer.kill_if_silent()
+        """Give up the sync that was under way at the last call, if it still is; a helper that owes it is killed."""
+        self._syncs.kill_if_silent()
 
     def lock(self) -> None:
         """The directory itself is locked: whatever happens to the files in it, it stays the same one.
@@ -319,9 +332,13 @@ class RealDisk:
     async def run(self, work: Callable[[], T]) -> T:
         return await self._thread.run(work)
 
+    def start_sync(self, file: File, done: Done) -> None:
+        assert isinstance(file, RealFile)
+        self._syncs.start(file, done)
+
     async def sync(self, file: File) -> None:
         assert isinstance(file, RealFile)
-        await self._syncer.sync(file)
+        await self._syncs.sync(file)
 
     def missing(self, file: File) -> str:
         assert isinstance(file, RealFile)
@@ -357,7 +374,7 @@ class RealDisk:
     def close(self) -> None:
         if not self._is_closed:
             self._thread.close()
-            self._syncer.close()
+            self._syncs.close()
             self.unlock()
             self._is_closed = True
             self._reserve.close()
@@ -382,7 +399,7 @@ class RealDisk:
     def _open(self, name: str, flags: int) -> RealFile:
         check_name(name)
         descriptor = self._reserve.get(lambda: os.open(name, flags, 0o600, dir_fd=self._directory))
-        return RealFile(name, descriptor, self._reserve, self._syncer.forget)
+        return RealFile(name, descriptor, self._reserve, self._syncs.forget)
 
 
 def _open_directory(path: str, create: bool) -> int:

@@ -1,11 +1,10 @@
 """What the storage needs of its own process: threads and helpers that block in place of the event loop, descriptors.
 
 A `WorkThread` does what it is given, in order. A `HelperProcess` is a Python script that this process talks to over a
-socket. Both carry a way to call fdatasync off the loop: `SyncThread`, and `SyncProcess` with its `SyncHelper`, the talk
-with one helper that runs `syncer.py`. `SpareDescriptors` are kept back for the time when the process has no other left,
-and `map_file` needs none for as long as the map lives.
+socket. `SpareDescriptors` are kept back for the time when the process has no other left, and `map_file` needs none for
+as long as the map lives.
 
-This module knows a file by its number and its descriptor, not where it lies or what is in it.
+This module knows a file by its descriptor, not where it lies or what is in it.
 """
 
 import asyncio
@@ -19,13 +18,10 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final, Protocol, TypeVar
-
-from topics.storage import syncer
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 
@@ -40,17 +36,6 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 RESERVE_DESCRIPTORS: Final = 12  # for the log and its checkpoints, once the process has no other left
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 HELPER_END_SECONDS_MAX: Final = 5.0  # a helper that has not ended by then hangs in the kernel
-
-
-class OpenFile(Protocol):
-    """What a sync needs of a file. `number` names it to a helper and is never used twice."""
-
-    name: str
-    number: int
-
-    def duplicate(self) -> int:
-        """A second descriptor of the open file, which its receiver closes."""
-        ...
 
 
 class WorkThread:
@@ -69,193 +54,6 @@ class WorkThread:
         """Return when all work is done."""
         self._is_closed = True
         self._executor.shutdown(wait=True)
-
-
-class SyncThread:
-    """fdatasync on a thread of its own."""
-
-    helper_pid: int | None = None
-
-    def __init__(self) -> None:
-        self._thread = WorkThread("topics-sync")
-
-    async def sync(self, file: OpenFile) -> None:
-        descriptor = file.duplicate()  # the file may be closed before its turn comes
-
-        def work() -> None:
-            try:
-                syncer.sync_data(descriptor)
-            except OSError as error:
-                error.filename = file.name
-                raise
-            finally:
-                os.close(descriptor)
-
-        await self._thread.run(work)
-
-    def forget(self, file: OpenFile) -> None:
-        pass
-
-    def kill_if_silent(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self._thread.close()
-
-
-class SyncProcess:
-    """fdatasync in a helper process, started when it is needed and again when it has died.
-
-    A helper serves one event loop. If the next sync comes from another loop, the old loop has ended.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._helper: SyncHelper | None = None
-        self._is_closed = False
-
-    @property
-    def helper_pid(self) -> int | None:
-        return self._helper.pid if self._helper else None
-
-    async def sync(self, file: OpenFile) -> None:
-        await self._helper_for(asyncio.get_running_loop()).sync(file)
-
-    def forget(self, file: OpenFile) -> None:
-        if self._helper is not None:
-            self._helper.forget(file)
-
-    def kill_if_silent(self) -> None:
-        if self._helper is not None:
-            self._helper.kill_if_silent()
-
-    def close(self) -> None:
-        self._is_closed = True
-        if self._helper is not None:
-            self._helper.end()
-            self._helper = None
-
-    def _helper_for(self, loop: asyncio.AbstractEventLoop) -> "SyncHelper":
-        if self._is_closed:
-            raise OSError(errno.EBADF, "the disk is closed")
-        helper = self._helper
-        if helper is not None and helper.loop is not loop:
-            if helper.loop.is_running():
-                raise RuntimeError("a disk serves one event loop at a time")
-            helper.end()
-        if helper is None or helper.has_ended:
-            helper = self._helper = SyncHelper(loop, self._path)
-        return helper
-
-
-class SyncHelper:
-    """The talk with one helper process (`syncer.py` has the protocol and the other half).
-
-    Invariant: `_waiting` has one element per request whose answer has not come, in the order of
-    `_outbox` and of the socket. Files may be closed on any thread, so `_lock` guards what is sent.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, path: str) -> None:
-        self.loop = loop
-        self.has_ended = False
-        self._lock = threading.Lock()
-        self._handed: set[int] = set()  # numbers of the files whose descriptor the helper has
-        self._outbox: deque[tuple[bytes, int | None]] = deque()  # request, and a descriptor to hand over
-        self._waiting: deque[tuple[int, asyncio.Future[int] | None]] = deque()  # file number, and who waits, if anybody
-        self._unread = b""
-        self._process = HelperProcess(["-I", "-S", syncer.__file__, path])
-        self._socket = self._process.socket
-        self._socket.setblocking(False)
-        self.kill_if_silent = self._process.kill_if_silent
-        loop.add_reader(self._socket.fileno(), self._receive)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def sync(self, file: OpenFile) -> None:
-        answer = self.loop.create_future()
-        with self._lock:
-            handed = None if file.number in self._handed else file.duplicate()
-            self._handed.add(file.number)
-            self._post(syncer.SYNC, file, handed, answer)
-        if failure := await answer:
-            raise OSError(failure, os.strerror(failure), file.name)
-
-    def forget(self, file: OpenFile) -> None:
-        with self._lock:
-            if file.number in self._handed:
-                self._handed.discard(file.number)
-                self._post(syncer.FORGET, file, None, None)
-
-    def end(self) -> None:
-        """End the process. Syncs still waiting fail: nobody knows if they were done."""
-        with self._lock:
-            if self.has_ended:
-                return
-            self.has_ended = True
-            if not self.loop.is_closed():
-                self.loop.remove_reader(self._socket.fileno())
-            self._socket.close()  # which ends the process
-            self._handed.clear()
-            while self._outbox:
-                _close_optional(self._outbox.popleft()[1])
-            waiting, self._waiting = self._waiting, deque()
-        for _, answer in waiting:
-            if answer is not None and not answer.done() and not self.loop.is_closed():
-                answer.set_exception(OSError(errno.EIO, "the sync helper ended before it answered"))
-        self._process.end()
-
-    def _post(self, kind: int, file: OpenFile, handed: int | None, answer: "asyncio.Future[int] | None") -> None:
-        self._outbox.append((syncer.REQUEST.pack(kind, file.number), handed))
-        self._waiting.append((file.number, answer))
-        self._process.asked += 1
-        self._send()
-
-    def _send(self) -> None:
-        """Send what the socket takes. The rest follows when the next answer shows that there is room."""
-        while self._outbox and not self.has_ended:
-            request, handed = self._outbox[0]
-            try:
-                if handed is None:
-                    self._socket.send(request)
-                else:
-                    socket.send_fds(self._socket, [request], [handed])
-            except BlockingIOError:
-                return
-            except OSError:
-                if not self.loop.is_closed():
-                    self.loop.call_soon_threadsafe(self.end)
-                return
-            self._outbox.popleft()
-            _close_optional(handed)
-
-    def _receive(self) -> None:
-        try:
-            received = self._socket.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            received = b""
-        if not received:
-            self.end()
-            return
-        self._unread += received
-        while len(self._unread) >= syncer.ANSWER.size:
-            (failure,) = syncer.ANSWER.unpack_from(self._unread)
-            self._unread = self._unread[syncer.ANSWER.size :]
-            self._answered(failure)
-        with self._lock:
-            self._send()
-
-    def _answered(self, failure: int) -> None:
-        number, answer = self._waiting.popleft()
-        self._process.answered += 1
-        if failure:  # then the helper has let go of the file
-            with self._lock:
-                self._handed.discard(number)
-        if answer is not None and not answer.done():
-            answer.set_result(failure)
 
 
 class HelperProcess:
@@ -299,11 +97,6 @@ class HelperProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def _close_optional(descriptor: int | None) -> None:
-    if descriptor is not None:
-        os.close(descriptor)
 
 
 # --- descriptors

@@ -28,6 +28,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 from topics.clock import Clock
 from topics.errors import CommitFailed
@@ -70,7 +71,7 @@ class Wal(Progress):
         self._is_flush_scheduled = False
         self._is_end_scheduled = False
         self._is_held = False
-        self._sync_task: asyncio.Task[None] | None = None
+        self._syncing: asyncio.Future[None] | None = None  # done when the sync that runs is over
         self.generation = 0  # rises with each failure; the end of a sync from before is ignored
         self._creating = threading.Lock()  # a file is created by a roll, off the loop, or after a failure, on it
         self._refusal: str | None = None  # why no more frames are taken
@@ -164,8 +165,8 @@ class Wal(Progress):
         generation, last = self.generation, self.written
         marker = frames.encode_frame(b"", start, last)
         self._append_to(file, number, start + len(marker))
-        if self._sync_task is not None:
-            await asyncio.wait([self._sync_task])
+        if self._syncing is not None:
+            await asyncio.wait([self._syncing])
         await self._disk.sync(old)
         self._check_generation(generation)
         self._synced_to(last)
@@ -386,24 +387,22 @@ class Wal(Progress):
     def start_sync(self) -> None:
         """Sync what is written, now or as soon as the sync that runs is over."""
         is_stopped = self.is_read_only or self._is_held or self._failure is not None
-        if self._sync_task is None and self.written > self.synced and not is_stopped:
+        if self._syncing is None and self.written > self.synced and not is_stopped:
             assert self._file is not None
-            self._sync_task = asyncio.get_running_loop().create_task(self._sync(self._file, self.generation))
+            self._syncing = asyncio.get_running_loop().create_future()
+            ended = partial(self._sync_ended, self.generation, self.written, self._clock.monotonic())
+            self._disk.start_sync(self._file, ended)
 
-    async def _sync(self, file: File, generation: int) -> None:
-        """Sync `file`, in which all that is written lies; a roll may go on in another one meanwhile."""
-        target = self.written
-        started = self._clock.monotonic()
-        try:
-            await self._disk.sync(file)
-        except OSError as error:
-            self._sync_task = None
-            self._fail_soon(error, generation)
-        else:
-            self._sync_task = None
-            if generation == self.generation:
-                self.counters.add_fsync(round((self._clock.monotonic() - started) * 1e6))
-                self._synced_to(target)
+    def _sync_ended(self, generation: int, target: int, started: float, failure: OSError | None) -> None:
+        """For the disk, in a turn of its own. A roll may have gone on in another file meanwhile."""
+        if self._syncing is not None:
+            self._syncing.set_result(None)
+            self._syncing = None
+        if failure is not None:
+            self._fail_soon(failure, generation)
+        elif generation == self.generation:
+            self.counters.add_fsync(round((self._clock.monotonic() - started) * 1e6))
+            self._synced_to(target)
         if self._needs_sync:
             self.start_sync()
         self._end_turn()

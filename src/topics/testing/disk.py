@@ -40,6 +40,7 @@ from weakref import WeakValueDictionary
 
 from topics.errors import DirectoryLocked
 from topics.storage.disk import RESERVE_BYTES, File, check_name
+from topics.storage.syncing.ways import Done
 
 T = TypeVar("T")
 
@@ -80,6 +81,8 @@ class Crashed(BaseException):
 class MemoryDisk:
     """A data directory in memory. `files` are in it from the start, durable."""
 
+    turns: Callable[[], int] = staticmethod(lambda: 0)  # of the loop that a sync takes, each time anew
+
     def __init__(self, files: Mapping[str, bytes] | None = None, *, boot: int = 1, hooks: Iterable[Hook] = ()) -> None:
         self.path = "memory"
         self.boot_id = f"boot-{boot}"
@@ -98,6 +101,7 @@ class MemoryDisk:
         self._is_closed = False
         self._is_holding = False
         self._held: deque[asyncio.Future[None]] = deque()
+        self._syncs: set[asyncio.Task[None]] = set()  # those that `start_sync` began
 
     # The Disk.
 
@@ -153,7 +157,29 @@ class MemoryDisk:
 
         return await _completed(turn())
 
+    def start_sync(self, file: File, done: Done) -> None:
+        async def work(syncing: Callable[[], Coroutine[Any, Any, None]]) -> None:
+            try:
+                await _completed(syncing())
+            except OSError as error:
+                done(error)
+            else:
+                done(None)
+
+        loop = asyncio.get_running_loop()
+        try:
+            task = loop.create_task(work(self.syncing(file)))
+        except OSError as error:
+            loop.call_soon(done, error)
+        else:
+            self._syncs.add(task)
+            task.add_done_callback(self._syncs.discard)
+
     async def sync(self, file: File) -> None:
+        await _completed(self.syncing(file)())
+
+    def syncing(self, file: File) -> Callable[[], Coroutine[Any, Any, None]]:
+        """The sync of what is written by now, to be carried out in later turns of the loop."""
         self._check_usable()
         assert isinstance(file, MemoryFile)
         file.check()
@@ -165,10 +191,12 @@ class MemoryDisk:
         async def turn() -> None:
             if held is not None:
                 await held
+            for _ in range(self.turns()):
+                await asyncio.sleep(0)
             self._check_usable()
             file.sync_changes(covered)
 
-        await _completed(turn())
+        return turn
 
     def missing(self, file: File) -> str:
         assert isinstance(file, MemoryFile)
