@@ -203,6 +203,8 @@ def test_a_write_that_is_taken_apart_is_the_write(
         b'{"records":[{"data":1}],"records":[]}',
         b'{"rec\\u006frds":[{"d\\u0061ta":1}]}',
         b'{"records":[{"data":1,"data":2}]}',
+        b'{"records":[{"data":1}%b]}' % (b" " * 2 * MIB),
+        b'{"records":%b[%b{"data":1%b}]}' % (b" " * 2 * MIB, b" " * MIB, b"\n" * 200_000),
         b'{"records":[{"data":"\xff"}]}',
         b'{"records":[{"data":' + b"[" * 100_000,
         b'{"records":[{"data":1}],"x":' + b"[" * 900 + b"]" * 900 + b"}",
@@ -277,7 +279,12 @@ def test_a_refused_body_is_let_go_of_at_once() -> None:
     gc.collect()
     gc.disable()
     try:
-        for text in (b'{"records":[{"data":1,"tag":7}]}', b'{"records":[{]}', b'{"records":[%b]}' % nested(30_000)):
+        for text in (
+            b'{"records":[{"data":1,"tag":7}]}',
+            b'{"records":[{]}',
+            b'{"records":[%b]}' % nested(30_000),
+            b'{"records":[{"data":1}%b}}' % bytes(9),
+        ):
             body = bytes(bytearray(text))
             before = sys.getrefcount(body)
             with pytest.raises(Refusal):

@@ -24,6 +24,7 @@ LARGE_BYTES: Final = 1024 * 1024  # a body of more is decoded beside the loop, i
 REST_BYTES_MAX: Final = 1024 * 1024  # of a large body beside its records
 WINDOW_TIMES: Final = 4  # a record's text may be so many times what its data and meta may be, by tags and blanks
 WALKED_TIMES: Final = 32  # so many times the records that are allowed are walked over, for what lies behind them
+FIELD_BYTES: Final = 64  # what one of them counts beyond its text
 SPACE_BYTES: Final = 64 * 1024  # passed over in one step
 NO_RECORD: Final = RecordIn(Raw())
 EMPTY: Final = b'"records":[]'
@@ -53,6 +54,7 @@ class _WalkedRecord(RecordIn, gc=False, omit_defaults=True):
 
 
 _decode_record = msgspec.json.Decoder(_WalkedRecord).decode
+_decode_line = msgspec.json.Decoder(RecordIn).decode
 _decode_value = msgspec.json.Decoder(Raw).decode
 _decode_key = msgspec.json.Decoder(str).decode
 _decode_write = msgspec.json.Decoder(WriteIn).decode
@@ -94,6 +96,8 @@ def take_apart(body: bytes, limits: Limits, *, goes_on: bool = False) -> Apart:
             return _Walk(body, limits, goes_on).apart()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise InvalidRequest(fault_in(error, body, _decode_write)) from None
+    finally:
+        _last.record = NO_RECORD  # it refers to the body
 
 
 def lines_in(body: bytes, limits: Limits) -> list[RecordIn]:
@@ -124,7 +128,7 @@ def lines_in(body: bytes, limits: Limits) -> list[RecordIn]:
 
 def _line_in(text: bytes, number: int) -> RecordIn:
     try:
-        return _decode_record(text)
+        return _decode_line(text)
     except msgspec.ValidationError as error:
         raise _placed(error, number) from None
 
@@ -208,7 +212,7 @@ class _Walk:
         return token
 
     def _keep(self, key: bytes, value: bytes) -> None:
-        self._rest_bytes += len(key) + len(value)
+        self._rest_bytes += len(key) + len(value) + FIELD_BYTES
         if self._rest_bytes > REST_BYTES_MAX:
             raise _TooLong
         self._fields.append(b"%b:%b" % (key, value))
@@ -253,7 +257,6 @@ class _Walk:
             self._pass(_decode_value)
         else:
             self._records.append(_last.record)
-            _last.record = NO_RECORD
 
     def _refuse(self, refusal: Refusal) -> None:
         if self._refusal is None:
@@ -278,10 +281,10 @@ class _Walk:
                 shifted = _AT_BYTE.sub(lambda byte: f"(byte {int(byte[1]) + start})", said)
                 raise msgspec.DecodeError(shifted) from None
             self._at = start + int(trailing[1]) - 1
-        if self._at == stop < len(self._body):
-            raise _TooLong  # or a number goes on there
         if decode is _decode_record:
             return b""
+        if self._at == stop < len(self._body):
+            raise _TooLong  # or a number goes on there
         if self._at - start > REST_BYTES_MAX:
             if decode is _decode_value and self._refusal is not None:
                 return b""
