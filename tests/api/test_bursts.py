@@ -12,7 +12,8 @@ from topics.server.transport.http1 import BURST_MAX, Http1
 from topics.server.transport.http1_reader import WORK_MAX
 from topics.server.transport.http2_reader import FRAMES_MAX as HTTP2_FRAMES_MAX
 from topics.server.transport.http2_reader import PREFACE, FrameWatch
-from topics.server.transport.websocket import CONT, FRAMES_MAX, TEXT, FrameReader, WebSocket
+from topics.server.transport.websocket import WebSocket
+from topics.server.transport.websocket_reader import CONT, FRAMES_MAX, TEXT, FrameReader
 
 HEAD = b"\x82\x86\x04\x02/a\x01\x01a"  # GET /a
 SETTINGS = FrameWatch.HEADER.pack(0, 0, 4, 0, 0)

@@ -35,7 +35,7 @@ from tests.api.clients.websocket import (
     text,
 )
 from tests.api.conftest import Start
-from topics.server.transport.websocket import BrokenOff, FrameReader
+from topics.server.transport.websocket_reader import BrokenOff, FrameReader
 from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 

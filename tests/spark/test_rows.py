@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from topics.client.protocol.operations import arrow_body
 from topics.errors import InvalidRequest
 from topics.server.wire.bulk import arrow_in
+from topics.settings import Settings
 from topics.spark import rows, writer
 from topics.spark.rows import BadRow, RowChecker, Spool
 from topics.spark.writer import Chunk, chunks
@@ -158,7 +159,7 @@ def plan(made: Iterator[Chunk]) -> list[tuple[str, int, int, str]]:
             chunk.topic,
             chunk.first_row,
             chunk.count,
-            msgspec.json.encode(arrow_in(arrow_body(chunk.rows()), 100)).decode(),
+            msgspec.json.encode(arrow_in(arrow_body(chunk.rows()), Settings())).decode(),
         )
         for chunk in made
     ]

@@ -10,7 +10,7 @@ break inside `data` or `meta`.
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from sys import getrecursionlimit, setrecursionlimit
 from threading import Lock
@@ -33,6 +33,7 @@ DELAY_MS_MAX = 86_400_000
 LOOKED_AT_BYTES_MAX = 512  # per record, of a body that is searched for delays
 CUT_BYTES = 2 * 1024 * 1024  # a body of more is kept in pieces
 PIECE_BYTES = 512 * 1024
+STEP_RECORDS = 8  # of a large body that are encoded at once: each may be as large as a record may be
 WASTE_BYTES_MAX = 4096  # a body this much larger than twice its records is rewritten
 
 
@@ -96,6 +97,8 @@ class Batch(Struct, gc=False):
     pieces: "list[tuple[bytes, array[int]]] | None" = None  # a large body cut for memory, with the sizes of each piece
 
 
+_GONE = RecordIn(NO_META)
+
 decode_body = msgspec.json.Decoder(Body).decode
 _decode_write = msgspec.json.Decoder(WriteIn).decode
 _decode_meta = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -123,15 +126,49 @@ def check_batch(
         _check_text("node", node, limits.max_node_bytes)
     is_clean = body is not None and b"\n" not in body and b"\r" not in body
     if not is_clean:
-        body = _without_breaks(records, node, body)
+        size = sum([len(record.data) for record in records]) if body is None else len(body)
+        if size <= CUT_BYTES:
+            body = _without_breaks(records, node, body)
+        elif _join_lines_of_many(records):
+            body = None
     sizes, has_tags = _check_record(records[0], limits) if len(records) == 1 else _check_records(records, limits)
-    if body is None or len(body) > 2 * sum(sizes) + WASTE_BYTES_MAX:
+    if body is not None and len(body) > 2 * sum(sizes) + WASTE_BYTES_MAX:
+        body = None
+    if len(records) > 1 and (sum(sizes) if body is None else len(body)) > CUT_BYTES:
+        return _large_batch(records, node, key, body, sizes, has_tags)
+    if body is None:
         body = _encode(Body(records, node))
     # A look at a short text is faster than one at each record.
     may_have_delays = len(body) > LOOKED_AT_BYTES_MAX * len(records) or b'"del' in body or b"\\u" in body
     has_delays = may_have_delays and _have_delays(records)
-    pieces = _cut(records, node, sizes) if len(body) > CUT_BYTES and len(records) > 1 else None
-    return Batch(body, sizes, has_tags, has_delays, 0 if key is None else digest_of(records, node, has_delays), pieces)
+    return Batch(body, sizes, has_tags, has_delays, 0 if key is None else digest_of(records, node, has_delays))
+
+
+def _large_batch(
+    records: list[RecordIn], node: str | None, key: str | None, body: bytes | None, sizes: "array[int]", has_tags: bool
+) -> Batch:
+    """A batch whose body is kept in pieces. Nothing is done in one step that takes as long as the body is large, and
+    `records` are gone afterwards: what they are made of is let go as the pieces are made (LM10, LM11)."""
+    has_delays = _have_delays(records)
+    digest = 0 if key is None else _digest_of_many(records, node, has_delays)
+    texts: list[bytes] = []
+    counts: list[array[int]] = []
+    for start, stop in _stretches(sizes):
+        texts.append(_encode(records[start:stop])[1:-1])
+        counts.append(sizes[start:stop])
+        records[start:stop] = [_GONE] * (stop - start)
+    records.clear()
+    opening, closing = _encode(Body([], node)).split(b"[]")
+    if body is None:
+        # All of them are `bytes`: where they are joined, other threads may run.
+        parts = [part for text in texts for part in (b",", text)]
+        body = b"".join((opening, b"[", *parts[1:], b"]", closing))
+        del parts
+    pieces = []
+    for n, count in enumerate(counts):
+        pieces.append((b"%b[%b]%b" % (opening, texts[n], closing), count))
+        texts[n] = b""
+    return Batch(body, sizes, has_tags, has_delays, digest, pieces)
 
 
 def digest_of(records: Sequence[RecordIn], node: str | None, has_delays: bool) -> int:
@@ -140,10 +177,24 @@ def digest_of(records: Sequence[RecordIn], node: str | None, has_delays: bool) -
     Two spellings of one record are made one: a node of its own or the batch's, a meta that is null or left out, a delay
     of nothing or none.
     """
+    return xxhash.xxh3_64_intdigest(_stored_text(records, node, has_delays)) or 1
+
+
+def _digest_of_many(records: Sequence[RecordIn], node: str | None, has_delays: bool) -> int:
+    """The same of a large body, some records at a time."""
+    digest = xxhash.xxh3_64(b"[")
+    for start in range(0, len(records), STEP_RECORDS):
+        text = _stored_text(records[start : start + STEP_RECORDS], node, has_delays)
+        digest.update(memoryview(text)[1:-1])
+        digest.update(b"," if start + STEP_RECORDS < len(records) else b"]")
+    return digest.intdigest() or 1
+
+
+def _stored_text(records: Sequence[RecordIn], node: str | None, has_delays: bool) -> bytes:
     text = _encode(records)
     if node is not None or has_delays or b'"meta":null' in text:
         text = _encode([_as_stored(record, node) for record in records])
-    return xxhash.xxh3_64_intdigest(text) or 1
+    return text
 
 
 def _as_stored(record: RecordIn, node: str | None) -> RecordIn:
@@ -158,19 +209,16 @@ def _as_stored(record: RecordIn, node: str | None) -> RecordIn:
     )
 
 
-def _cut(records: list[RecordIn], node: str | None, sizes: "array[int]") -> "list[tuple[bytes, array[int]]]":
-    """Bodies of about PIECE_BYTES: whoever reads some of the records decodes no more than that."""
-    pieces: list[tuple[bytes, array[int]]] = []
+def _stretches(sizes: "array[int]") -> Iterator[tuple[int, int]]:
+    """Rows of about PIECE_BYTES: whoever reads some of the records decodes no more than that."""
     start = 0
-    while start < len(records):
+    while start < len(sizes):
         stop, size = start, 0
-        while stop < len(records) and (stop == start or size + sizes[stop] <= PIECE_BYTES):
+        while stop < len(sizes) and (stop == start or size + sizes[stop] <= PIECE_BYTES):
             size += sizes[stop]
             stop += 1
-        body = bytes(memoryview(_encode(Body(records[start:stop], node))))
-        pieces.append((body, sizes[start:stop]))
+        yield start, stop
         start = stop
-    return pieces
 
 
 def batch_of(records: Sequence[RecordIn], node: str | None, limits: Limits, key: str | None = None) -> Batch:
@@ -191,7 +239,7 @@ def decode_json(decode: "msgspec.json.Decoder[object].decode", body: bytes):  # 
 
 def _decode_nested(decode, body: bytes):  # type: ignore[no-untyped-def]
     """Decode with less stack than there is: whoever decodes the body later, from deeper down, finds room for it."""
-    with _stack:
+    with short_stack:
         return decode(body)
 
 
@@ -217,7 +265,7 @@ class _ShortStack:
                 setrecursionlimit(getrecursionlimit() + STACK_MARGIN)
 
 
-_stack = _ShortStack()
+short_stack = _ShortStack()
 
 
 def meta_of(record: RecordIn) -> Raw | None:
@@ -314,6 +362,17 @@ def _without_breaks(records: list[RecordIn], node: str | None, body: bytes | Non
     if (b"\n" in text or b"\r" in text) and _join_lines(records):
         return None
     return text if body is None else body
+
+
+def _join_lines_of_many(records: Sequence[RecordIn]) -> bool:
+    """The same for a large body, some records at a time."""
+    changed = False
+    for start in range(0, len(records), STEP_RECORDS):
+        some = records[start : start + STEP_RECORDS]
+        text = _encode(some)
+        if b"\n" in text or b"\r" in text:
+            changed = _join_lines(some) or changed
+    return changed
 
 
 def _join_lines(records: Iterable[RecordIn]) -> bool:

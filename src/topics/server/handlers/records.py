@@ -25,7 +25,7 @@ from topics.server.transport.encoding import JSON_TYPE, NDJSON_TYPE
 from topics.server.transport.exchange import Request
 from topics.server.wire.advice import Warned, advice_on_inline
 from topics.server.wire.bulk import arrow_in, ndjson_in
-from topics.server.wire.counts import LARGE_BYTES
+from topics.server.wire.large import LARGE_BYTES
 from topics.server.wire.rendered import record_answer, write_answer
 from topics.server.wire.replies import RecordsDeleted, SyncPerformance, encode
 from topics.server.wire.requests import delete_in, seq_in_path, write_in
@@ -201,7 +201,7 @@ def append(call: Call) -> None:
         call.app.spawn(_append_large(call), call)
         return
     is_json = call.media == JSON_TYPE
-    given = write_in(request.body, call.app.settings.max_batch_records) if is_json else _bulk_in(call)
+    given = write_in(request.body, call.app.settings) if is_json else _bulk_in(call)
     header = request.headers.get(b"idempotency-key")
     refuses = _refuses(request)
     HttpWrite(call).submit(call.name, given, request.body if is_json else None, header, refuses=refuses)
@@ -210,26 +210,34 @@ def append(call: Call) -> None:
 async def _append_large(call: Call) -> None:
     """Append what takes long to decode and check: that is done by a thread, one at a time (LM10)."""
     app, header = call.app, call.request.headers.get(b"idempotency-key")
-    body = call.request.body if call.media == JSON_TYPE else None
-
-    def decode() -> tuple[WriteIn, Checked]:
-        given = _bulk_in(call) if body is None else write_in(body, app.settings.max_batch_records)
-        try:
-            return given, check_batch(given.records, given.node, _key_of(given, header), app.settings, body)
-        except Refusal as refusal:
-            return given, refusal  # other checks come first
-
     async with app.decoding:
         if call.exchange.is_lost:
             raise InvalidRequest("the client was gone before its body was decoded")
-        given, checked = await asyncio.get_running_loop().run_in_executor(None, decode)
+        given, checked = await asyncio.get_running_loop().run_in_executor(None, _decode_large, call)
     config = app.engine.config_of(call.name)
-    if config is None or config.durability != "ephemeral":
-        await app.engine.make_room(len(call.request.body))
+    if isinstance(checked, Batch) and (config is None or config.durability != "ephemeral"):
+        await app.engine.make_room(len(checked.body))
     call.check_key()
     if not app.is_serving:
         raise app.unavailable()
+    body = call.request.body or None
     HttpWrite(call).submit(call.name, given, body, header, checked, refuses=_refuses(call.request))
+
+
+def _decode_large(call: Call) -> tuple[WriteIn, Checked]:
+    """Decode and check a large write; blocking. Its body is let go of unless it is kept as it is, or its config is yet
+    to be looked at: what replaces it may be as large."""
+    settings, request = call.app.settings, call.request
+    header = request.headers.get(b"idempotency-key")
+    given = write_in(request.body, settings) if call.media == JSON_TYPE else _bulk_in(call)
+    text = [request.body if call.media == JSON_TYPE else None]
+    if given.config is None:
+        request.body = b""
+    try:
+        batch = check_batch(given.records, given.node, _key_of(given, header), settings, text.pop())
+    except Refusal as refusal:
+        return given, refusal  # other checks come first
+    return given, batch
 
 
 def is_synced(app: "App", name: str) -> bool:
@@ -264,9 +272,9 @@ def _decoded(header: bytes) -> str:
 
 def _bulk_in(call: Call) -> WriteIn:
     """A write whose body holds only records; the rest is in the query."""
-    parameters, body, records_max = call.parameters, call.request.body, call.app.settings.max_batch_records
+    parameters, body, settings = call.parameters, call.request.body, call.app.settings
     return WriteIn(
-        ndjson_in(body, records_max) if call.media == NDJSON_TYPE else arrow_in(body, records_max),
+        ndjson_in(body, settings) if call.media == NDJSON_TYPE else arrow_in(body, settings),
         parameters.text("node"),
         parameters.text("idempotency_key"),
         parameters.flag("create", True) if parameters.text("create") is not None else None,

@@ -143,7 +143,7 @@ class Publish(Write):
 
 def _publish(talk: Conversation, text: bytes, request_id: Raw, large: LargeIn | None) -> None:
     if large is None or large.publish is None:
-        given, checked = commands.publish_in(text, talk.app.settings.max_batch_records), None
+        given, checked = commands.publish_in(text, talk.app.settings), None
     elif isinstance(large.publish, Refusal):
         raise large.publish
     else:

@@ -32,7 +32,7 @@ from topics.server.transport.exchange import logger
 from topics.server.transport.websocket import CLOSING, WebSocket, text_frame
 from topics.server.wire import commands
 from topics.server.wire.commands import NO_ID, LargeIn, UnsupportedMessage
-from topics.server.wire.counts import LARGE_BYTES
+from topics.server.wire.large import LARGE_BYTES
 
 if TYPE_CHECKING:
     from topics.server.app import App

@@ -1,10 +1,12 @@
-"""Bodies on the wire: media types, and gzip both ways.
+"""Bodies on the wire: media types, gzip both ways, and large ones as they come in.
 
-Owns what Content-Type, Content-Encoding and Accept-Encoding mean, and the guard against gzip bombs. Must not know:
-JSON, routes. Rules: CV2, CV7, CV17.
+Owns what Content-Type, Content-Encoding and Accept-Encoding mean, the guard against gzip bombs, and the memory of a
+large body under way (`Filling`). Must not know: JSON, routes, framing. Rules: CV2, CV7, CV17, LM10, LM11.
 """
 
+import ctypes
 import zlib
+from collections.abc import Iterable
 from io import BytesIO
 from typing import Final
 
@@ -18,6 +20,7 @@ MEMBERS_PER_STEP: Final = 256
 MEMBERS_MAX: Final = 100_000  # of one body; each costs some microseconds, however empty it is
 SHOWN_FIRST_BYTES: Final = 256  # of the input, to a new member …
 SHOWN_MAX_BYTES: Final = 64 * 1024  # … and at most
+FILLED_BYTES_MIN: Final = 1024 * 1024  # a smaller body is joined of its parts
 
 JSON_TYPE: Final = "application/json"
 NDJSON_TYPE: Final = "application/x-ndjson"
@@ -149,3 +152,50 @@ def inflate(body: bytes, bytes_max: int) -> bytes:
     while inflation.step():
         pass
     return inflation.result()
+
+
+# --- large bodies, as they come in
+
+# The C API allows to fill a `bytes` object that was made without content and that nobody else has.
+_new_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
+    ("PyBytes_FromStringAndSize", ctypes.pythonapi)
+)
+_address_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(("PyBytes_AsString", ctypes.pythonapi))
+
+
+class Filling:
+    """A body of `length` bytes, or of an unknown length (negative), that begins with `parts`.
+
+    It is put together as it comes: there is no second copy of it, and no long turn at its end. Where the length is
+    known, it is a `bytes` object whose content is still to come: the system gives it memory as it is filled.
+
+    Invariant: nobody else has the object before `take` gives it away, and nothing is written to it afterwards.
+    """
+
+    __slots__ = ("_address", "_grown", "_length", "_whole", "size")
+
+    def __init__(self, length: int, parts: Iterable[bytes | bytearray] = ()) -> None:
+        self._length = length
+        self._grown = BytesIO()  # gives its bytes away without a copy
+        self._whole: bytes = _new_bytes(None, length) if length > 1 else b""  # shorter ones are shared by all
+        self._address: int = _address_of(self._whole)
+        self.size = 0  # so many bytes have come
+        for part in parts:
+            self.add(bytes(part))
+
+    def add(self, data: bytes) -> None:
+        size = self.size + len(data)
+        if not self._whole:
+            self._grown.write(data)
+        elif size > self._length:
+            raise ValueError(f"{size} bytes of a body of {self._length}")
+        else:
+            ctypes.memmove(self._address + self.size, data, len(data))
+        self.size = size
+
+    def take(self) -> bytes:
+        """The body as far as it has come. Nothing can be added to it any more."""
+        whole, self._whole = self._whole, b""
+        if not whole:
+            return self._grown.getvalue()
+        return whole if self.size == self._length else whole[: self.size]

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
+from topics.server.transport.encoding import FILLED_BYTES_MIN, Filling
 from topics.server.transport.exchange import (
     HEAD_TOO_LARGE,
     INTERNAL,
@@ -67,6 +68,7 @@ class Http1Reader:
         "_body_bytes",
         "_body_bytes_max",
         "_fed_bytes",
+        "_filling",
         "_head",
         "_headers",
         "_idle_bytes",
@@ -108,6 +110,7 @@ class Http1Reader:
         self._headers: dict[bytes, bytes] = {}
         self._repeated: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes | bytearray] = []
+        self._filling: Filling | None = None  # the body, once it is large
         self._body_bytes = self._body_bytes_max = 0
         self._seen_bytes = 0  # of the body, when a read last brought some
         self._idle_bytes = 0  # input since then
@@ -142,7 +145,8 @@ class Http1Reader:
 
     def close(self) -> None:
         """Drop the references that lead back to this object."""
-        self._parser = None
+        self._parser = self._filling = None
+        self._parts = []
         del self._sink
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -351,8 +355,17 @@ class Http1Reader:
                 raise self._refuse_to_go_on(None)
         elif self._body_bytes > self._shared.limits.body_bytes_max or self._body_bytes > self._body_bytes_max:
             raise self._refuse_to_go_on(TOO_LARGE)
-        else:
+        elif self._body_bytes <= FILLED_BYTES_MIN:
             add_part(self._parts, data)
+        else:
+            self._fill(data)
+
+    def _fill(self, data: bytes) -> None:
+        if self._filling is None:
+            assert self.request is not None
+            self._filling = Filling(self.request.content_length, self._parts)
+            self._parts = []
+        self._filling.add(data)
 
     def on_message_complete(self) -> None:
         if self._is_upgrade:
@@ -362,6 +375,9 @@ class Http1Reader:
         if parts:
             request.body = joined(parts)
             self._parts = []
+        elif self._filling is not None:
+            request.body = self._filling.take()
+            self._filling = None
         self.request = None
         self._body_bytes = self._seen_bytes = self._idle_bytes = 0
         self._fed_bytes = -1

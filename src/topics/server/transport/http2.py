@@ -32,8 +32,6 @@ from h2.exceptions import ProtocolError
 from topics.server.transport.exchange import (
     TOO_LARGE,
     Connections,
-    add_part,
-    joined,
     logger,
 )
 from topics.server.transport.http2_exchange import Http2Exchange, attempt
@@ -190,8 +188,7 @@ class Http2(asyncio.Protocol):
         exchange = self._exchanges.get(event.stream_id)
         if exchange is None or exchange.is_answered:
             return
-        add_part(exchange.parts, bytes(event.data))
-        exchange.body_bytes += len(event.data)
+        exchange.receive(bytes(event.data))
         exchange.unrefilled_bytes += event.flow_controlled_length
         if exchange.body_bytes > min(exchange.request.body_bytes_max, self.shared.limits.body_bytes_max):
             exchange.answer(TOO_LARGE)
@@ -214,8 +211,7 @@ class Http2(asyncio.Protocol):
         exchange.is_complete = True
         if exchange.is_answered:
             return
-        exchange.request.body = joined(exchange.parts)
-        exchange.parts = []
+        exchange.request.body = exchange.take_body()
         self._refill()
         try:
             self.shared.app.handle(exchange.request, exchange)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
+from topics.server.transport.encoding import FILLED_BYTES_MIN, Filling
 from topics.server.transport.exchange import (
     BODYLESS,
     JSON,
@@ -23,7 +24,9 @@ from topics.server.transport.exchange import (
     Limits,
     Request,
     Stream,
+    add_part,
     check_headers,
+    joined,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ class Http2Exchange(Exchange):
         # In.
         self.is_complete = False
         self.parts: list[bytes | bytearray] = []
+        self.filling: Filling | None = None  # the body, once it is large
         self.body_bytes = 0
         self.unrefilled_bytes = 0  # taken from the stream's window and not given back yet
         # Out.
@@ -56,6 +60,22 @@ class Http2Exchange(Exchange):
     @property
     def is_lost(self) -> bool:
         return self.is_gone
+
+    def receive(self, data: bytes) -> None:
+        """A part of the body has come."""
+        self.body_bytes += len(data)
+        if self.body_bytes <= FILLED_BYTES_MIN:
+            add_part(self.parts, data)
+            return
+        if self.filling is None:
+            self.filling, self.parts = Filling(self.request.content_length, self.parts), []
+        self.filling.add(data)
+
+    def take_body(self) -> bytes:
+        """The whole body, which is not kept here any longer."""
+        body = joined(self.parts) if self.filling is None else self.filling.take()
+        self.filling, self.parts = None, []
+        return body
 
     def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
         self.must_be_unanswered()
@@ -87,7 +107,8 @@ class Http2Exchange(Exchange):
         return lines + [(name.lower(), value) for name, value in headers]
 
     def answer(self, answer: Answer) -> None:
-        """Give an answer of the transport's own."""
+        """Give an answer of the transport's own; what came of the body is of no use any more."""
+        self.filling, self.parts = None, []
         try:
             self.respond(answer.status, answer.body, answer.headers, answer.content_type)
         except Exception as error:

@@ -18,40 +18,31 @@ from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Callable
 from hashlib import sha1
-from struct import unpack_from
 from typing import Final, Protocol, cast
 
 from websockets.exceptions import ProtocolError
 from websockets.frames import Close, CloseCode
 
-try:
-    from websockets.speedups import apply_mask
-except ImportError:  # no compiled one for this machine
-    from websockets.utils import apply_mask
-
 from topics.errors import InvalidRequest
 from topics.server.transport.exchange import Request
+from topics.server.transport.websocket_reader import (
+    BINARY,
+    CLOSE,
+    CONTROL_BYTES_MAX,
+    PING,
+    PONG,
+    TEXT,
+    BrokenOff,
+    FrameReader,
+)
 
-FRAMES_MAX: Final = 1000  # of one socket that are taken in one turn of the loop
 GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 VERSION: Final = b"13"
-CONTROL_BYTES_MAX: Final = 125
-CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10  # opcodes; from CLOSE on those of control frames
-OPCODES: Final = frozenset((CONT, TEXT, BINARY, CLOSE, PING, PONG))
 OPEN, LEAVING, CLOSING, LOST = range(4)  # LEAVING: the client has sent Close
 
 
 class UnknownVersion(InvalidRequest):
     """The handshake is for another version of the protocol; the answer names the one spoken here."""
-
-
-class BrokenOff(Exception):
-    """What the client sent cannot be followed; `code` and `reason` go into the Close frame."""
-
-    def __init__(self, code: CloseCode, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
 
 
 # --- the handshake
@@ -101,118 +92,6 @@ def _head(opcode: int, size: int) -> bytes:
     if size < 0x10000:
         return bytes((0x80 | opcode, 126)) + size.to_bytes(2, "big")
     return bytes((0x80 | opcode, 127)) + size.to_bytes(8, "big")
-
-
-class FrameReader:
-    """Bytes in, whole messages and control frames out. After BrokenOff it must not be used."""
-
-    __slots__ = ("_at", "_buffer", "_message", "_message_opcode", "_need_bytes", "message_bytes_max", "work")
-
-    def __init__(self, message_bytes_max: int) -> None:
-        self.message_bytes_max = message_bytes_max
-        self._buffer: bytes | bytearray = b""
-        self._at = 0  # how far it is read
-        self._need_bytes = 2  # no frame is complete before there are as many behind `_at`
-        self._message: bytearray | None = None  # the fragments so far
-        self._message_opcode = 0
-        self.work = 0  # frames seen; whoever feeds sets it back
-
-    def feed(self, data: bytes) -> None:
-        if self._at == len(self._buffer):
-            self._buffer, self._at = data, 0
-            return
-        if self._at or not isinstance(self._buffer, bytearray):
-            self._buffer, self._at = bytearray(memoryview(self._buffer)[self._at :]), 0
-        self._buffer += data
-
-    @property
-    def held_bytes(self) -> int:
-        return len(self._buffer) - self._at + (0 if self._message is None else len(self._message))
-
-    @property
-    def has_frame(self) -> bool:
-        """Whether the next frame may be complete."""
-        return len(self._buffer) - self._at >= self._need_bytes
-
-    def next(self) -> tuple[int, bytes] | None:
-        """The opcode and payload of the next message or control frame.
-
-        None: it is not complete yet, or it has so many fragments that it is time to let others go on.
-        """
-        while self.work < FRAMES_MAX and (got_bytes := len(self._buffer) - self._at) >= self._need_bytes:
-            self.work += 1
-            found = self._next_frame(got_bytes)
-            if found is not None:
-                return found
-        return None
-
-    def _next_frame(self, got_bytes: int) -> tuple[int, bytes] | None:
-        held, at = self._buffer, self._at
-        first, second = held[at], held[at + 1]
-        head_bytes = _head_bytes(first, second)
-        if got_bytes < head_bytes:
-            self._need_bytes = head_bytes
-            return None
-        length = second & 0x7F
-        if length == 126:
-            (length,) = unpack_from(">H", held, at + 2)
-        elif length == 127:
-            (length,) = unpack_from(">Q", held, at + 2)
-        opcode = first & 0x0F
-        if opcode < CLOSE:
-            self._check_size(opcode, length)
-        if got_bytes < head_bytes + length:
-            self._need_bytes = head_bytes + length
-            return None
-        start = at + head_bytes
-        payload = apply_mask(held[start : start + length], held[start - 4 : start]) if length else b""
-        self._at = start + length
-        if self._at == len(held):
-            self._buffer, self._at = b"", 0
-        self._need_bytes = 2
-        if opcode >= CLOSE:
-            return opcode, payload
-        return self._joined(opcode, payload, is_last=first >= 0x80)
-
-    def _check_size(self, opcode: int, length: int) -> None:
-        """A message is refused as soon as a frame's head says that it will be too large."""
-        message = self._message
-        if (opcode == CONT) != (message is not None):
-            what = "a message begins within another" if message is not None else "nothing is there to be continued"
-            raise BrokenOff(CloseCode.PROTOCOL_ERROR, what)
-        if length + (0 if message is None else len(message)) > self.message_bytes_max:
-            raise BrokenOff(CloseCode.MESSAGE_TOO_BIG, f"a message may have {self.message_bytes_max} bytes")
-
-    def _joined(self, opcode: int, payload: bytes, *, is_last: bool) -> tuple[int, bytes] | None:
-        if self._message is not None:
-            self._message += payload
-        elif not is_last:
-            self._message, self._message_opcode = bytearray(payload), opcode
-        if not is_last:
-            return None
-        if self._message is not None:
-            opcode, payload = self._message_opcode, bytes(self._message)
-            self._message = None
-        if opcode == TEXT and not payload.isascii():
-            try:
-                payload.decode()
-            except UnicodeDecodeError as error:
-                raise BrokenOff(CloseCode.INVALID_DATA, f"the text is not UTF-8 at byte {error.start}") from None
-        return opcode, payload
-
-
-def _head_bytes(first: int, second: int) -> int:
-    """The length of a frame's head, by its first two bytes."""
-    opcode = first & 0x0F
-    if first & 0x70:
-        raise BrokenOff(CloseCode.PROTOCOL_ERROR, "a reserved bit is set")
-    if opcode not in OPCODES:
-        raise BrokenOff(CloseCode.PROTOCOL_ERROR, f"opcode {opcode} is not known")
-    if second < 0x80:
-        raise BrokenOff(CloseCode.PROTOCOL_ERROR, "a client's frame must be masked")
-    if opcode >= CLOSE and (first < 0x80 or second & 0x7F > CONTROL_BYTES_MAX):
-        raise BrokenOff(CloseCode.PROTOCOL_ERROR, "a control frame is fragmented or too long")
-    return 6 if second < 0xFE else 8 if second == 0xFE else 14
 
 
 # --- the connection

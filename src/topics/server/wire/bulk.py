@@ -11,9 +11,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from topics.core.topic.records import NO_META, RecordIn, decode_json
-from topics.errors import BatchTooLarge, InvalidRequest
+from topics.core.topic.records import NO_META, Limits, RecordIn, decode_json
+from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.server.wire.counts import UNCOUNTED_TIMES, CountedRecord, decode_counted, exceeds, may_exceed
+from topics.server.wire.large import LARGE_BYTES, lines_in
 
 _decode_lines = msgspec.json.Decoder(RecordIn).decode_lines
 _decode_counted_lines = msgspec.json.Decoder(CountedRecord).decode_lines
@@ -22,11 +23,14 @@ _decode_raw = msgspec.json.Decoder(Raw).decode
 COLUMNS: Final = ("data", "tag", "node", "meta")
 
 
-def ndjson_in(body: bytes, records_max: int) -> list[RecordIn]:
+def ndjson_in(body: bytes, limits: Limits) -> list[RecordIn]:
     """One record object per line; blank lines are skipped."""
+    records_max = limits.max_batch_records
     breaks_max = UNCOUNTED_TIMES * (records_max + 1)
     if exceeds(body, b"\n", breaks_max) or exceeds(body, b"\r", breaks_max):
         raise BatchTooLarge(f"the body has far more lines, blank ones included, than the {records_max} records allowed")
+    if len(body) > LARGE_BYTES:
+        return lines_in(body, limits)
     try:
         records: list[RecordIn]
         if may_exceed(body, records_max):
@@ -43,20 +47,25 @@ def ndjson_in(body: bytes, records_max: int) -> list[RecordIn]:
     return records
 
 
-def arrow_in(body: bytes, records_max: int) -> list[RecordIn]:
+def arrow_in(body: bytes, limits: Limits) -> list[RecordIn]:
     """The rows of an Arrow IPC stream: `data` (JSON text), and optionally `tag`, `node`, `meta` (JSON text)."""
     import pyarrow as pa
 
     try:
         _refuse_compressed(pa, body)
-        columns = _columns(pa, body, records_max)
+        columns = _columns(pa, body, limits.max_batch_records)
     except (pa.ArrowException, struct.error, OSError, ValueError) as error:
         raise InvalidRequest(f"the body is not a valid Arrow stream: {error}") from None
     data, tags, nodes, meta = columns
+    for number, text in enumerate(data):
+        if text is not None and len(text) > limits.max_record_bytes:
+            raise RecordTooLarge(f"records[{number}] is {len(text)} bytes, at most {limits.max_record_bytes}")
+    for number, text in enumerate(meta):
+        if text is not None and len(text) > limits.max_meta_bytes:
+            raise InvalidRequest(f"records[{number}].meta is {len(text)} bytes, at most {limits.max_meta_bytes}")
     try:
-        # Copied, so that no record holds the whole body.
-        values = [Raw(bytes(_decode_raw(text))) for text in data]
-        metas = [NO_META if text is None else Raw(bytes(_decode_raw(text))) for text in meta]
+        values = [_decode_raw(text) for text in data]
+        metas = [NO_META if text is None else _decode_raw(text) for text in meta]
     except (TypeError, msgspec.MsgspecError, RecursionError):
         raise _first_bad(data, meta) from None
     return list(map(RecordIn, values, tags, nodes, metas))

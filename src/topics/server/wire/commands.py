@@ -5,15 +5,15 @@ Must not know: sockets, the engine's state, who is calling. Rules: WS2-WS7, Appe
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from topics.core.topic.records import Batch, WriteIn, check_batch, decode_json
+from topics.core.topic.records import Batch, Limits, WriteIn, check_batch, decode_json
 from topics.errors import InvalidRequest, PayloadTooLarge, Refusal, TopicsError
-from topics.server.wire.counts import UNCOUNTED_TIMES, CountedRecord, decode_counted, exceeds, may_exceed
+from topics.server.wire.counts import CountedRecord, decode_counted, may_exceed
+from topics.server.wire.large import LARGE_BYTES, decode_large, put_together, take_apart
 from topics.server.wire.replies import WatchedTopic, encode
 from topics.server.wire.requests import (
     Match,
@@ -60,17 +60,6 @@ class CountedPublishIn(PublishIn, gc=False, kw_only=True):
     records: list[CountedRecord]  # type: ignore[assignment]
 
 
-class _PassedRecord(Struct, gc=False):
-    """A record of a large command that is not looked at: between two of them other threads may run."""
-
-    def __post_init__(self) -> None:
-        pass
-
-
-class _LargeCommandIn(CommandIn, gc=False):
-    records: list[_PassedRecord] = []
-
-
 class LargeIn(NamedTuple):
     """A large command, decoded and checked beside the loop."""
 
@@ -99,7 +88,6 @@ class UnsubscribeIn(Struct, frozen=True):
     topics: list[str] | UnsetType = UNSET
 
 
-_decode_large = msgspec.json.Decoder(_LargeCommandIn).decode
 _decode_command = msgspec.json.Decoder(CommandIn).decode
 _decode_publish = msgspec.json.Decoder(PublishIn).decode
 _decode_counted = msgspec.json.Decoder(CountedPublishIn).decode
@@ -119,17 +107,21 @@ def command_in(text: bytes) -> CommandIn:
         try:
             decode_json(_decode_any, text)
         except InvalidRequest as error:
-            raise InvalidJson(error.message.replace("the body", "the message")) from None
+            raise _invalid_json(error) from None
         raise InvalidRequest(fault.message.replace("the body", "the message")) from None
 
 
 def large_in(text: bytes, settings: Settings) -> LargeIn:
     """A command that takes long to decode. Blocking; other threads have their turns between two records (LM10)."""
-    command, records_max = _large_command_in(text, settings.max_batch_records), settings.max_batch_records
+    try:
+        apart = take_apart(text, settings, goes_on=True)
+    except InvalidRequest as fault:
+        raise _invalid_json(fault) from None
+    command = command_in(apart.rest)
     if command.op != "publish":
         return LargeIn(command)
     try:
-        publish = publish_in(text, records_max)
+        publish: PublishIn = put_together(_decode_publish, apart)
     except Refusal as refusal:
         return LargeIn(command, refusal)
     try:
@@ -140,16 +132,15 @@ def large_in(text: bytes, settings: Settings) -> LargeIn:
         return LargeIn(command, publish, refusal)  # other checks come first
 
 
-def _large_command_in(text: bytes, records_max: int) -> CommandIn:
-    if not exceeds(text, b"{", UNCOUNTED_TIMES * records_max):
-        with suppress(InvalidRequest):
-            return decode_json(_decode_large, text)  # type: ignore[no-any-return]
-    return command_in(text)
+def _invalid_json(fault: InvalidRequest) -> InvalidJson:
+    return InvalidJson(fault.message.replace("the body", "the message"))
 
 
-def publish_in(text: bytes, records_max: int) -> PublishIn:
-    if may_exceed(text, records_max):
-        return decode_counted(_decode_counted, text, records_max)  # type: ignore[no-any-return]
+def publish_in(text: bytes, limits: Limits) -> PublishIn:
+    if len(text) > LARGE_BYTES:
+        return decode_large(_decode_publish, text, limits)  # type: ignore[no-any-return]
+    if may_exceed(text, limits.max_batch_records):
+        return decode_counted(_decode_counted, text, limits.max_batch_records)  # type: ignore[no-any-return]
     return decode_json(_decode_publish, text)  # type: ignore[no-any-return]
 
 

@@ -5,8 +5,7 @@ bodies before anything is made of them. Work and memory are bounded by the limit
 what requests mean, who is calling.
 
 A small body is decoded straight away: it cannot hold enough to matter. So is one with few braces, since every record
-has one; only beyond that are records counted one by one. Large ones are always counted: a thread that decodes holds the
-interpreter, and lets it go where a record is counted.
+has one; only beyond that are records counted one by one. Large ones are taken apart (`large`).
 """
 
 import threading
@@ -22,7 +21,6 @@ W = TypeVar("W", bound=WriteIn)
 
 RECORD_BYTES_MIN: Final = 10  # {"data":1}
 UNCOUNTED_TIMES: Final = 4  # so many times the limit is decoded, at worst, before it is noticed
-LARGE_BYTES: Final = 1024 * 1024  # a body of more is decoded beside the loop
 SMALL_BYTES: Final = 64 * 1024  # lists in a body up to here are counted when they are decoded
 COUNTED_SLICE_BYTES: Final = 1024 * 1024
 NO_LIST: Final = Raw()
@@ -39,7 +37,7 @@ _count = _Count()
 
 
 class CountedRecord(RecordIn, gc=False, omit_defaults=True):
-    """A record of a write that may have too many, or of a large one: between two of them other threads may run."""
+    """A record of a write that may have too many."""
 
     def __post_init__(self) -> None:
         _count.left -= 1
@@ -60,9 +58,7 @@ _decode_lists = msgspec.json.Decoder(_Lists).decode
 
 
 def may_exceed(body: bytes, records_max: int) -> bool:
-    """Whether a body may hold so many records that they have to be counted as they are decoded, or is large."""
-    if len(body) > LARGE_BYTES:
-        return True
+    """Whether a body may hold so many records that they have to be counted as they are decoded."""
     most = UNCOUNTED_TIMES * records_max
     return len(body) > RECORD_BYTES_MIN * most and exceeds(body, b"{", most)
 

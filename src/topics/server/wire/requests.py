@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from topics.core.queue.jobs import lease_numbers
 from topics.core.topic.config import LEASE_MS_MAX, LEASE_MS_MIN, ConfigIn
-from topics.core.topic.records import DELAY_MS_MAX, WriteIn, decode_json
+from topics.core.topic.records import DELAY_MS_MAX, Limits, WriteIn, decode_json
 from topics.engine.instance import Projection, Query
 from topics.errors import BatchTooLarge, InvalidRequest
 from topics.model import (
@@ -25,6 +25,7 @@ from topics.model import (
     is_topic_name,
 )
 from topics.server.wire.counts import SMALL_BYTES, CountedRecord, check_lists, decode_counted, may_exceed
+from topics.server.wire.large import LARGE_BYTES, decode_large
 from topics.server.wire.queries import DIGITS_MAX, Parameters
 from topics.settings import Settings
 
@@ -204,9 +205,11 @@ def put_in(body: bytes) -> PutIn:
     return decode_json(_decode_put, body) if body else EMPTY_PUT
 
 
-def write_in(body: bytes, records_max: int) -> WriteIn:
-    if may_exceed(body, records_max):
-        return decode_counted(_decode_counted, body, records_max)  # type: ignore[no-any-return]
+def write_in(body: bytes, limits: Limits) -> WriteIn:
+    if len(body) > LARGE_BYTES:
+        return decode_large(_decode_write, body, limits)  # type: ignore[no-any-return]
+    if may_exceed(body, limits.max_batch_records):
+        return decode_counted(_decode_counted, body, limits.max_batch_records)  # type: ignore[no-any-return]
     return decode_json(_decode_write, body)  # type: ignore[no-any-return]
 
 
