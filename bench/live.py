@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench import peers
-from bench.epoll import Latency, Watchers, stamped
 from bench.processes import cpu_seconds, open_many_files, resident_bytes
-from bench.streams import Nats, NchanSse, NchanWebSocket, System, TopicsSse, TopicsWebSocket, Writer
+from bench.systems.streams import Nats, NchanSse, NchanWebSocket, System, TopicsSse, TopicsWebSocket, Writer
+from bench.wire.epoll import Latency, Watchers, stamped
 from topics.testing.server import ServerProcess
 
 RATE: Final = 50  # writes per second of the latency runs

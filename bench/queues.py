@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench import peers
-from bench.epoll import converse, in_processes, latency_of
-from bench.jobs import FILL, Beanstalk, Done, PostgresDelete, PostgresLease, Queue, RedisStream, TopicsQueue
+from bench.systems.jobs import FILL, Beanstalk, Done, PostgresDelete, PostgresLease, Queue, RedisStream, TopicsQueue
+from bench.wire.epoll import converse, in_processes, latency_of
 from topics.testing.server import ServerProcess
 
 WORKERS: Final = 50

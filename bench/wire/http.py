@@ -6,6 +6,7 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from bench.peers import Address
@@ -39,8 +40,8 @@ def connect(address: Address) -> socket.socket:
     return connection
 
 
-def exchange(connection: socket.socket, asked: bytes) -> bytes:
-    """Ask and wait for the answer, which must be a good one."""
+def until_whole(connection: socket.socket, asked: bytes, is_whole: Callable[[bytes], bool]) -> bytes:
+    """Ask and wait for the answer, in whatever protocol."""
     connection.sendall(asked)
     answer = b""
     while not is_whole(answer):
@@ -48,6 +49,12 @@ def exchange(connection: socket.socket, asked: bytes) -> bytes:
         if not received:
             raise RuntimeError(f"the server has closed the connection, after {answer!r}")
         answer += received
+    return answer
+
+
+def exchange(connection: socket.socket, asked: bytes) -> bytes:
+    """Ask and wait for the answer, which must be a good one."""
+    answer = until_whole(connection, asked, is_whole)
     if not is_good(answer):
         raise RuntimeError(f"{asked[:200]!r} was refused: {answer!r}")
     return answer

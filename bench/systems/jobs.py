@@ -7,15 +7,15 @@ until a claim gives none. It reads no more of an answer than it needs.
 import json
 import re
 import socket
-import struct
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Final
 
-from bench import http
-from bench.epoll import Conversation, IsWhole
 from bench.peers import Address
+from bench.systems import postgres, redis
+from bench.wire import http
+from bench.wire.epoll import Conversation, IsWhole
 
 CLAIM: Final = 8
 LEASE_S: Final = 600
@@ -77,17 +77,6 @@ class Queue(ABC):
             done.jobs += len(ids)
 
 
-def _exchange(connection: socket.socket, asked: bytes, is_whole: IsWhole) -> bytes:
-    connection.sendall(asked)
-    answer = b""
-    while not is_whole(answer):
-        received = connection.recv(65536)
-        if not received:
-            raise RuntimeError(f"the server has closed the connection, after {answer!r}")
-        answer += received
-    return answer
-
-
 class TopicsQueue(Queue):
     """Ours."""
 
@@ -129,13 +118,15 @@ class RedisStream(Queue):
     def __init__(self, address: Address) -> None:
         self._address = address
         with self.connect() as connection:
-            _exchange(connection, _resp(b"XGROUP", b"CREATE", b"jobs", b"g", b"$", b"MKSTREAM"), _has_lines(1))
+            http.until_whole(
+                connection, redis.request(b"XGROUP", b"CREATE", b"jobs", b"g", b"$", b"MKSTREAM"), redis.has_lines(1)
+            )
 
     def fill(self, count: int) -> None:
-        request = _resp(b"XADD", b"jobs", b"*", b"data", JOB) * FILL
+        request = redis.request(b"XADD", b"jobs", b"*", b"data", JOB) * FILL
         with self.connect() as connection:
             for _ in range(count // FILL):
-                _exchange(connection, request, _has_lines(2 * FILL))
+                http.until_whole(connection, request, redis.has_lines(2 * FILL))
 
     def connect(self) -> socket.socket:
         return http.connect(self._address)
@@ -143,7 +134,7 @@ class RedisStream(Queue):
     def claim(self, worker: str) -> tuple[bytes, IsWhole]:
         count = str(CLAIM).encode()
         words = (b"XREADGROUP", b"GROUP", b"g", worker.encode(), b"COUNT", count, b"STREAMS", b"jobs", b">")
-        return _resp(*words), self._is_whole
+        return redis.request(*words), self._is_whole
 
     def _is_whole(self, answer: bytes) -> bool:
         if answer == b"*-1\r\n":
@@ -152,18 +143,10 @@ class RedisStream(Queue):
         return entries is not None and answer.count(JOB_END) == int(entries[1])
 
     def ack(self, worker: str, ids: list[bytes]) -> tuple[bytes, IsWhole]:
-        return _resp(b"XACK", b"jobs", b"g", *ids) + _resp(b"XDEL", b"jobs", *ids), _has_lines(2)
+        return redis.request(b"XACK", b"jobs", b"g", *ids) + redis.request(b"XDEL", b"jobs", *ids), redis.has_lines(2)
 
     def is_acked(self, answer: bytes, count: int) -> bool:
         return answer == b":%d\r\n" % count * 2
-
-
-def _resp(*words: bytes) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
-
-
-def _has_lines(count: int) -> IsWhole:
-    return lambda answer: answer.count(b"\r\n") == count
 
 
 class Beanstalk(Queue):
@@ -179,7 +162,7 @@ class Beanstalk(Queue):
         request = b"put 1 0 %d %d\r\n%s\r\n" % (LEASE_S, len(JOB), JOB) * FILL
         with self.connect() as connection:
             for _ in range(count // FILL):
-                _exchange(connection, request, _has_lines(FILL))
+                http.until_whole(connection, request, redis.has_lines(FILL))
 
     def connect(self) -> socket.socket:
         return http.connect(self._address)
@@ -192,7 +175,7 @@ class Beanstalk(Queue):
         return answer.count(JOB_END) + answer.count(b"TIMED_OUT\r\n") == CLAIM
 
     def ack(self, worker: str, ids: list[bytes]) -> tuple[bytes, IsWhole]:
-        return b"".join(b"delete %s\r\n" % number for number in ids), _has_lines(len(ids))
+        return b"".join(b"delete %s\r\n" % number for number in ids), redis.has_lines(len(ids))
 
     def is_acked(self, answer: bytes, count: int) -> bool:
         return answer == b"DELETED\r\n" * count
@@ -224,7 +207,7 @@ class PostgresDelete(Queue):
         return connection
 
     def claim(self, worker: str) -> tuple[bytes, IsWhole]:
-        return _query("EXECUTE claim"), _is_ready
+        return postgres.query("EXECUTE claim"), postgres.is_ready
 
     def ack(self, worker: str, ids: list[bytes]) -> tuple[bytes, IsWhole] | None:
         return None
@@ -233,16 +216,10 @@ class PostgresDelete(Queue):
         return b"DELETE %d\0" % count in answer
 
     def _session(self) -> socket.socket:
-        connection = http.connect(self._address)
-        settings = struct.pack(">i", 196608) + b"user\0bench\0database\0postgres\0\0"
-        _exchange(connection, struct.pack(">i", len(settings) + 4) + settings, _is_ready)
-        return connection
+        return postgres.session(self._address)
 
     def _ask(self, connection: socket.socket, text: str) -> None:
-        text = text.replace("{table}", self._table).replace("{claim}", str(CLAIM))
-        answer = _exchange(connection, _query(text), _is_ready)
-        if answer.startswith(b"E"):
-            raise RuntimeError(f"PostgreSQL refuses {text[:80]!r}: {answer!r}")
+        postgres.ask(connection, text.replace("{table}", self._table).replace("{claim}", str(CLAIM)))
 
 
 class PostgresLease(PostgresDelete):
@@ -259,16 +236,7 @@ class PostgresLease(PostgresDelete):
         PREPARE ack (text, bigint[]) AS DELETE FROM {{table}} WHERE id = ANY($2) AND holder = $1"""
 
     def claim(self, worker: str) -> tuple[bytes, IsWhole]:
-        return _query(f"EXECUTE claim('{worker}')"), _is_ready
+        return postgres.query(f"EXECUTE claim('{worker}')"), postgres.is_ready
 
     def ack(self, worker: str, ids: list[bytes]) -> tuple[bytes, IsWhole]:
-        return _query(f"EXECUTE ack('{worker}', '{{{b','.join(ids).decode()}}}')"), _is_ready
-
-
-def _query(text: str) -> bytes:
-    return b"Q" + struct.pack(">i", len(text) + 5) + text.encode() + b"\0"
-
-
-def _is_ready(answer: bytes) -> bool:
-    """ReadyForQuery is the last message of an answer."""
-    return answer[-6:-1] == b"Z\0\0\0\5"
+        return postgres.query(f"EXECUTE ack('{worker}', '{{{b','.join(ids).decode()}}}')"), postgres.is_ready
