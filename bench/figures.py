@@ -35,7 +35,7 @@ ENGINE = [
     Figure("read 1000, first time, in memory", "bench.engine reads", "uncached_us", "µs", 1000),
     Figure("read 1000, first time, from a segment", "bench.engine reads", "sealed_us", "µs", 1000),
     Figure("replay 1 M, batches of 1000", "bench.engine replay", "batches_per_s", "records/s", 1_000_000, "higher"),
-    Figure("replay 1 M, single records", "bench.engine replay", "singles_per_s", "records/s", None, "higher"),
+    Figure("replay 1 M, single records", "bench.engine replay", "singles_per_s", "records/s", 1_000_000, "higher"),
     Figure("memory of resident records, times payload", "bench.engine memory", "resident_ratio", "", 1.5),
     Figure("memory per sealed record", "bench.engine memory", "sealed_bytes", "B", 16),
     Figure("longest pause: writes and checkpoints at 1 M", "bench.engine pauses", "checkpoint_ms", "ms", 10),
@@ -264,6 +264,8 @@ STREAMS = {
     "ws": "our WebSocket",
     "nchan_ws": "nchan WebSocket",
     "nats": "NATS",
+    "durable": "Durable Streams SSE",
+    "null": "null hub",
 }
 
 
@@ -275,8 +277,11 @@ def _latency(watchers: int) -> list[Figure]:
         figures.append(Figure(f"{title}: p50, {stream}", program, f"{key}_{watchers}_p50_ms", "ms", None))
         figures.append(Figure(f"{title}: p99, {stream}", program, f"{key}_{watchers}_p99_ms", "ms", None))
         if key.startswith("nchan_"):
-            ratio = key.removeprefix("nchan_") + f"_{watchers}_p99_ratio"
-            figures.append(Figure("… ratio of the p99 to nchan's", program, ratio, "", 1.0))
+            ratio = key.removeprefix("nchan_") + f"_{watchers}_{{}}_ratio"
+            lone = 1.5 if key == "nchan_sse" and watchers == 1 else None
+            figures.append(Figure("… ratio of the p50 to nchan's", program, ratio.format("p50"), "", lone))
+            target = 1.2 if watchers == 100 else 1.0
+            figures.append(Figure("… ratio of the p99 to nchan's", program, ratio.format("p99"), "", target))
     return figures
 
 
@@ -290,6 +295,7 @@ def _saturated() -> list[Figure]:
             figures.append(Figure("… ratio to nchan", program, f"{way}_ratio", "", target, "higher"))
     for key, stream in STREAMS.items():
         figures.append(Figure(f"… CPU of the server, {stream}", program, f"{key}_server_cpu", "cores", None))
+        figures.append(Figure(f"… CPU of the server per delivery, {stream}", program, f"{key}_server_us", "µs", None))
         figures.append(Figure(f"… CPU of the watchers' process, {stream}", program, f"{key}_client_cpu", "cores", None))
     return figures
 
@@ -299,14 +305,24 @@ LIVE = [
     *_latency(100),
     *_latency(1000),
     *(
-        Figure(
-            f"… CPU of the watchers' process at 1,000, {stream}",
-            "bench.live latency",
-            f"{key}_1000_client_cpu",
-            "cores",
-            None,
-        )
+        figure
         for key, stream in STREAMS.items()
+        for figure in (
+            Figure(
+                f"… CPU of the watchers' process at 1,000, {stream}",
+                "bench.live latency",
+                f"{key}_1000_client_cpu",
+                "cores",
+                None,
+            ),
+            Figure(
+                f"… CPU of the server per delivery at 1,000, {stream}",
+                "bench.live latency",
+                f"{key}_1000_server_us",
+                "µs",
+                None,
+            ),
+        )
     ),
     *_saturated(),
     Figure("memory per idle SSE connection, of 1,000", "bench.live idle", "sse_few_bytes", "B", 4096),
@@ -320,12 +336,14 @@ QUEUE_SYSTEMS = {
     "disk": "our disk queue",
     "redis": "Redis stream, everysec",
     "beanstalkd": "beanstalkd -b",
+    "jetstream": "NATS JetStream, file",
     "postgres": "PostgreSQL, deleting",
     "postgres_lease": "PostgreSQL, leasing",
     "fsync": "our fsync queue",
     "redis_always": "Redis stream, always",
     "beanstalkd_always": "beanstalkd -b -f0",
     "jitter": "our disk queue, jitter 5 ms",
+    "null": "null server",
 }
 QUEUES = [
     *(
@@ -333,6 +351,8 @@ QUEUES = [
         for key, system in QUEUE_SYSTEMS.items()
         for figure in (
             Figure(f"claim 8 and ack, 50 workers: {system}", "bench.queues", f"{key}_per_s", "jobs/s", None, "higher"),
+            Figure("… CPU of the server per job", "bench.queues", f"{key}_server_us", "µs", None),
+            Figure("… CPU of the clients per job", "bench.queues", f"{key}_client_us", "µs", None),
             Figure("… p50 of a claim", "bench.queues", f"{key}_p50_ms", "ms", None),
             Figure("… p99 of a claim", "bench.queues", f"{key}_p99_ms", "ms", None),
             Figure("… CPU of the two client processes", "bench.queues", f"{key}_client_cpu", "cores", None),
@@ -340,6 +360,7 @@ QUEUES = [
     ),
     Figure("jobs/s, disk: ratio to Redis, everysec", "bench.queues", "disk_to_redis", "", 0.8, "higher"),
     Figure("… to beanstalkd -b", "bench.queues", "disk_to_beanstalkd", "", 1.0, "higher"),
+    Figure("… to NATS JetStream", "bench.queues", "disk_to_jetstream", "", None, "higher"),
     Figure("… to PostgreSQL, deleting", "bench.queues", "disk_to_postgres", "", 1.0, "higher"),
     Figure("… to PostgreSQL, leasing", "bench.queues", "disk_to_postgres_lease", "", 1.0, "higher"),
     Figure("jobs/s, fsync: ratio to our disk queue", "bench.queues", "fsync_to_disk", "", 0.7, "higher"),

@@ -173,12 +173,13 @@ def nats(directory: Path, is_jetstream: bool = False) -> Iterator[Peer]:
 
 
 @contextmanager
-def durable_streams(directory: Path) -> Iterator[Peer]:
-    """The reference server of Durable Streams on Node.js, with files."""
+def durable_streams(directory: Path, has_files: bool = True) -> Iterator[Peer]:
+    """The reference server of Durable Streams on Node.js, with files or in memory."""
     host, port = address = free_address()
     directory.mkdir(parents=True)
     script = directory / "serve.mjs"
-    options = f'{{host: "{host}", port: {port}, dataDir: "{directory}/data", compression: false}}'
+    files = f'dataDir: "{directory}/data", ' if has_files else ""
+    options = f'{{host: "{host}", port: {port}, {files}compression: false}}'
     made = f"await new DurableStreamTestServer({options}).start()"
     script.write_text(f'import {{ DurableStreamTestServer }} from "{DURABLE_STREAMS.as_uri()}"\n{made}\n')
     (directory / "data").mkdir()

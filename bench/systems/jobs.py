@@ -10,11 +10,11 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from bench.peers import Address
-from bench.systems import postgres, redis
-from bench.wire import http
+from bench.systems import nats, postgres, redis
+from bench.wire import http, null
 from bench.wire.epoll import Conversation, IsWhole
 
 CLAIM: Final = 8
@@ -43,7 +43,7 @@ class Queue(ABC):
         """Put so many jobs into the queue, which is empty. `count` is a multiple of FILL."""
 
     @abstractmethod
-    def connect(self) -> socket.socket:
+    def connect(self, worker: str = "") -> socket.socket:
         """A connection for one worker."""
 
     @abstractmethod
@@ -93,7 +93,7 @@ class TopicsQueue(Queue):
             for _ in range(count // FILL):
                 http.exchange(connection, http.request("POST", f"{self._topic}?return_seqs=false", body))
 
-    def connect(self) -> socket.socket:
+    def connect(self, worker: str = "") -> socket.socket:
         return http.connect(self._address)
 
     def claim(self, worker: str) -> tuple[bytes, IsWhole]:
@@ -106,6 +106,39 @@ class TopicsQueue(Queue):
 
     def is_acked(self, answer: bytes, count: int) -> bool:
         return b'"acked":%d,' % count in answer
+
+
+class NullQueue(TopicsQueue):
+    """A server that does nothing, asked as ours is: it answers as ours has, and counts the claims that it owes."""
+
+    def __init__(self, address: Address, topic: str, owed: Any) -> None:
+        self._address, self._topic, self._owed = address, f"/v0/topics/{topic}", owed
+
+    def fill(self, count: int) -> None:
+        self._owed.value = count // CLAIM
+
+
+def null_answers(address: Address, topic: str, owed: Any) -> dict[bytes, null.Answer]:
+    """What the server answers to claims, with jobs and without, and to acks."""
+    queue = TopicsQueue(address, topic)
+    queue.fill(FILL)
+    with queue.connect() as connection:
+        claim, _ = queue.claim("w")
+        jobs = http.exchange(connection, claim)
+        ack, _ = queue.ack("w", queue.ids_of.findall(jobs))
+        acked = http.exchange(connection, ack)
+        http.ask(address, "DELETE", f"/v0/topics/{topic}")
+        TopicsQueue(address, topic)
+        none = http.exchange(connection, claim)
+
+    def claimed() -> bytes:
+        if owed.value == 0:
+            return none
+        owed.value -= 1
+        return jobs
+
+    path = f"POST /v0/topics/{topic}"
+    return {f"{path}/claim HTTP/1.1".encode(): claimed, f"{path}/ack HTTP/1.1".encode(): acked}
 
 
 class RedisStream(Queue):
@@ -128,7 +161,7 @@ class RedisStream(Queue):
             for _ in range(count // FILL):
                 http.until_whole(connection, request, redis.has_lines(2 * FILL))
 
-    def connect(self) -> socket.socket:
+    def connect(self, worker: str = "") -> socket.socket:
         return http.connect(self._address)
 
     def claim(self, worker: str) -> tuple[bytes, IsWhole]:
@@ -149,6 +182,47 @@ class RedisStream(Queue):
         return answer == b":%d\r\n" % count * 2
 
 
+class JetStreamQueue(Queue):
+    """A work queue on disk with a pull consumer; each ack is confirmed."""
+
+    ids_of = re.compile(rb"(\$JS\.ACK\.\S+) \d+\r\n")
+    none = b"NATS/1.0 4"
+    _statuses = re.compile(rb"NATS/1\.0 (?:404|408|409) ")
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        stream = {"name": "JOBS", "subjects": ["jobs"], "storage": "file", "retention": "workqueue"}
+        nats.ask(address, "$JS.API.STREAM.CREATE.JOBS", stream)
+        lease = {"ack_wait": LEASE_S * 10**9, "max_ack_pending": 100_000}
+        consumer = {"durable_name": "g", "ack_policy": "explicit", "deliver_policy": "all", **lease}
+        nats.ask(address, "$JS.API.CONSUMER.DURABLE.CREATE.JOBS.g", {"stream_name": "JOBS", "config": consumer})
+
+    def fill(self, count: int) -> None:
+        with nats.listening(self._address, nats.INBOX) as connection:
+            request = nats.publish(b"jobs", JOB, nats.INBOX.encode()) * FILL
+            for _ in range(count // FILL):
+                http.until_whole(connection, request, lambda answer: answer.count(b'"stream":"JOBS"') == FILL)
+
+    def connect(self, worker: str = "") -> socket.socket:
+        return nats.listening(self._address, f"{nats.INBOX}.{worker}")
+
+    def claim(self, worker: str) -> tuple[bytes, IsWhole]:
+        wanted = b'{"batch":%d,"no_wait":true,"expires":100000000}' % CLAIM  # what is missing then is told
+        inbox = f"{nats.INBOX}.{worker}".encode()
+        return nats.publish(b"$JS.API.CONSUMER.MSG.NEXT.JOBS.g", wanted, inbox), self._is_whole
+
+    def _is_whole(self, answer: bytes) -> bool:
+        return answer.count(JOB_END) == CLAIM or (b"NATS/1.0 " in answer and self._statuses.search(answer) is not None)
+
+    def ack(self, worker: str, ids: list[bytes]) -> tuple[bytes, IsWhole]:
+        inbox = f"{nats.INBOX}.{worker}".encode()
+        acks = b"".join(nats.publish(number, b"+ACK", inbox) for number in ids)
+        return acks, lambda answer: answer.count(b" 0\r\n\r\n") == len(ids)
+
+    def is_acked(self, answer: bytes, count: int) -> bool:
+        return answer.count(b" 0\r\n\r\n") == count
+
+
 class Beanstalk(Queue):
     """Jobs are reserved and deleted one by one; a worker sends eight commands at once."""
 
@@ -164,7 +238,7 @@ class Beanstalk(Queue):
             for _ in range(count // FILL):
                 http.until_whole(connection, request, redis.has_lines(FILL))
 
-    def connect(self) -> socket.socket:
+    def connect(self, worker: str = "") -> socket.socket:
         return http.connect(self._address)
 
     def claim(self, worker: str) -> tuple[bytes, IsWhole]:
@@ -201,7 +275,7 @@ class PostgresDelete(Queue):
             self._ask(connection, "INSERT INTO {table} (data) " + rows)
             self._ask(connection, "VACUUM ANALYZE {table}")
 
-    def connect(self) -> socket.socket:
+    def connect(self, worker: str = "") -> socket.socket:
         connection = self._session()
         self._ask(connection, self.prepare)
         return connection

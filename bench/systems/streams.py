@@ -6,6 +6,7 @@ import time
 from typing import Final, Protocol
 
 from bench.peers import Address
+from bench.systems.logs import create
 from bench.wire import http, null
 
 WRITERS: Final = 16  # connections of those that answer each write
@@ -145,6 +146,23 @@ class _NatsWriter:
 
     def finish(self) -> None:
         self._connection.close()
+
+
+class DurableSse:
+    """The reference server of Durable Streams: a live read over SSE."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def watch(self, topic: str) -> socket.socket:
+        connection = http.connect(self._address)
+        path = f"/{topic}?offset=now&live=sse"
+        connection.sendall(http.request("GET", path, headers="Accept: text/event-stream\r\n"))
+        return until(connection, b'"upToDate":true')
+
+    def writer(self, topic: str) -> Writer:
+        create(self._address, topic)
+        return _PostWriter(self._address, f"/{topic}", b"", b"")
 
 
 class NullHub:
