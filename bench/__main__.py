@@ -1,4 +1,4 @@
-"""`python -m bench [section …]`: run the benchmarks and write their results to bench/RESULTS.md.
+"""`python -m bench [section …]`: run the benchmarks, write their results to bench/RESULTS.md and draw the plots.
 
 Every figure is the median of several runs, each in a process of its own, the
 runs of different figures interleaved, with the lowest and highest beside it.
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench.figures import SECTIONS, Figure
 from bench.peers import end_on_signals, end_with_parent
+from tools import plots
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
@@ -26,16 +27,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("sections", nargs="*", help=f"which ones: {', '.join(SECTIONS)} (default: all)")
     parser.add_argument("--runs", type=int, default=5, help="runs of every figure (default 5)")
     parser.add_argument("--quick", action="store_true", help="small sizes, where a program has any; not written")
+    parser.add_argument("--long", action="store_true", help="also what takes minutes: a recovery of 10 M records")
     parser.add_argument("--no-write", action="store_true", help="print only, leave RESULTS.md alone")
     options = parser.parse_args(arguments)
     end_on_signals()
     for section in options.sections or SECTIONS:
         if section not in SECTIONS:
             parser.error(f"there is no section {section!r}; use {', '.join(SECTIONS)}")
-        table = _table(SECTIONS[section], _measure(SECTIONS[section], options.runs, options.quick))
+        figures = [figure for figure in SECTIONS[section] if options.long or not figure.is_long]
+        table = _table(figures, _measure(figures, options.runs, options.quick))
         print(table)
         if not (options.no_write or options.quick):
-            _write(section, table, options.runs)
+            _write(section, table, f"{options.runs}" + " --long" * options.long)
+            plots.draw()
     return 0
 
 
@@ -79,7 +83,7 @@ def _table(figures: Sequence[Figure], samples: dict[str, list[dict[str, float]]]
     return "\n".join(lines)
 
 
-def _write(section: str, table: str, runs: int) -> None:
+def _write(section: str, table: str, runs: str) -> None:
     """Replace the section in RESULTS.md, keep the others."""
     text = RESULTS.read_text() if RESULTS.exists() else "# Results\n\nMade by `make bench`; see CONTRIBUTING.md.\n"
     marker = f"\n## {section}\n"

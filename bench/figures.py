@@ -10,6 +10,7 @@ class Figure(NamedTuple):
     unit: str
     target: float | None  # None = shown only
     better: Literal["higher", "lower"] = "lower"
+    is_long: bool = False  # only measured with --long
 
     def is_met(self, value: float) -> bool:
         if self.target is None:
@@ -34,7 +35,7 @@ ENGINE = [
     Figure("read 1000, first time, in memory", "bench.engine reads", "uncached_us", "µs", 1000),
     Figure("read 1000, first time, from a segment", "bench.engine reads", "sealed_us", "µs", 1000),
     Figure("replay 1 M, batches of 1000", "bench.engine replay", "batches_per_s", "records/s", 1_000_000, "higher"),
-    Figure("replay 1 M, single records", "bench.engine replay", "singles_per_s", "records/s", None, "higher"),
+    Figure("replay 1 M, single records", "bench.engine replay", "singles_per_s", "records/s", 1_000_000, "higher"),
     Figure("memory of resident records, times payload", "bench.engine memory", "resident_ratio", "", 1.5),
     Figure("memory per sealed record", "bench.engine memory", "sealed_bytes", "B", 16),
     Figure("longest pause: writes and checkpoints at 1 M", "bench.engine pauses", "checkpoint_ms", "ms", 10),
@@ -44,22 +45,217 @@ ENGINE = [
     Figure("append with 100 k topics against 1", "bench.engine width", "ratio", "", 1.3),
 ]
 
+
+def _wire(name: str, program: str, key: str, unit: str = "/s", *, has_ceiling: bool = False) -> list[Figure]:
+    """A rate over the wire, what a record takes of the processor on either side, and the most that its client can."""
+    figures = [
+        Figure(name, program, f"{key}_per_s", unit, None, "higher"),
+        Figure("… CPU of the server per record", program, f"{key}_server_us", "µs", None),
+        Figure("… CPU of the client per record", program, f"{key}_client_us", "µs", None),
+    ]
+    ceiling = Figure("… same client, null server", program, f"{key}_ceiling_per_s", unit, None, "higher")
+    return [*figures, ceiling] if has_ceiling else figures
+
+
+def _beside_redis(ours: tuple[str, str], redis: tuple[str, str], target: float, unit: str = "/s") -> list[Figure]:
+    """Name and key of ours and of theirs, each with its costs, and the ratio of the rates."""
+    return [
+        *_wire(*_named(ours), unit, has_ceiling=True),
+        *_wire(*_named(redis), unit),
+        Figure("… ratio", "bench.server", f"{ours[1]}_ratio", "", target, "higher"),
+    ]
+
+
+def _named(name_and_key: tuple[str, str]) -> tuple[str, str, str]:
+    name, key = name_and_key
+    return name, "bench.server", key
+
+
 SERVER = [
-    Figure("one record per POST, 64 connections, disk", "bench.server", "single_per_s", "/s", None, "higher"),
-    Figure("Redis XADD, everysec", "bench.server", "redis_single_per_s", "/s", None, "higher"),
-    Figure("… ratio", "bench.server", "single_ratio", "", 0.8, "higher"),
-    Figure("one record per POST, 64 connections, fsync", "bench.server", "fsync_per_s", "/s", None, "higher"),
-    Figure("Redis XADD, always", "bench.server", "redis_always_per_s", "/s", None, "higher"),
-    Figure("… ratio", "bench.server", "fsync_ratio", "", 0.8, "higher"),
-    Figure("100 records per POST, 16 connections", "bench.server", "batch_per_s", "records/s", None, "higher"),
-    Figure("Redis XADD, 100 pipelined", "bench.server", "redis_batch_per_s", "records/s", None, "higher"),
-    Figure("… ratio", "bench.server", "batch_ratio", "", 2.0, "higher"),
-    Figure("diff of 1000, 16 connections", "bench.server", "diff_per_s", "records/s", None, "higher"),
-    Figure("Redis XRANGE COUNT 1000", "bench.server", "redis_diff_per_s", "records/s", None, "higher"),
-    Figure("… ratio", "bench.server", "diff_ratio", "", 1.3, "higher"),
+    *_beside_redis(
+        ("one record per POST, 64 connections, disk", "single"), ("Redis XADD, everysec", "redis_single"), 0.8
+    ),
+    *_beside_redis(
+        ("one record per POST, 64 connections, fsync", "fsync"), ("Redis XADD, always", "redis_always"), 0.8
+    ),
+    *_beside_redis(
+        ("100 records per POST, 16 connections", "batch"),
+        ("Redis XADD, 100 pipelined", "redis_batch"),
+        2.5,
+        "records/s",
+    ),
+    *_beside_redis(
+        ("diff of 1000, 16 connections", "diff"), ("Redis XRANGE COUNT 1000", "redis_diff"), 3.0, "records/s"
+    ),
     Figure("p99 of a lone write, disk", "bench.server", "lone_disk_ms", "ms", 1.0),
     Figure("p99 of a lone write, fsync, in fdatasyncs", "bench.server", "lone_fsyncs", "", 3.0),
     Figure("median fdatasync after a small write", "bench.server", "fdatasync_ms", "ms", None),
+]
+
+
+def _connections() -> list[Figure]:
+    """Each step: ours, its ceiling, Redis, the ratio."""
+    steps = {
+        "c1": "1 connection",
+        "c16": "16 connections",
+        "c256": "256 connections",
+        "t1": "64 connections, 1 topic",
+        "t1000": "64 connections, 1,000 topics",
+    }
+    figures = []
+    for key, title in steps.items():
+        figures += _wire(f"one record per POST, {title}", "bench.connections", key)
+        figures.append(_rate(f"null server, {title}", "bench.connections", f"{key}_ceiling_per_s"))
+        figures += _wire(f"Redis XADD, {title}".replace("topic", "stream"), "bench.connections", f"redis_{key}")
+        figures.append(Figure("… ratio to Redis", "bench.connections", f"{key}_ratio", "", None, "higher"))
+    ratio = Figure("1,000 topics against 1", "bench.connections", "topics_ratio", "", None, "higher")
+    return [*figures, ratio]
+
+
+def _rate(name: str, program: str, key: str, unit: str = "/s") -> Figure:
+    return Figure(name, program, key, unit, None, "higher")
+
+
+CONNECTIONS = _connections()
+
+LOGS = {
+    "disk": "ours, disk",
+    "fsync": "ours, fsync",
+    "redis": "Redis stream, everysec",
+    "redis_always": "Redis stream, always",
+    "jetstream": "NATS JetStream, file",
+    "postgres": "PostgreSQL, synchronous_commit off",
+    "postgres_synced": "PostgreSQL, synchronous_commit on",
+    "rabbitmq": "RabbitMQ stream",
+    "durable": "Durable Streams on Node.js",
+    "null": "null server",
+}
+APPENDS = [
+    figure
+    for key, system in LOGS.items()
+    for figure in (
+        *_wire(f"append, 64 writers: {system}", "bench.appends", key),
+        Figure("… p50 of an append", "bench.appends", f"{key}_p50_ms", "ms", None),
+        Figure("… p99 of an append", "bench.appends", f"{key}_p99_ms", "ms", None),
+    )
+]
+
+KINDS = {
+    "write": "a write",
+    "delivery": "a delivery over SSE",
+    "read": "a read of 100",
+    "put": "8 jobs put",
+    "claim": "a claim of 8",
+    "ack": "an ack of 8",
+}
+PERCENTILES = {"p50": "p50", "p90": "p90", "p99": "p99", "p999": "p99.9"}
+MIXED = [
+    *(
+        Figure(f"mixed load, {shown} of {title}", "bench.mixed", f"ours_{kind}_{key}_ms", "ms", None)
+        for kind, title in KINDS.items()
+        for key, shown in PERCENTILES.items()
+    ),
+    Figure("… CPU of the server", "bench.mixed", "ours_server_cpu", "cores", None),
+    Figure("… CPU of the two client processes", "bench.mixed", "ours_client_cpu", "cores", None),
+    *(
+        Figure(f"same client, null server: {shown} of {title}", "bench.mixed", f"null_{kind}_{key}_ms", "ms", None)
+        for kind, title in KINDS.items()
+        for key, shown in PERCENTILES.items()
+        if kind != "delivery" and key in ("p50", "p99")
+    ),
+]
+
+ROOMS = {
+    "others": "others only",
+    "all": "everybody, oneself included",
+    "nchan": "nchan, oneself included",
+    "null": "null hub",
+}
+ROOM_SIZES = (10, 20, 40, 60, 80, 100, 130, 160, 200)
+ROOM = [
+    *(
+        Figure(
+            f"participants of an audio room, hearing {title}" if key in ("others", "all") else f"… {title}",
+            "bench.room",
+            f"{key}_held",
+            "",
+            40 if key == "others" else None,
+            "higher",
+        )
+        for key, title in ROOMS.items()
+    ),
+    *(
+        figure
+        for key, title in ROOMS.items()
+        for size in ROOM_SIZES
+        for figure in (
+            Figure(f"room of {size}, {title}: p99", "bench.room", f"{key}_{size}_p99_ms", "ms", None),
+            *(
+                Figure(f"… {shown}", "bench.room", f"{key}_{size}_{name}", unit, None)
+                for name, shown, unit in (
+                    ("lost", "records lost", ""),
+                    ("p50_ms", "p50", "ms"),
+                    ("server_cpu", "CPU of the server", "cores"),
+                    ("client_cpu", "CPU of the client", "cores"),
+                )
+                if size in (40, 100)
+            ),
+        )
+    ),
+]
+
+CHURN = [
+    *_wire("batches of 100, no limits", "bench.churn", "plain", "records/s"),
+    *_wire("batches of 100, cap of 10,000 records", "bench.churn", "cap", "records/s"),
+    Figure("… CPU of the server against no limits", "bench.churn", "cap_ratio", "", None),
+    Figure("… disk in use after a stop", "bench.churn", "cap_disk_mib", "MiB", None),
+    *_wire("batches of 100, TTL of 0.5 s", "bench.churn", "ttl", "records/s"),
+    Figure("… CPU of the server against no limits", "bench.churn", "ttl_ratio", "", None),
+    Figure("… disk in use after a stop", "bench.churn", "ttl_disk_mib", "MiB", None),
+]
+
+TAGS = [
+    Figure("first delete by tag at 1 M tags", "bench.growth tags", "first_ms", "ms", None),
+    Figure("delete by one tag at 1 M tags: p50", "bench.growth tags", "one_p50_us", "µs", None),
+    Figure("… p99", "bench.growth tags", "one_p99_us", "µs", None),
+    Figure("delete by prefix, 1,000 of 1 M tags: p50", "bench.growth tags", "prefix_p50_us", "µs", None),
+    Figure("delete by prefix of all that is left, per record", "bench.growth tags", "rest_ns", "ns", None),
+]
+
+RECOVERY = [
+    figure
+    for key, size in (("1m", "1 M"), ("10m", "10 M"))
+    for figure in (
+        Figure(f"kill -9, start to ready, {size} records", f"bench.recovery {key}", "ready_s", "s", None),
+        Figure("… CPU", f"bench.recovery {key}", "cpu_s", "s", None),
+        Figure("… rate", f"bench.recovery {key}", "records_per_s", "records/s", None, "higher"),
+        Figure("… memory after it", f"bench.recovery {key}", "resident_mib", "MiB", None),
+    )
+]
+RECOVERY = [figure._replace(is_long=figure.program.endswith("10m")) for figure in RECOVERY]
+
+GROWN = {
+    "append_us": ("append", "bench.growth records", "records"),
+    "read_us": ("read of 100 near the end", "bench.growth records", "records"),
+    "work_us": ("claim of 8 and ack", "bench.growth records", "records"),
+    "delete_us": ("delete by one tag", "bench.growth records", "records"),
+    "topic_append_us": ("append to any topic", "bench.growth topics", "topics"),
+    "topic_read_us": ("read of any topic", "bench.growth topics", "topics"),
+}
+GROWTH_SIZES = {
+    "records": {1: "10 k", 10: "100 k", 100: "1 M"},
+    "topics": {1: "300", 10: "3 k", 100: "30 k"},
+}
+GROWTH = [
+    figure
+    for key, (title, program, what) in GROWN.items()
+    for figure in (
+        *(
+            Figure(f"CPU of {title}, {size} {what}", program, f"{key}_{times}", "µs", None)
+            for times, size in GROWTH_SIZES[what].items()
+        ),
+        Figure("… 100 times the size against 1", program, f"{key}_ratio", "", None),
+    )
 ]
 
 STREAMS = {
@@ -68,6 +264,8 @@ STREAMS = {
     "ws": "our WebSocket",
     "nchan_ws": "nchan WebSocket",
     "nats": "NATS",
+    "durable": "Durable Streams SSE",
+    "null": "null hub",
 }
 
 
@@ -79,8 +277,11 @@ def _latency(watchers: int) -> list[Figure]:
         figures.append(Figure(f"{title}: p50, {stream}", program, f"{key}_{watchers}_p50_ms", "ms", None))
         figures.append(Figure(f"{title}: p99, {stream}", program, f"{key}_{watchers}_p99_ms", "ms", None))
         if key.startswith("nchan_"):
-            ratio = key.removeprefix("nchan_") + f"_{watchers}_p99_ratio"
-            figures.append(Figure("… ratio of the p99 to nchan's", program, ratio, "", 1.0))
+            ratio = key.removeprefix("nchan_") + f"_{watchers}_{{}}_ratio"
+            lone = 1.5 if key == "nchan_sse" and watchers == 1 else None
+            figures.append(Figure("… ratio of the p50 to nchan's", program, ratio.format("p50"), "", lone))
+            target = 1.2 if watchers == 100 else 1.0
+            figures.append(Figure("… ratio of the p99 to nchan's", program, ratio.format("p99"), "", target))
     return figures
 
 
@@ -94,6 +295,7 @@ def _saturated() -> list[Figure]:
             figures.append(Figure("… ratio to nchan", program, f"{way}_ratio", "", target, "higher"))
     for key, stream in STREAMS.items():
         figures.append(Figure(f"… CPU of the server, {stream}", program, f"{key}_server_cpu", "cores", None))
+        figures.append(Figure(f"… CPU of the server per delivery, {stream}", program, f"{key}_server_us", "µs", None))
         figures.append(Figure(f"… CPU of the watchers' process, {stream}", program, f"{key}_client_cpu", "cores", None))
     return figures
 
@@ -103,14 +305,24 @@ LIVE = [
     *_latency(100),
     *_latency(1000),
     *(
-        Figure(
-            f"… CPU of the watchers' process at 1,000, {stream}",
-            "bench.live latency",
-            f"{key}_1000_client_cpu",
-            "cores",
-            None,
-        )
+        figure
         for key, stream in STREAMS.items()
+        for figure in (
+            Figure(
+                f"… CPU of the watchers' process at 1,000, {stream}",
+                "bench.live latency",
+                f"{key}_1000_client_cpu",
+                "cores",
+                None,
+            ),
+            Figure(
+                f"… CPU of the server per delivery at 1,000, {stream}",
+                "bench.live latency",
+                f"{key}_1000_server_us",
+                "µs",
+                None,
+            ),
+        )
     ),
     *_saturated(),
     Figure("memory per idle SSE connection, of 1,000", "bench.live idle", "sse_few_bytes", "B", 4096),
@@ -124,12 +336,14 @@ QUEUE_SYSTEMS = {
     "disk": "our disk queue",
     "redis": "Redis stream, everysec",
     "beanstalkd": "beanstalkd -b",
+    "jetstream": "NATS JetStream, file",
     "postgres": "PostgreSQL, deleting",
     "postgres_lease": "PostgreSQL, leasing",
     "fsync": "our fsync queue",
     "redis_always": "Redis stream, always",
     "beanstalkd_always": "beanstalkd -b -f0",
     "jitter": "our disk queue, jitter 5 ms",
+    "null": "null server",
 }
 QUEUES = [
     *(
@@ -137,6 +351,8 @@ QUEUES = [
         for key, system in QUEUE_SYSTEMS.items()
         for figure in (
             Figure(f"claim 8 and ack, 50 workers: {system}", "bench.queues", f"{key}_per_s", "jobs/s", None, "higher"),
+            Figure("… CPU of the server per job", "bench.queues", f"{key}_server_us", "µs", None),
+            Figure("… CPU of the clients per job", "bench.queues", f"{key}_client_us", "µs", None),
             Figure("… p50 of a claim", "bench.queues", f"{key}_p50_ms", "ms", None),
             Figure("… p99 of a claim", "bench.queues", f"{key}_p99_ms", "ms", None),
             Figure("… CPU of the two client processes", "bench.queues", f"{key}_client_cpu", "cores", None),
@@ -144,6 +360,7 @@ QUEUES = [
     ),
     Figure("jobs/s, disk: ratio to Redis, everysec", "bench.queues", "disk_to_redis", "", 0.8, "higher"),
     Figure("… to beanstalkd -b", "bench.queues", "disk_to_beanstalkd", "", 1.0, "higher"),
+    Figure("… to NATS JetStream", "bench.queues", "disk_to_jetstream", "", None, "higher"),
     Figure("… to PostgreSQL, deleting", "bench.queues", "disk_to_postgres", "", 1.0, "higher"),
     Figure("… to PostgreSQL, leasing", "bench.queues", "disk_to_postgres_lease", "", 1.0, "higher"),
     Figure("jobs/s, fsync: ratio to our disk queue", "bench.queues", "fsync_to_disk", "", 0.7, "higher"),
@@ -194,6 +411,14 @@ SPARK = [
 SECTIONS = {
     "engine": ENGINE,
     "server": SERVER,
+    "connections": CONNECTIONS,
+    "appends": APPENDS,
+    "mixed": MIXED,
+    "room": ROOM,
+    "churn": CHURN,
+    "tags": TAGS,
+    "recovery": RECOVERY,
+    "growth": GROWTH,
     "live": LIVE,
     "queues": QUEUES,
     "routers": ROUTERS,

@@ -1,10 +1,11 @@
-"""Figures of live delivery beside nchan and NATS. `python -m bench.live NAME [--quick]` prints one JSON object.
+"""Figures of live delivery beside nchan, NATS and others. `python -m bench.live NAME [--quick]` prints one JSON object.
 
 All servers are up at once, on loopback; one after the other is written to
 while its watchers, on one epoll loop in a process of its own, receive. The
 topics are of the default class, disk; the peers keep messages in memory. A
 delivery is one record at one watcher, however many share a frame; writers that
-saturate stay a fixed number of records ahead of the average watcher.
+saturate stay a fixed number of records ahead of the average watcher. The last is
+a hub that does nothing but hand on: more than there the watchers cannot take.
 """
 
 import json
@@ -12,19 +13,31 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench import peers
-from bench.epoll import Latency, Watchers, stamped
-from bench.processes import cpu_seconds, open_many_files, resident_bytes
-from bench.streams import Nats, NchanSse, NchanWebSocket, System, TopicsSse, TopicsWebSocket, Writer
+from bench.processes import Load, open_many_files, resident_bytes, tree_cpu_seconds
+from bench.systems.streams import (
+    DurableSse,
+    Nats,
+    NchanSse,
+    NchanWebSocket,
+    NullHub,
+    System,
+    TopicsSse,
+    TopicsWebSocket,
+    Writer,
+)
+from bench.wire import null
+from bench.wire.epoll import Latency, Watchers, stamped
 from topics.testing.server import ServerProcess
 
 RATE: Final = 50  # writes per second of the latency runs
 AHEAD: Final = 64  # records by which writers may be ahead of the watchers when they saturate them
+DURABLE_MAX: Final = 100  # watchers of Durable Streams, which serves each with a read of its own
 PAUSE_S: Final = 0.002  # of watchers that only count
 UNLIMITED: Final = {"TOPICS_MAX_SSE_CONNECTIONS": "0", "TOPICS_MAX_WATCH_SESSIONS": "0"}
 
@@ -50,10 +63,15 @@ class Under(NamedTuple):
 
 @contextmanager
 def systems(directory: Path) -> Iterator[dict[str, Under]]:
+    """Durable Streams only where it is installed."""
     with (
         ServerProcess(directory / "topics", UNLIMITED) as ours,
         peers.nchan(directory / "nchan") as nchan,
         peers.nats(directory / "nats") as nats,
+        peers.durable_streams(directory / "durable", has_files=False)
+        if peers.has_durable_streams()
+        else nullcontext() as durable,
+        null.hub() as hub,
     ):
         yield {
             "sse": Under(TopicsSse(ours.address), ours.pid),
@@ -61,6 +79,8 @@ def systems(directory: Path) -> Iterator[dict[str, Under]]:
             "ws": Under(TopicsWebSocket(ours.address), ours.pid),
             "nchan_ws": Under(NchanWebSocket(nchan.address), nchan.pid),
             "nats": Under(Nats(nats.address), nats.pid),
+            **({"durable": Under(DurableSse(durable.address), durable.pid)} if durable else {}),
+            "null": Under(NullHub(hub.address), hub.pid),
         }
 
 
@@ -94,8 +114,8 @@ def greet(writer: Writer, watchers: Watchers) -> None:
     watchers.wait_for(before + watchers.count)
 
 
-def latency_at(under: Under, topic: str, count: int, seconds: float) -> tuple[Latency, float]:
-    """From write to delivery, and the share of a core that the watchers took."""
+def latency_at(under: Under, topic: str, count: int, seconds: float) -> tuple[Latency, Load]:
+    """From write to delivery, and what the deliveries cost."""
     writer = under.system.writer(topic)
     with Watchers(partial(under.system.watch, topic)) as watchers:
         watchers.open(count)
@@ -103,44 +123,50 @@ def latency_at(under: Under, topic: str, count: int, seconds: float) -> tuple[La
         sent = 1 + write_at(RATE, seconds / 4, writer)
         watchers.wait_for(sent * count)
         watchers.start_timing()
-        started, client_s = time.monotonic(), watchers.cpu_s
+        started, before = time.monotonic(), sent
+        server_s, client_s = tree_cpu_seconds(under.pid), watchers.cpu_s
         sent += write_at(RATE, seconds, writer)
         writer.finish()
         watchers.wait_for(sent * count)
-        client_cpu = (watchers.cpu_s - client_s) / (time.monotonic() - started)
-        return watchers.latency(), client_cpu
+        server_s, client_s = tree_cpu_seconds(under.pid) - server_s, watchers.cpu_s - client_s
+        return watchers.latency(), Load((sent - before) * count, time.monotonic() - started, server_s, client_s)
 
 
 def latency(all_systems: dict[str, Under], sizes: Sizes) -> dict[str, float]:
     figures: dict[str, float] = {}
     for count in sizes.watchers:
         for name, under in all_systems.items():
-            measured, client_cpu = latency_at(under, f"{name}{count}", count, sizes.paced_s)
+            if name == "durable" and count > DURABLE_MAX:
+                continue
+            measured, load = latency_at(under, f"{name}{count}", count, sizes.paced_s)
+            figures |= load.figures(f"{name}_{count}")
             figures[f"{name}_{count}_p50_ms"] = measured.p50_ms
             figures[f"{name}_{count}_p99_ms"] = measured.p99_ms
-            figures[f"{name}_{count}_client_cpu"] = client_cpu
         for way in ("sse", "ws"):
-            ours, theirs = figures[f"{way}_{count}_p99_ms"], figures[f"nchan_{way}_{count}_p99_ms"]
-            figures[f"{way}_{count}_p99_ratio"] = ours / theirs
+            for share in ("p50", "p99"):
+                ours, theirs = figures[f"{way}_{count}_{share}_ms"], figures[f"nchan_{way}_{count}_{share}_ms"]
+                figures[f"{way}_{count}_{share}_ratio"] = ours / theirs
     return figures
 
 
 def saturation(all_systems: dict[str, Under], sizes: Sizes) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name, under in all_systems.items():
+        if name == "durable":
+            continue  # it closes connections that wait for their turn
         topic = f"{name}_saturated"
         writer = under.system.writer(topic)
         with Watchers(partial(under.system.watch, topic), PAUSE_S) as watchers:
             watchers.open(sizes.saturated)
             greet(writer, watchers)
             sent = write_ahead(sizes.saturated_s / 4, writer, watchers, 1)
-            before, server_s, client_s = watchers.received, cpu_seconds(under.pid), watchers.cpu_s
+            before, server_s, client_s = watchers.received, tree_cpu_seconds(under.pid), watchers.cpu_s
             started = time.monotonic()
             sent = write_ahead(sizes.saturated_s, writer, watchers, sent)
             seconds = time.monotonic() - started
-            figures[f"{name}_per_s"] = (watchers.received - before) / seconds
-            figures[f"{name}_server_cpu"] = (cpu_seconds(under.pid) - server_s) / seconds
-            figures[f"{name}_client_cpu"] = (watchers.cpu_s - client_s) / seconds
+            server_s, client_s = tree_cpu_seconds(under.pid) - server_s, watchers.cpu_s - client_s
+            figures |= Load(watchers.received - before, seconds, server_s, client_s).figures(name)
+            figures[f"{name}_server_cpu"] = server_s / seconds
             writer.finish()
             watchers.wait_for(sent * watchers.count)
     figures["sse_ratio"] = figures["sse_per_s"] / figures["nchan_sse_per_s"]

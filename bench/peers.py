@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,7 +21,10 @@ from typing import Final, NamedTuple
 Address = tuple[str, int]
 
 NCHAN_MODULE: Final = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
-PATIENCE_S: Final = 30.0
+RABBITMQ: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one in PATH changes the user
+NPM: Final = Path(__file__).parent.parent / ".bench-npm"
+DURABLE_STREAMS: Final = NPM / "node_modules" / "@durable-streams" / "server" / "dist" / "index.js"
+PATIENCE_S: Final = 60.0
 FILES_MAX: Final = 20_000
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
@@ -52,8 +55,17 @@ http {{
         location ~ ^/pub/(\\w+)$ {{ nchan_publisher http; nchan_channel_id $1; }}
         location ~ ^/sse/(\\w+)$ {{ nchan_subscriber eventsource; nchan_channel_id $1; }}
         location ~ ^/ws/(\\w+)$ {{ nchan_subscriber websocket; nchan_channel_id $1; }}
+        location ~ ^/room/(\\w+)$ {{ nchan_pubsub websocket; nchan_channel_id $1; }}
     }}
 }}
+"""
+
+RABBITMQ_CONFIG: Final = """
+listeners.tcp.1 = {host}:{amqp}
+stream.listeners.tcp.1 = {host}:{port}
+stream.advertised_host = {host}
+log.console = true
+log.file = false
 """
 
 
@@ -84,11 +96,36 @@ def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
 
 def require(*programs: str) -> None:
     """Exit with a hint if one of these is not installed."""
+    if missing := _missing(programs):
+        sys.exit(f"not installed: {', '.join(missing)}; run `make bench-peers`")
+
+
+def has(*programs: str) -> bool:
+    """Are all of these installed? If not, what is left out is said."""
+    if missing := _missing(programs):
+        print(f"left out, not installed: {', '.join(missing)}; see `make bench-peers`", file=sys.stderr)
+    return not missing
+
+
+def has_durable_streams() -> bool:
+    return has("node") and _is_there(DURABLE_STREAMS, "@durable-streams/server")
+
+
+def has_rabbitmq() -> bool:
+    return _is_there(RABBITMQ, "rabbitmq-server") and has("epmd")
+
+
+def _is_there(path: Path, name: str) -> bool:
+    if not path.exists():
+        print(f"left out, not installed: {name}; see `make bench-peers`", file=sys.stderr)
+    return path.exists()
+
+
+def _missing(programs: Sequence[str]) -> list[str]:
     missing = [name for name in programs if _program(name) is None]
     if "nginx" in programs and not NCHAN_MODULE.exists():
         missing.append(NCHAN_MODULE.name)
-    if missing:
-        sys.exit(f"not installed: {', '.join(missing)}; run `make bench-peers`")
+    return missing
 
 
 def _program(name: str) -> str | None:
@@ -128,9 +165,54 @@ def nchan(directory: Path) -> Iterator[Peer]:
 
 
 @contextmanager
-def nats(directory: Path) -> Iterator[Peer]:
+def nats(directory: Path, is_jetstream: bool = False) -> Iterator[Peer]:
     host, port = address = free_address()
-    with _running(["nats-server", "-a", host, "-p", str(port)], address, directory) as peer:
+    streams = ["-js", "-sd", str(directory)] if is_jetstream else []
+    with _running(["nats-server", "-a", host, "-p", str(port), *streams], address, directory) as peer:
+        yield peer
+
+
+@contextmanager
+def durable_streams(directory: Path, has_files: bool = True) -> Iterator[Peer]:
+    """The reference server of Durable Streams on Node.js, with files or in memory."""
+    host, port = address = free_address()
+    directory.mkdir(parents=True)
+    script = directory / "serve.mjs"
+    files = f'dataDir: "{directory}/data", ' if has_files else ""
+    options = f'{{host: "{host}", port: {port}, {files}compression: false}}'
+    made = f"await new DurableStreamTestServer({options}).start()"
+    script.write_text(f'import {{ DurableStreamTestServer }} from "{DURABLE_STREAMS.as_uri()}"\n{made}\n')
+    (directory / "data").mkdir()
+    with _running(["node", str(script)], address, directory) as peer:
+        yield peer
+
+
+@contextmanager
+def rabbitmq(directory: Path) -> Iterator[Peer]:
+    """A node of its own with the plugin for streams, whose address is given; only loopback is listened on."""
+    (host, port), (_, amqp), epmd = free_address(), free_address(), free_address()
+    directory.mkdir(parents=True)
+    (directory / "rabbitmq.conf").write_text(RABBITMQ_CONFIG.format(host=host, port=port, amqp=amqp))
+    (directory / "enabled_plugins").write_text("[rabbitmq_stream].")
+    environ = {
+        **os.environ,
+        "HOME": str(directory),  # where Erlang keeps its cookie
+        "ERL_EPMD_ADDRESS": host,
+        "ERL_EPMD_PORT": str(epmd[1]),
+        "RABBITMQ_NODENAME": "bench@localhost",
+        "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
+        "RABBITMQ_CONF_ENV_FILE": str(directory / "none"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
+        "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(directory / "log"),
+        "RABBITMQ_FEATURE_FLAGS_FILE": str(directory / "feature_flags"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "detached": "1",  # the script becomes the server, instead of watching over it
+    }
+    with (
+        _running(["epmd", "-address", host, "-port", str(epmd[1])], epmd, directory / "epmd"),
+        _running([str(RABBITMQ)], (host, port), directory, environ=environ) as peer,
+    ):
         yield peer
 
 
@@ -183,6 +265,7 @@ def _running(
     directory: Path,
     user: str | None = None,
     end: signal.Signals = signal.SIGTERM,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Peer]:
     """Run it until the `with` ends. What it prints is shown if it does not come up."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -194,6 +277,7 @@ def _running(
             stdout=output,
             stderr=subprocess.STDOUT,
             user=user,
+            env=environ,
             cwd=directory if user is None else "/",
             start_new_session=True,
             preexec_fn=lambda: end_with_parent(end),

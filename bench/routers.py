@@ -16,14 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench import http, peers
-from bench.epoll import Latency, latency_of
+from bench import peers
 from bench.peers import Address
 from bench.server import DATA, Bench
+from bench.wire import http
+from bench.wire.epoll import Latency, latency_of
 from topics.testing.server import ServerProcess
 
-SECONDS: Final = 4.0
-QUICK_SECONDS: Final = 1.0
+SECONDS: Final = 4
+QUICK_SECONDS: Final = 1
 ROUTERS: Final = 100
 LONE_WRITES: Final = 1000
 LONE_RATE: Final = 200  # per second
@@ -39,10 +40,9 @@ def body(count: int) -> str:
 class Routed:
     """A server whose topics are forwarded."""
 
-    def __init__(self, server: ServerProcess, directory: Path, seconds: float) -> None:
+    def __init__(self, server: ServerProcess, directory: Path, seconds: int) -> None:
         self._address: Address = server.address
-        self._bench = Bench(server, directory)
-        self._seconds = seconds
+        self._bench = Bench(server, directory, seconds)
 
     def attach(self, source: str, dests: int) -> list[str]:
         """A source with so many routers; the names of their dests."""
@@ -77,7 +77,7 @@ class Routed:
     def write(self, source: str, records: int, connections: int) -> float:
         """Writes per second that are acked."""
         path = f"/v0/topics/{source}?return_seqs=false"
-        return self._bench.wrk(path, body(records), connections, self._seconds)
+        return self._bench.wrk(path, body(records), connections).per_s
 
     def lone_ack(self, source: str, count: int) -> Latency:
         """Of single records at LONE_RATE, one after the other on one connection."""
@@ -94,19 +94,19 @@ class Routed:
 
 
 @contextmanager
-def server(seconds: float) -> Iterator[Routed]:
+def server(seconds: int) -> Iterator[Routed]:
     with tempfile.TemporaryDirectory(prefix="topics-bench-", dir=".") as path:
         directory = Path(path).absolute()
         with ServerProcess(directory / "topics") as process:
             yield Routed(process, directory, seconds)
 
 
-def forwarding(seconds: float, dests: int, records: int, connections: int) -> float:
+def forwarding(seconds: int, dests: int, records: int, connections: int) -> float:
     with server(seconds) as routed:
         return routed.forwarded_per_s("source", dests, records, connections)
 
 
-def acks(name: str, dests: int, seconds: float, lone_writes: int) -> dict[str, float]:
+def acks(name: str, dests: int, seconds: int, lone_writes: int) -> dict[str, float]:
     """What the writers of a source see that has so many routers."""
     with server(seconds) as routed:
         names = routed.attach("source", dests)
@@ -118,7 +118,7 @@ def acks(name: str, dests: int, seconds: float, lone_writes: int) -> dict[str, f
         return figures
 
 
-def measure(seconds: float, lone_writes: int) -> dict[str, float]:
+def measure(seconds: int, lone_writes: int) -> dict[str, float]:
     figures = {
         "unrouted_batch_per_s": forwarding(seconds, 0, 100, 16),
         "batch_per_s": forwarding(seconds, 1, 100, 16),

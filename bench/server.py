@@ -1,8 +1,10 @@
-"""Figures of the server beside Redis. `python -m bench.server` prints one JSON object.
+"""Figures of the server beside Redis. `python -m bench.server [--quick]` prints one JSON object.
 
 Both run on loopback in one go, one after the other in each round, with the
 same payload and number of connections: wrk drives the server, redis-benchmark
-drives Redis. `make bench-peers` installs both from Debian.
+drives Redis. Beside each rate is the processor time that a request took on
+either side, and what wrk reaches against a server that does nothing but give
+the same answers. `make bench-peers` installs both from Debian.
 """
 
 import json
@@ -10,64 +12,57 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Final
 
 from bench import peers
+from bench.peers import Peer
+from bench.processes import Load, own_cpu_seconds, tree_cpu_seconds
+from bench.wire import http, wrk
 from topics.testing.server import ServerProcess
 
-DATA = '{"sku":"AEROPRESS-GO","qty":1,"total":3499,"customer":"c-123456","note":"' + "x" * 125 + '"}'
-SECONDS = 4
-SCRIPT = """
-wrk.method = "POST"
-wrk.headers["Content-Type"] = "application/json"
-wrk.body = [[{body}]]
-"""
+DATA: Final = '{"sku":"AEROPRESS-GO","qty":1,"total":3499,"customer":"c-123456","note":"' + "x" * 125 + '"}'
+ONE: Final = '{"records":[{"data":' + DATA + "}]}"
+HUNDRED: Final = '{"records":[' + ",".join(['{"data":' + DATA + "}"] * 100) + "]}"
+DIFF: Final = '{"from_seq":1000,"limit":1000}'
+SECONDS: Final = 4  # wrk takes whole ones
+QUICK_SECONDS: Final = 1
+CEILING_S: Final = 2  # at most: a ceiling is shown for comparison only
+LONE_WRITES: Final = 3000
+FSYNCS: Final = 500
 
 
 class Bench:
     """A server under test, asked through wrk or a socket."""
 
-    def __init__(self, server: ServerProcess, directory: Path) -> None:
-        self._directory = directory
-        self.host, self.port = server.address
+    def __init__(self, server: ServerProcess, directory: Path, seconds: int = SECONDS) -> None:
+        self.peer = Peer(server.address, server.pid)
+        self._directory, self._seconds = directory, seconds
 
-    def wrk(self, path: str, body: str, connections: int, seconds: float = SECONDS) -> float:
-        """Requests per second of POSTs with `body`."""
-        script = self._directory / "post.lua"
-        script.write_text(SCRIPT.format(body=body))
-        url = f"http://{self.host}:{self.port}{path}"
-        done = subprocess.run(
-            ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "-s", str(script), url],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        if "Non-2xx" in done.stdout:
-            raise RuntimeError(f"the server refused requests:\n{done.stdout}")
-        found = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
-        assert found is not None, done.stdout
-        return float(found[1])
+    def wrk(self, path: str, body: str, connections: int) -> Load:
+        """POSTs with `body`, as fast as wrk has them answered."""
+        return wrk.drive(self.peer, [path], body, connections, self._seconds, self._directory)
 
-    def ask(self, method: str, path: str, body: str) -> None:
-        self._post(socket.create_connection((self.host, self.port)), self._request(method, path, body))
+    def measured(self, key: str, path: str, body: str, connections: int, scale: int = 1) -> dict[str, float]:
+        """The figures of such POSTs with `scale` records each, and their ceiling."""
+        figures = self.wrk(path, body, connections).figures(key, scale)
+        seconds = min(self._seconds, CEILING_S)
+        ceiling = wrk.ceiling(self.peer, [path], body, connections, seconds, self._directory)
+        return figures | {f"{key}_ceiling_per_s": ceiling.per_s * scale}
 
-    def lone_p99_ms(self, path: str, body: str, count: int = 3000) -> float:
+    def lone_p99_ms(self, path: str, body: str, count: int = LONE_WRITES) -> float:
         """The 99th percentile of writes one after the other on one connection."""
-        with socket.create_connection((self.host, self.port)) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            request = self._request("POST", path, body)
+        with http.connect(self.peer.address) as connection:
+            request = http.request("POST", path, body.encode())
             times = []
             for _ in range(count):
                 started = time.perf_counter()
                 self._post(connection, request)
                 times.append((time.perf_counter() - started) * 1000)
         return sorted(times[count // 10 :])[int(count * 0.9 * 0.99)]
-
-    def _request(self, method: str, path: str, body: str) -> bytes:
-        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
     @staticmethod
     def _post(connection: socket.socket, request: bytes) -> None:
@@ -78,27 +73,31 @@ class Bench:
 
 
 class Redis:
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
 
-    def per_s(self, *command: str, connections: int, pipeline: int = 1, count: int = 200_000) -> float:
+    def drive(self, *command: str, connections: int, pipeline: int = 1, count: int = 200_000, keys: int = 1) -> Load:
+        """The command so many times by redis-benchmark; `__rand_int__` in it is a number below `keys`."""
+        server_s, client_s = tree_cpu_seconds(self._peer.pid), own_cpu_seconds()
+        port = self._peer.address[1]
         done = subprocess.run(
-            f"redis-benchmark -p {self._port} -c {connections} -P {pipeline} -n {count} --csv".split() + list(command),
+            f"redis-benchmark -p {port} -c {connections} -P {pipeline} -n {count} -r {keys} --csv".split()
+            + list(command),
             check=True,
             capture_output=True,
             text=True,
         )
         found = re.search(r'","(\d+\.\d+)"', done.stdout)
         assert found is not None, done.stdout
-        return float(found[1])
+        server_s = tree_cpu_seconds(self._peer.pid) - server_s
+        return Load(count, count / float(found[1]), server_s, own_cpu_seconds() - client_s)
 
     def set(self, name: str, value: str) -> None:
-        subprocess.run(
-            ["redis-cli", "-p", str(self._port), "config", "set", name, value], check=True, capture_output=True
-        )
+        port = str(self._peer.address[1])
+        subprocess.run(["redis-cli", "-p", port, "config", "set", name, value], check=True, capture_output=True)
 
 
-def fdatasync_ms(directory: Path, count: int = 500) -> float:
+def fdatasync_ms(directory: Path, count: int = FSYNCS) -> float:
     """The median of fdatasync after a small write into a file that was filled with zeros."""
     path = directory / "synced"
     with path.open("wb+", buffering=0) as file:
@@ -113,35 +112,36 @@ def fdatasync_ms(directory: Path, count: int = 500) -> float:
     return sorted(times)[count // 2]
 
 
-def measure(directory: Path) -> dict[str, float]:
+def measure(directory: Path, seconds: int, effort: float) -> dict[str, float]:
+    """`effort` is the share of the usual number of requests, where these are counted."""
+
+    def some(count: int) -> int:
+        return int(count * effort)
+
     with ServerProcess(directory / "topics") as server, peers.redis(directory / "redis") as redis:
-        bench = Bench(server, directory)
-        peer = Redis(redis.address[1])
-        one = '{"records":[{"data":' + DATA + "}]}"
-        hundred = '{"records":[' + ",".join(['{"data":' + DATA + "}"] * 100) + "]}"
+        bench = Bench(server, directory, seconds)
+        peer = Redis(redis)
         for topic, durability in (("disk", "disk"), ("fsync", "fsync"), ("many", "disk")):
-            bench.ask("PUT", f"/v0/topics/{topic}", json.dumps({"durability": durability}))
-        xadd = ("XADD", "one", "*", "data", DATA)
-        figures = {"single_per_s": bench.wrk("/v0/topics/disk?return_seqs=false", one, 64)}
-        figures["redis_single_per_s"] = peer.per_s(*xadd, connections=64)
-        figures["batch_per_s"] = 100 * bench.wrk("/v0/topics/many?return_seqs=false", hundred, 16)
-        figures["redis_batch_per_s"] = peer.per_s(
-            "XADD", "many", "*", "data", DATA, connections=16, pipeline=100, count=1_000_000
+            http.ask(server.address, "PUT", f"/v0/topics/{topic}", {"durability": durability})
+        xadd = ("*", "data", DATA)
+        figures = bench.measured("single", "/v0/topics/disk?return_seqs=false", ONE, 64)
+        figures |= peer.drive("XADD", "one", *xadd, connections=64, count=some(200_000)).figures("redis_single")
+        figures |= bench.measured("batch", "/v0/topics/many?return_seqs=false", HUNDRED, 16, scale=100)
+        figures |= peer.drive("XADD", "many", *xadd, connections=16, pipeline=100, count=some(1_000_000)).figures(
+            "redis_batch"
         )
-        figures["diff_per_s"] = 1000 * bench.wrk("/v0/topics/many/diff", '{"from_seq":1000,"limit":1000}', 16)
-        figures["redis_diff_per_s"] = 1000 * peer.per_s(
-            "XRANGE", "many", "-", "+", "COUNT", "1000", connections=16, count=6000
+        figures |= bench.measured("diff", "/v0/topics/many/diff", DIFF, 16, scale=1000)
+        figures |= peer.drive("XRANGE", "many", "-", "+", "COUNT", "1000", connections=16, count=some(6000)).figures(
+            "redis_diff", scale=1000
         )
-        figures["lone_disk_ms"] = bench.lone_p99_ms("/v0/topics/disk", one)
-        figures["lone_fsync_ms"] = bench.lone_p99_ms("/v0/topics/fsync", one, 1500)
-        figures["fdatasync_ms"] = fdatasync_ms(directory)
-        figures["fsync_per_s"] = bench.wrk("/v0/topics/fsync?return_seqs=false", one, 64)
+        figures["lone_disk_ms"] = bench.lone_p99_ms("/v0/topics/disk", ONE, some(LONE_WRITES))
+        figures["lone_fsync_ms"] = bench.lone_p99_ms("/v0/topics/fsync", ONE, some(LONE_WRITES // 2))
+        figures["fdatasync_ms"] = fdatasync_ms(directory, some(FSYNCS))
+        figures |= bench.measured("fsync", "/v0/topics/fsync?return_seqs=false", ONE, 64)
         peer.set("appendfsync", "always")
-        figures["redis_always_per_s"] = peer.per_s("XADD", "always", "*", "data", DATA, connections=64, count=100_000)
-    figures["single_ratio"] = figures["single_per_s"] / figures["redis_single_per_s"]
-    figures["fsync_ratio"] = figures["fsync_per_s"] / figures["redis_always_per_s"]
-    figures["batch_ratio"] = figures["batch_per_s"] / figures["redis_batch_per_s"]
-    figures["diff_ratio"] = figures["diff_per_s"] / figures["redis_diff_per_s"]
+        figures |= peer.drive("XADD", "always", *xadd, connections=64, count=some(100_000)).figures("redis_always")
+    for ours, theirs in (("single", "single"), ("fsync", "always"), ("batch", "batch"), ("diff", "diff")):
+        figures[f"{ours}_ratio"] = figures[f"{ours}_per_s"] / figures[f"redis_{theirs}_per_s"]
     figures["lone_fsyncs"] = figures["lone_fsync_ms"] / figures["fdatasync_ms"]
     return figures
 
@@ -149,8 +149,10 @@ def measure(directory: Path) -> dict[str, float]:
 def main() -> None:
     peers.require("wrk", "redis-server", "redis-benchmark", "redis-cli")
     peers.end_on_signals()
+    is_quick = "--quick" in sys.argv
     with tempfile.TemporaryDirectory(prefix="topics-bench-", dir=".") as directory:
-        print(json.dumps(measure(Path(directory).absolute())))
+        figures = measure(Path(directory).absolute(), QUICK_SECONDS if is_quick else SECONDS, 0.02 if is_quick else 1.0)
+        print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,28 @@
-"""The plot of the README, drawn from bench/RESULTS.md: `python -m tools.plots`. `make bench` draws it anew.
+"""The plots of README and docs, drawn from bench/RESULTS.md: `python -m tools.plots`. `make bench` draws them anew.
 
-Each group is one workload, ours and the others' of the same run. Bars are rates; longer is better.
+Each bar or point is a median of RESULTS.md, found by its name; what was not measured is left out.
 """
 
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
-from xml.sax.saxutils import escape
+from typing import Final
+
+from bench.figures import GROWN, GROWTH_SIZES, KINDS, PERCENTILES, ROOM_SIZES, ROOMS, STREAMS
+from tools.plots_svg import Bar, Line, bars, lines
 
 ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / "bench" / "RESULTS.md"
-PLOT: Final = ROOT / "docs" / "images" / "bench.svg"
-# Title of a group, and the figures of it: how RESULTS.md names one, and how the plot does. Ours comes first.
-GROUPS: Final = (
+IMAGES: Final = ROOT / "docs" / "images"
+P99_MAX_MS: Final = 50.0
+OURS: Final = "topics"
+
+Known = dict[str, tuple[float, str]]  # median and unit of each figure, by name
+Wanted = Sequence[tuple[str, str]]  # how RESULTS.md names a figure, and how the plot does
+Groups = Sequence[tuple[str, Wanted]]
+
+# Title of a group, and the figures of it. Ours comes first.
+RATES: Final[Groups] = (
     (
         "one record per request, 64 connections, written to disk",
         (("one record per POST, 64 connections, disk", "topics"), ("Redis XADD, everysec", "Redis")),
@@ -45,60 +55,110 @@ GROUPS: Final = (
         ),
     ),
 )
-WIDTH, NAMES, FIGURES, BAR, STEP = 760, 150, 160, 14, 20
-STYLE: Final = """
-  text { font: 12px system-ui, sans-serif; fill: #24292f }
-  .title { font-weight: 600 }
-  .ours { fill: #0d9488 } .theirs { fill: #9aa4b2 }
-  @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .theirs { fill: #5b6675 } }
-"""
-
-
-class Bar(NamedTuple):
-    name: str
-    rate: float
-    unit: str
-    is_ours: bool
-
-
-def figures(text: str) -> dict[str, tuple[float, str]]:
-    """Median and unit of each figure, by name."""
-    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([\d,.]+) (\S*/s) \|", text, re.MULTILINE)
-    return {name: (float(rate.replace(",", "")), unit) for name, rate, unit in rows}
-
-
-def bars(known: dict[str, tuple[float, str]], wanted: tuple[tuple[str, str], ...]) -> list[Bar]:
-    return [Bar(shown, *known[name], shown.startswith("topics")) for name, shown in wanted if name in known]
-
-
-def drawn(text: str) -> str:
-    """The plot of what RESULTS.md says."""
-    known, y, parts = figures(text), 8, []
-    for title, wanted in GROUPS:
-        group = bars(known, wanted)
-        if not group:
-            continue
-        y += STEP
-        parts.append(f'<text class="title" x="8" y="{y}">{escape(title)}</text>')
-        most = max(bar.rate for bar in group)
-        for bar in group:
-            y += STEP
-            length = max(1, round((WIDTH - NAMES - FIGURES) * bar.rate / most))
-            parts.append(f'<text x="{NAMES - 8}" y="{y}" text-anchor="end">{escape(bar.name)}</text>')
-            kind = "ours" if bar.is_ours else "theirs"
-            parts.append(f'<rect class="{kind}" x="{NAMES}" y="{y - 11}" width="{length}" height="{BAR}" rx="2"/>')
-            parts.append(f'<text x="{NAMES + length + 6}" y="{y}">{bar.rate:,.0f} {escape(bar.unit)}</text>')
-        y += 8
-    size = f'width="{WIDTH}" height="{y + 12}" viewBox="0 0 {WIDTH} {y + 12}"'
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="Rates of topics and of other systems">'
+SINGLES: Final[Groups] = tuple(
+    (
+        f"one record per request, {step}",
+        (
+            (f"one record per POST, {step}", "topics"),
+            (f"Redis XADD, {step}".replace("topic", "stream"), "Redis"),
+            (f"null server, {step}", "null server"),
+        ),
     )
-    return "\n".join([head, f"<style>{STYLE}</style>", *parts, "</svg>"]) + "\n"
+    for step in (
+        "1 connection",
+        "16 connections",
+        "256 connections",
+        "64 connections, 1 topic",
+        "64 connections, 1,000 topics",
+    )
+)
 
 
-def main() -> None:
-    PLOT.write_text(drawn(RESULTS.read_text()))
+def _stream(name: str) -> str:
+    return name.replace("our ", "topics, ")
+
+
+FANOUT: Final[Groups] = (
+    (
+        "deliveries to 1,000 watchers, writers as fast as these can take",
+        tuple((f"saturated, 1,000 watchers: {name}", _stream(name)) for name in STREAMS.values()),
+    ),
+    *(
+        (
+            f"p99 from write to delivery, {title}, 50 writes/s",
+            tuple((f"{title}, 50 writes/s: p99, {name}", _stream(name)) for name in STREAMS.values()),
+        )
+        for title in ("1 watcher", "100 watchers", "1,000 watchers")
+    ),
+)
+MIXED: Final[Groups] = tuple(
+    (title, tuple((f"mixed load, {shown} of {title}", f"topics, {shown}") for shown in PERCENTILES.values()))
+    for title in KINDS.values()
+)
+ROOM_LINES: Final = {
+    f"topics, {title}" if key in ("others", "all") else title: {
+        size: f"room of {size}, {title}: p99" for size in ROOM_SIZES
+    }
+    for key, title in ROOMS.items()
+}
+GROWTH_LINES: Final = {
+    title: {times: f"CPU of {title}, {size} {what}" for times, size in GROWTH_SIZES[what].items()}
+    for title, _, what in GROWN.values()
+}
+
+
+def figures(text: str) -> Known:
+    """What RESULTS.md says; of a name that begins with … nobody knows what it belongs to."""
+    rows = re.findall(r"^\| ([^…|][^|]*) \| [^|]+ \| ([\d,.e+-]+)(?: (\S+))? \|", text, re.MULTILINE)
+    return {name: (float(value.replace(",", "")), unit) for name, value, unit in rows}
+
+
+def _groups(known: Known, wanted: Groups) -> list[tuple[str, list[Bar]]]:
+    return [
+        (title, [Bar(shown, *known[name], shown.startswith(OURS)) for name, shown in names if name in known])
+        for title, names in wanted
+    ]
+
+
+def _lines(known: Known, wanted: dict[str, dict[int, str]], *, is_relative: bool = False) -> list[Line]:
+    """With `is_relative`, each in times of its first point."""
+    found = []
+    for title, names in wanted.items():
+        points = [(float(x), known[name][0]) for x, name in names.items() if name in known]
+        first = points[0][1] if points and is_relative else 1.0
+        found.append(Line(title, [(x, y / (first or 1.0)) for x, y in points]))
+    return found
+
+
+def named() -> Iterable[str]:
+    """Every figure that a plot asks for."""
+    for groups in (RATES, SINGLES, FANOUT, MIXED):
+        yield from (name for _, wanted in groups for name, _ in wanted)
+    for drawing in (ROOM_LINES, GROWTH_LINES):
+        yield from (name for names in drawing.values() for name in names.values())
+
+
+def drawn(text: str) -> dict[str, str]:
+    """File → plot, of what RESULTS.md says."""
+    known = figures(text)
+    room = ("participants", "p99 from due to heard, ms; dashed: 50 ms")
+    growth = ("times the size", "CPU in times of the smallest size")
+    return {
+        "bench.svg": bars("Rates of topics and of other systems", _groups(known, RATES)),
+        "bench-connections.svg": bars("Single writes by connections and topics", _groups(known, SINGLES)),
+        "bench-fanout.svg": bars("Live delivery", _groups(known, FANOUT)),
+        "bench-mixed.svg": bars("Percentiles under a mixed load", _groups(known, MIXED)),
+        "bench-room.svg": lines("Audio room", _lines(known, ROOM_LINES), room, P99_MAX_MS),
+        "bench-growth.svg": lines(
+            "Growth of cost with size", _lines(known, GROWTH_LINES, is_relative=True), growth, is_log_x=True
+        ),
+    }
+
+
+def draw() -> None:
+    for name, plot in drawn(RESULTS.read_text()).items():
+        (IMAGES / name).write_text(plot)
 
 
 if __name__ == "__main__":
-    main()
+    draw()

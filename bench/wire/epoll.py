@@ -33,21 +33,36 @@ Conversation = Generator[tuple[bytes, IsWhole], bytes, None]
 FORK: Final = multiprocessing.get_context("fork")
 
 
-def stamped(filler_bytes: int = 150) -> bytes:
-    """A record with the mark and the time of the call, which is the same clock in every process."""
-    return b'{"at":"^|%019d","note":"%s"}' % (time.monotonic_ns(), b"x" * filler_bytes)
+def stamped(filler_bytes: int = 150, at_ns: int | None = None) -> bytes:
+    """A record with the mark and a time, else that of the call; the clock is the same in every process."""
+    return b'{"at":"^|%019d","note":"%s"}' % (at_ns or time.monotonic_ns(), b"x" * filler_bytes)
+
+
+def ready_by(epoll: select.epoll, at_ns: int) -> list[tuple[int, int]]:
+    """What is ready, waiting until then at most; epoll itself waits in whole milliseconds, which is too coarse."""
+    wait_s = (at_ns - time.monotonic_ns()) / 1e9
+    if wait_s > 0:
+        select.select([epoll.fileno()], [], [], wait_s)
+    return epoll.poll(0)
 
 
 class Latency(NamedTuple):
     p50_ms: float
+    p90_ms: float
     p99_ms: float
+    p999_ms: float
     longest_ms: float
 
+    def figures(self, key: str) -> dict[str, float]:
+        """The percentiles, under names that begin with `key`."""
+        return {f"{key}_{name}": value for name, value in self._asdict().items() if name != "longest_ms"}
 
-def latency_of(times_ns: list[int]) -> Latency:
-    times = sorted(times_ns)
-    p50, p99 = times[len(times) // 2], times[min(len(times) - 1, int(len(times) * 0.99))]
-    return Latency(p50 / 1e6, p99 / 1e6, times[-1] / 1e6)
+
+def latency_of(times_ns: Iterable[int]) -> Latency:
+    """Zeros if there are no times."""
+    times = sorted(times_ns) or [0]
+    at = (times[min(len(times) - 1, int(len(times) * share))] / 1e6 for share in (0.5, 0.9, 0.99, 0.999, 1.0))
+    return Latency(*at)
 
 
 class Watchers:
@@ -111,7 +126,7 @@ class Watchers:
 
 
 def _watch(opening: Opening, pipe: Connection, received: Any, pause_s: float) -> None:
-    _settle()
+    settle()
     epoll = select.epoll()
     commands = pipe.fileno()
     epoll.register(commands, select.EPOLLIN)
@@ -136,7 +151,7 @@ def _watch(opening: Opening, pipe: Connection, received: Any, pause_s: float) ->
                         receive[connection.fileno()] = connection.recv_into
                         epoll.register(connection.fileno(), select.EPOLLIN)
                 is_timed |= command == "time"
-                pipe.send(_latency(log) if command == "report" else None)
+                pipe.send(latency_of(times_of(log)) if command == "report" else None)
                 continue
             size = receive[descriptor](buffer)
             if is_timed:
@@ -152,7 +167,8 @@ def _watch(opening: Opening, pipe: Connection, received: Any, pause_s: float) ->
         received.value += found
 
 
-def _latency(log: Log) -> Latency:
+def times_of(log: Log) -> list[int]:
+    """From the stamp of each record to its receipt."""
     times: list[int] = []
     rests: dict[int, bytes] = {}  # ends of what was received, which may hold the beginning of a stamp
     for at, descriptor, received in log:
@@ -162,7 +178,7 @@ def _latency(log: Log) -> Latency:
             times.append(at - int(match[1]))
             end = match.end()
         rests[descriptor] = text[max(end, len(text) - STAMP_BYTES + 1) :]
-    return latency_of(times) if times else Latency(0.0, 0.0, 0.0)
+    return times
 
 
 def converse(conversations: Iterable[tuple[socket.socket, Conversation]]) -> None:
@@ -201,7 +217,7 @@ def in_processes(count: int, work: Callable[[int, Callable[[], object]], Any]) -
     pipes = [FORK.Pipe(duplex=False) for _ in range(count)]
 
     def run(number: int) -> None:
-        _settle()
+        settle()
         pipes[number][1].send(work(number, barrier.wait))
 
     processes = [FORK.Process(target=run, args=(number,), daemon=True) for number in range(count)]
@@ -219,7 +235,7 @@ def in_processes(count: int, work: Callable[[int, Callable[[], object]], Any]) -
             process.join()
 
 
-def _settle() -> None:
+def settle() -> None:
     """At the start of a client process: it ends with its parent's `terminate`, and is not paused by collections."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -6,6 +6,7 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from bench.peers import Address
@@ -24,6 +25,8 @@ def is_whole(answer: bytes) -> bool:
     if end < 0:
         return False
     length = LENGTH.search(answer, 0, end + 2)
+    if length is None and answer.startswith(b"HTTP/1.1 204"):
+        return True
     if length is None:
         raise RuntimeError(f"an answer without a length: {answer!r}")
     return len(answer) >= end + 4 + int(length[1])
@@ -39,8 +42,8 @@ def connect(address: Address) -> socket.socket:
     return connection
 
 
-def exchange(connection: socket.socket, asked: bytes) -> bytes:
-    """Ask and wait for the answer, which must be a good one."""
+def until_whole(connection: socket.socket, asked: bytes, is_whole: Callable[[bytes], bool]) -> bytes:
+    """Ask and wait for the answer, in whatever protocol."""
     connection.sendall(asked)
     answer = b""
     while not is_whole(answer):
@@ -48,6 +51,12 @@ def exchange(connection: socket.socket, asked: bytes) -> bytes:
         if not received:
             raise RuntimeError(f"the server has closed the connection, after {answer!r}")
         answer += received
+    return answer
+
+
+def exchange(connection: socket.socket, asked: bytes) -> bytes:
+    """Ask and wait for the answer, which must be a good one."""
+    answer = until_whole(connection, asked, is_whole)
     if not is_good(answer):
         raise RuntimeError(f"{asked[:200]!r} was refused: {answer!r}")
     return answer

@@ -7,15 +7,15 @@ until a claim gives none. It reads no more of an answer than it needs.
 import json
 import re
 import socket
-import struct
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from bench import http
-from bench.epoll import Conversation, IsWhole
 from bench.peers import Address
+from bench.systems import nats, postgres, redis
+from bench.wire import http, null
+from bench.wire.epoll import Conversation, IsWhole
 
 CLAIM: Final = 8
 LEASE_S: Final = 600
@@ -43,7 +43,7 @@ class Queue(ABC):
         """Put so many jobs into the queue, which is empty. `count` is a multiple of FILL."""
 
     @abstractmethod
-    def connect(self) -> socket.socket:
+    def connect(self, worker: str = "") -> socket.socket:
         """A connection for one worker."""
 
     @abstractmethod
@@ -77,17 +77,6 @@ class Queue(ABC):
             done.jobs += len(ids)
 
 
-def _exchange(connection: socket.socket, asked: bytes, is_whole: IsWhole) -> bytes:
-    connection.sendall(asked)
-    answer = b""
-    while not is_whole(answer):
-        received = connection.recv(65536)
-        if not received:
-            raise RuntimeError(f"the server has closed the connection, after {answer!r}")
-        answer += received
-    return answer
-
-
 class TopicsQueue(Queue):
     """Ours."""
 
@@ -104,7 +93,7 @@ class TopicsQueue(Queue):
             for _ in range(count // FILL):
                 http.exchange(connection, http.request("POST", f"{self._topic}?return_seqs=false", body))
 
-    def connect(self) -> socket.socket:
+    def connect(self, worker: str = "") -> socket.socket:
         return http.connect(self._address)
 
     def claim(self, worker: str) -> tuple[bytes, IsWhole]:
@@ -119,6 +108,39 @@ class TopicsQueue(Queue):
         return b'"acked":%d,' % count in answer
 
 
+class NullQueue(TopicsQueue):
+    """A server that does nothing, asked as ours is: it answers as ours has, and counts the claims that it owes."""
+
+    def __init__(self, address: Address, topic: str, owed: Any) -> None:
+        self._address, self._topic, self._owed = address, f"/v0/topics/{topic}", owed
+
+    def fill(self, count: int) -> None:
+        self._owed.value = count // CLAIM
+
+
+def null_answers(address: Address, topic: str, owed: Any) -> dict[bytes, null.Answer]:
+    """What the server answers to claims, with jobs and without, and to acks."""
+    queue = TopicsQueue(address, topic)
+    queue.fill(FILL)
+    with queue.connect() as connection:
+        claim, _ = queue.claim("w")
+        jobs = http.exchange(connection, claim)
+        ack, _ = queue.ack("w", queue.ids_of.findall(jobs))
+        acked = http.exchange(connection, ack)
+        http.ask(address, "DELETE", f"/v0/topics/{topic}")
+        TopicsQueue(address, topic)
+        none = http.exchange(connection, claim)
+
+    def claimed() -> bytes:
+        if owed.value == 0:
+            return none
+        owed.value -= 1
+        return jobs
+
+    path = f"POST /v0/topics/{topic}"
+    return {f"{path}/claim HTTP/1.1".encode(): claimed, f"{path}/ack HTTP/1.1".encode(): acked}
+
+
 class RedisStream(Queue):
     """A consumer group; what is acked is deleted as well, in one round trip."""
 
@@ -129,21 +151,23 @@ class RedisStream(Queue):
     def __init__(self, address: Address) -> None:
         self._address = address
         with self.connect() as connection:
-            _exchange(connection, _resp(b"XGROUP", b"CREATE", b"jobs", b"g", b"$", b"MKSTREAM"), _has_lines(1))
+            http.until_whole(
+                connection, redis.request(b"XGROUP", b"CREATE", b"jobs", b"g", b"$", b"MKSTREAM"), redis.has_lines(1)
+            )
 
     def fill(self, count: int) -> None:
-        request = _resp(b"XADD", b"jobs", b"*", b"data", JOB) * FILL
+        request = redis.request(b"XADD", b"jobs", b"*", b"data", JOB) * FILL
         with self.connect() as connection:
             for _ in range(count // FILL):
-                _exchange(connection, request, _has_lines(2 * FILL))
+                http.until_whole(connection, request, redis.has_lines(2 * FILL))
 
-    def connect(self) -> socket.socket:
+    def connect(self, worker: str = "") -> socket.socket:
         return http.connect(self._address)
 
     def claim(self, worker: str) -> tuple[bytes, IsWhole]:
         count = str(CLAIM).encode()
         words = (b"XREADGROUP", b"GROUP", b"g", worker.encode(), b"COUNT", count, b"STREAMS", b"jobs", b">")
-        return _resp(*words), self._is_whole
+        return redis.request(*words), self._is_whole
 
     def _is_whole(self, answer: bytes) -> bool:
         if answer == b"*-1\r\n":
@@ -152,18 +176,51 @@ class RedisStream(Queue):
         return entries is not None and answer.count(JOB_END) == int(entries[1])
 
     def ack(self, worker: str, ids: list[bytes]) -> tuple[bytes, IsWhole]:
-        return _resp(b"XACK", b"jobs", b"g", *ids) + _resp(b"XDEL", b"jobs", *ids), _has_lines(2)
+        return redis.request(b"XACK", b"jobs", b"g", *ids) + redis.request(b"XDEL", b"jobs", *ids), redis.has_lines(2)
 
     def is_acked(self, answer: bytes, count: int) -> bool:
         return answer == b":%d\r\n" % count * 2
 
 
-def _resp(*words: bytes) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+class JetStreamQueue(Queue):
+    """A work queue on disk with a pull consumer; each ack is confirmed."""
 
+    ids_of = re.compile(rb"(\$JS\.ACK\.\S+) \d+\r\n")
+    none = b"NATS/1.0 4"
+    _statuses = re.compile(rb"NATS/1\.0 (?:404|408|409) ")
 
-def _has_lines(count: int) -> IsWhole:
-    return lambda answer: answer.count(b"\r\n") == count
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        stream = {"name": "JOBS", "subjects": ["jobs"], "storage": "file", "retention": "workqueue"}
+        nats.ask(address, "$JS.API.STREAM.CREATE.JOBS", stream)
+        lease = {"ack_wait": LEASE_S * 10**9, "max_ack_pending": 100_000}
+        consumer = {"durable_name": "g", "ack_policy": "explicit", "deliver_policy": "all", **lease}
+        nats.ask(address, "$JS.API.CONSUMER.DURABLE.CREATE.JOBS.g", {"stream_name": "JOBS", "config": consumer})
+
+    def fill(self, count: int) -> None:
+        with nats.listening(self._address, nats.INBOX) as connection:
+            request = nats.publish(b"jobs", JOB, nats.INBOX.encode()) * FILL
+            for _ in range(count // FILL):
+                http.until_whole(connection, request, lambda answer: answer.count(b'"stream":"JOBS"') == FILL)
+
+    def connect(self, worker: str = "") -> socket.socket:
+        return nats.listening(self._address, f"{nats.INBOX}.{worker}")
+
+    def claim(self, worker: str) -> tuple[bytes, IsWhole]:
+        wanted = b'{"batch":%d,"no_wait":true,"expires":100000000}' % CLAIM  # what is missing then is told
+        inbox = f"{nats.INBOX}.{worker}".encode()
+        return nats.publish(b"$JS.API.CONSUMER.MSG.NEXT.JOBS.g", wanted, inbox), self._is_whole
+
+    def _is_whole(self, answer: bytes) -> bool:
+        return answer.count(JOB_END) == CLAIM or (b"NATS/1.0 " in answer and self._statuses.search(answer) is not None)
+
+    def ack(self, worker: str, ids: list[bytes]) -> tuple[bytes, IsWhole]:
+        inbox = f"{nats.INBOX}.{worker}".encode()
+        acks = b"".join(nats.publish(number, b"+ACK", inbox) for number in ids)
+        return acks, lambda answer: answer.count(b" 0\r\n\r\n") == len(ids)
+
+    def is_acked(self, answer: bytes, count: int) -> bool:
+        return answer.count(b" 0\r\n\r\n") == count
 
 
 class Beanstalk(Queue):
@@ -179,9 +236,9 @@ class Beanstalk(Queue):
         request = b"put 1 0 %d %d\r\n%s\r\n" % (LEASE_S, len(JOB), JOB) * FILL
         with self.connect() as connection:
             for _ in range(count // FILL):
-                _exchange(connection, request, _has_lines(FILL))
+                http.until_whole(connection, request, redis.has_lines(FILL))
 
-    def connect(self) -> socket.socket:
+    def connect(self, worker: str = "") -> socket.socket:
         return http.connect(self._address)
 
     def claim(self, worker: str) -> tuple[bytes, IsWhole]:
@@ -192,7 +249,7 @@ class Beanstalk(Queue):
         return answer.count(JOB_END) + answer.count(b"TIMED_OUT\r\n") == CLAIM
 
     def ack(self, worker: str, ids: list[bytes]) -> tuple[bytes, IsWhole]:
-        return b"".join(b"delete %s\r\n" % number for number in ids), _has_lines(len(ids))
+        return b"".join(b"delete %s\r\n" % number for number in ids), redis.has_lines(len(ids))
 
     def is_acked(self, answer: bytes, count: int) -> bool:
         return answer == b"DELETED\r\n" * count
@@ -218,13 +275,13 @@ class PostgresDelete(Queue):
             self._ask(connection, "INSERT INTO {table} (data) " + rows)
             self._ask(connection, "VACUUM ANALYZE {table}")
 
-    def connect(self) -> socket.socket:
+    def connect(self, worker: str = "") -> socket.socket:
         connection = self._session()
         self._ask(connection, self.prepare)
         return connection
 
     def claim(self, worker: str) -> tuple[bytes, IsWhole]:
-        return _query("EXECUTE claim"), _is_ready
+        return postgres.query("EXECUTE claim"), postgres.is_ready
 
     def ack(self, worker: str, ids: list[bytes]) -> tuple[bytes, IsWhole] | None:
         return None
@@ -233,16 +290,10 @@ class PostgresDelete(Queue):
         return b"DELETE %d\0" % count in answer
 
     def _session(self) -> socket.socket:
-        connection = http.connect(self._address)
-        settings = struct.pack(">i", 196608) + b"user\0bench\0database\0postgres\0\0"
-        _exchange(connection, struct.pack(">i", len(settings) + 4) + settings, _is_ready)
-        return connection
+        return postgres.session(self._address)
 
     def _ask(self, connection: socket.socket, text: str) -> None:
-        text = text.replace("{table}", self._table).replace("{claim}", str(CLAIM))
-        answer = _exchange(connection, _query(text), _is_ready)
-        if answer.startswith(b"E"):
-            raise RuntimeError(f"PostgreSQL refuses {text[:80]!r}: {answer!r}")
+        postgres.ask(connection, text.replace("{table}", self._table).replace("{claim}", str(CLAIM)))
 
 
 class PostgresLease(PostgresDelete):
@@ -259,16 +310,7 @@ class PostgresLease(PostgresDelete):
         PREPARE ack (text, bigint[]) AS DELETE FROM {{table}} WHERE id = ANY($2) AND holder = $1"""
 
     def claim(self, worker: str) -> tuple[bytes, IsWhole]:
-        return _query(f"EXECUTE claim('{worker}')"), _is_ready
+        return postgres.query(f"EXECUTE claim('{worker}')"), postgres.is_ready
 
     def ack(self, worker: str, ids: list[bytes]) -> tuple[bytes, IsWhole]:
-        return _query(f"EXECUTE ack('{worker}', '{{{b','.join(ids).decode()}}}')"), _is_ready
-
-
-def _query(text: str) -> bytes:
-    return b"Q" + struct.pack(">i", len(text) + 5) + text.encode() + b"\0"
-
-
-def _is_ready(answer: bytes) -> bool:
-    """ReadyForQuery is the last message of an answer."""
-    return answer[-6:-1] == b"Z\0\0\0\5"
+        return postgres.query(f"EXECUTE ack('{worker}', '{{{b','.join(ids).decode()}}}')"), postgres.is_ready

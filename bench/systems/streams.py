@@ -5,8 +5,9 @@ import socket
 import time
 from typing import Final, Protocol
 
-from bench import http
 from bench.peers import Address
+from bench.systems.logs import create
+from bench.wire import http, null
 
 WRITERS: Final = 16  # connections of those that answer each write
 WEBSOCKET: Final = (
@@ -34,7 +35,7 @@ class System(Protocol):
         """Writes records to the topic, one by one."""
 
 
-def _until(connection: socket.socket, text: bytes) -> socket.socket:
+def until(connection: socket.socket, text: bytes) -> socket.socket:
     """The connection, once it has sent this."""
     received = b""
     while text not in received:
@@ -45,10 +46,11 @@ def _until(connection: socket.socket, text: bytes) -> socket.socket:
     return connection
 
 
-def _masked(text: bytes) -> bytes:
+def masked(text: bytes) -> bytes:
     """A text frame from a client; a mask of zeros leaves the text as it is."""
-    assert len(text) < 126, text
-    return bytes((0x81, 0x80 | len(text))) + bytes(4) + text
+    if len(text) < 126:
+        return bytes((0x81, 0x80 | len(text))) + bytes(4) + text
+    return bytes((0x81, 0x80 | 126)) + len(text).to_bytes(2, "big") + bytes(4) + text
 
 
 class _PostWriter:
@@ -73,7 +75,7 @@ class TopicsSse:
         wanted = json.dumps({"topics": {topic: {"tail": True}}, "heartbeat_ms": 60_000}).encode()
         session = http.body_of(http.exchange(connection, http.request("POST", "/v0/watch", wanted)))
         connection.sendall(http.request("GET", session["stream_url"], headers="Accept: text/event-stream\r\n"))
-        return _until(connection, b"event: caught-up")
+        return until(connection, b"event: caught-up")
 
     def writer(self, topic: str) -> Writer:
         http.ask(self._address, "PUT", f"/v0/topics/{topic}")
@@ -86,9 +88,9 @@ class TopicsWebSocket(TopicsSse):
     def watch(self, topic: str) -> socket.socket:
         connection = http.connect(self._address)
         connection.sendall(http.request("GET", "/v0/ws", headers=WEBSOCKET))
-        _until(connection, b"\r\n\r\n")
-        connection.sendall(_masked(json.dumps({"op": "subscribe", "topic": topic, "tail": True}).encode()))
-        return _until(connection, b'"caught_up"')
+        until(connection, b"\r\n\r\n")
+        connection.sendall(masked(json.dumps({"op": "subscribe", "topic": topic, "tail": True}).encode()))
+        return until(connection, b'"caught_up"')
 
 
 class NchanSse:
@@ -98,7 +100,7 @@ class NchanSse:
     def watch(self, topic: str) -> socket.socket:
         connection = http.connect(self._address)
         connection.sendall(http.request("GET", f"/sse/{topic}", headers="Accept: text/event-stream\r\n"))
-        return _until(connection, b": hi")
+        return until(connection, b": hi")
 
     def writer(self, topic: str) -> Writer:
         return _PostWriter(self._address, f"/pub/{topic}", b"", b"")
@@ -108,7 +110,7 @@ class NchanWebSocket(NchanSse):
     def watch(self, topic: str) -> socket.socket:
         connection = http.connect(self._address)
         connection.sendall(http.request("GET", f"/ws/{topic}", headers=WEBSOCKET))
-        return _until(connection, b"\r\n\r\n")
+        return until(connection, b"\r\n\r\n")
 
 
 class Nats:
@@ -120,7 +122,7 @@ class Nats:
     def watch(self, topic: str) -> socket.socket:
         connection = self._connect()
         connection.sendall(f"SUB {topic} 1\r\nPING\r\n".encode())
-        return _until(connection, b"PONG\r\n")
+        return until(connection, b"PONG\r\n")
 
     def writer(self, topic: str) -> Writer:
         return _NatsWriter(self._connect(), topic)
@@ -128,7 +130,7 @@ class Nats:
     def _connect(self) -> socket.socket:
         connection = http.connect(self._address)
         connection.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\nPING\r\n')
-        return _until(connection, b"PONG\r\n")
+        return until(connection, b"PONG\r\n")
 
 
 class _NatsWriter:
@@ -144,3 +146,35 @@ class _NatsWriter:
 
     def finish(self) -> None:
         self._connection.close()
+
+
+class DurableSse:
+    """The reference server of Durable Streams: a live read over SSE."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def watch(self, topic: str) -> socket.socket:
+        connection = http.connect(self._address)
+        path = f"/{topic}?offset=now&live=sse"
+        connection.sendall(http.request("GET", path, headers="Accept: text/event-stream\r\n"))
+        return until(connection, b'"upToDate":true')
+
+    def writer(self, topic: str) -> Writer:
+        create(self._address, topic)
+        return _PostWriter(self._address, f"/{topic}", b"", b"")
+
+
+class NullHub:
+    """A server that does nothing but hand on what is written: the least that a fan-out can be."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def watch(self, topic: str) -> socket.socket:
+        connection = http.connect(self._address)
+        connection.sendall(null.LISTEN)
+        return until(connection, null.LISTENING)
+
+    def writer(self, topic: str) -> Writer:
+        return _PostWriter(self._address, "/", b"", b"")

@@ -1,0 +1,1 @@
+"""How the systems under test are spoken to: ours and the peers, one class per way."""

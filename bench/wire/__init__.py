@@ -1,0 +1,1 @@
+"""The load's side: clients, and the server that does nothing, against which a client shows what it can."""
