@@ -1,7 +1,9 @@
 """What the subcommands that run on Spark have in common: their options, and a check that Spark is there."""
 
 import importlib.util
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,6 +28,13 @@ def require(hint: str = "") -> None:
     if importlib.util.find_spec("pyspark") is None:
         print("topics: this needs Spark: pip install 'topics-engine[spark]'" + hint, file=sys.stderr)
         raise SystemExit(2)
+
+
+def over_on_sigterm() -> threading.Event:
+    """Set when the process is asked to end."""
+    is_over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: is_over.set())
+    return is_over
 
 
 def connection(url: str | None, key: str | None, context: str | None) -> "Connection":
