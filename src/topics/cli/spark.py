@@ -11,7 +11,10 @@ import typer
 if TYPE_CHECKING:
     from topics.spark.servers.connection import Connection
 
-Url = Annotated[str | None, typer.Option(help="The server; TOPICS_URL by default. The token is TOPICS_TOKEN.")]
+Url = Annotated[
+    str | None,
+    typer.Option(help="The server, or several with commas between; TOPICS_URL by default. The token is TOPICS_TOKEN."),
+]
 Master = Annotated[str | None, typer.Option(help="The Spark master: spark://…, yarn, k8s://…; local[*,4] by default.")]
 Remote = Annotated[str | None, typer.Option(help="A Spark Connect server, sc://….")]
 Conf = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")]
