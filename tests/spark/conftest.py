@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.rig import Rig
+from tests.spark.trio import Trio
 from topics.spark import session
 from topics.testing.server import ServerProcess
 
@@ -48,3 +49,11 @@ def rig(spark: SparkSession, server: ServerProcess, request: pytest.FixtureReque
     """Spark and the module's server; topics get names of the test's own."""
     with Rig(spark, server, request.node.name) as rig:
         yield rig
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Iterator[Trio]:
+    """Three servers of the test's own."""
+    trio = Trio(tmp_path / "servers")
+    yield trio
+    trio.close()

@@ -97,7 +97,7 @@ def test_without_spark_the_numbers_are_the_same(own: Rig, tmp_path: Path) -> Non
     own.client.append("jobs.dead", [{"data": 1, "tag": "t"}, {"data": 2}, {"data": 3, "meta": {"error": 5}}])
     own.client.append("orders", [{"data": None, "meta": {"a": 1}}])
     now = SystemClock().now_ms() + 7_000
-    on_spark, alone = OnSpark(own.spark, Connection.load(own.url)), Alone(own.client)
+    on_spark, alone = OnSpark(own.spark, Connection.load(own.url)), Alone(lambda topic: own.client)
     topics = ["orders", "capped", "jobs", "jobs.dead"]
     for step_ms in (1, 1000):
         wanted = {step[:3] for step in on_spark.steps(topics, now - 60_000, step_ms, 60)}

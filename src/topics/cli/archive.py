@@ -1,7 +1,5 @@
 """`topics archive`: live records into a lake."""
 
-import signal
-import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -76,17 +74,10 @@ def archive(
             compacts=compact,
             health=health,
         )
-        done = run_archive(spark, plan, lake, progress=progress, is_over=over_on_sigterm())
+        done = run_archive(spark, plan, lake, progress=progress, is_over=on_spark.over_on_sigterm())
         text = f"{done.rows:,} records archived in {done.batches:,} batches, {done.lost:,} were lost before"
         if trim:
             text += f", {done.trimmed:,} trimmed"
         progress.finish(text, {"lake": lake, **vars(done)})
 
     raise SystemExit(run("archive", job, master=master, remote=remote, conf=conf or (), is_json=json))
-
-
-def over_on_sigterm() -> threading.Event:
-    """Set when the process is asked to end."""
-    is_over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: is_over.set())
-    return is_over

@@ -19,7 +19,9 @@ IMPOSSIBLE: Final = 2
 def audit(
     lake: Annotated[str | None, typer.Argument(help="A lake written by topics archive, to be compared.")] = None,
     path: Annotated[str | None, typer.Option(help="A data directory; a server may be running on it.")] = None,
-    url: Annotated[str | None, typer.Option(help="A server; without --path that of TOPICS_URL.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A server, or several with commas between; without --path of TOPICS_URL.")
+    ] = None,
     topics: Annotated[str | None, typer.Option(help="Only topics whose whole name matches this expression.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Doubts count as findings.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
@@ -31,7 +33,8 @@ def audit(
 
     Of every topic, live + deleted + announced loss must be the head. With --path all segments, snapshots and the log
     are held against their checksums and each other, and the counts that topics keep since their first record against
-    what is there. A lake must equal the topics wherever both have a record.
+    what is there. A lake must equal the topics wherever both have a record. Of several servers each is audited in
+    turn; they are sound if all are, and no name is on two of them.
 
     Exit code: 0 sound, 1 something was found, 2 it could not be done. The token is that of TOPICS_TOKEN.
 
@@ -88,7 +91,7 @@ def _show_tables(found: "Audit") -> None:
         column.justify = "right"
     for tally in found.tallies:
         numbers = (f"{n:,}" for n in (tally.head, tally.live, tally.deleted, tally.lost))
-        table.add_row(tally.topic, tally.place, *numbers)
+        table.add_row(tally.topic, tally.server or tally.place, *numbers)
     console.print(table)
     if found.compared:
         lake = Table("topic", "epoch", "covered by the lake", "rows", "equal to the topic", "deleted since")

@@ -1,4 +1,4 @@
-"""`topics report`: a server on one page."""
+"""`topics report`: a server, or several, on one page."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,7 +37,7 @@ def report(
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Write a report of a server: throughput, sizes, lag, gaps, queues, dead letters.
+    """Write a report of a server, or of several: throughput, sizes, lag, gaps, queues, dead letters.
 
     One HTML file with charts, which needs nothing but a browser. It reads all live records once, in this process, or
     on Spark with --spark, --master, --remote or --conf.

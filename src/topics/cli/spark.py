@@ -1,7 +1,9 @@
 """What the subcommands that run on Spark have in common: their options, and a check that Spark is there."""
 
 import importlib.util
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +11,10 @@ import typer
 if TYPE_CHECKING:
     from topics.spark.servers.connection import Connection
 
-Url = Annotated[str | None, typer.Option(help="The server; TOPICS_URL by default. The token is TOPICS_TOKEN.")]
+Url = Annotated[
+    str | None,
+    typer.Option(help="The server, or several with commas between; TOPICS_URL by default. The token is TOPICS_TOKEN."),
+]
 Master = Annotated[str | None, typer.Option(help="The Spark master: spark://…, yarn, k8s://…; local[*,4] by default.")]
 Remote = Annotated[str | None, typer.Option(help="A Spark Connect server, sc://….")]
 Conf = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")]
@@ -26,6 +31,13 @@ def require(hint: str = "") -> None:
     if importlib.util.find_spec("pyspark") is None:
         print("topics: this needs Spark: pip install 'topics-engine[spark]'" + hint, file=sys.stderr)
         raise SystemExit(2)
+
+
+def over_on_sigterm() -> threading.Event:
+    """Set when the process is asked to end."""
+    is_over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: is_over.set())
+    return is_over
 
 
 def connection(url: str | None, key: str | None, context: str | None) -> "Connection":

@@ -26,6 +26,7 @@ def transform(
         str | None, typer.Option(help="Checkpoint directory; by default the one in the file.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Say what is wrong with the file, and end.")] = False,
+    health: Annotated[str | None, typer.Option(help="A file that says how the job is, written twice a second.")] = None,
     url: Url = None,
     master: Master = None,
     remote: Remote = None,
@@ -34,8 +35,8 @@ def transform(
 ) -> None:
     """Run a pipeline: topics through SQL into topics, files or tables.
 
-    Goes on until it is ended, or with --once to the end of what there is. Ended in any way and run again, it goes on
-    from its checkpoint, and every row gets into a topic once.
+    Goes on until SIGTERM, or with --once to the end of what there is. Ended in any way and run again, it goes on from
+    its checkpoint, and every row gets into a topic once.
 
     Example: topics transform revenue.toml --once
     """
@@ -58,7 +59,16 @@ def transform(
     from topics.spark.runs.running import run
 
     def job(spark: "SparkSession", progress: "Progress") -> None:
-        done = run_transform(spark, file, once=once, url=url, checkpoint=checkpoint, progress=progress)
+        done = run_transform(
+            spark,
+            file,
+            once=once,
+            url=url,
+            checkpoint=checkpoint,
+            health=health,
+            progress=progress,
+            is_over=on_spark.over_on_sigterm(),
+        )
         text = f"{done.rows:,} rows in {done.batches:,} batches"
         if done.late:
             text += f", {done.late:,} of them too late for their watermark"

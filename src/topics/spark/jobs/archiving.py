@@ -20,12 +20,13 @@ from topics.errors import Damaged, EpochMismatch, InvalidRequest, TopicNotFound
 from topics.reader import Lost
 from topics.spark.jobs.exporting import Gap, gaps_of, selected, split_gaps
 from topics.spark.options import Cursor, read_options
-from topics.spark.origins import Origins
+from topics.spark.origins import check_found
 from topics.spark.plan import Look, limited
 from topics.spark.runs.marks import identity
 from topics.spark.runs.progress import Progress
 from topics.spark.runs.pulse import Pulse
 from topics.spark.servers.connection import Connection
+from topics.spark.servers.several import origins_of
 from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed
 from topics.spark.tables.layout import compact, described, remove_replaced
 from topics.spark.tables.outputs import Place
@@ -44,7 +45,7 @@ class Plan:
     """How to archive."""
 
     selection: str  # the name of a topic, or a pattern of names
-    server: Connection
+    server: Connection  # or several
     path: str | None = None  # a data directory, to read sealed records from
     is_once: bool = False  # up to the heads as they are at the start
     batch_records: int = BATCH_RECORDS
@@ -75,6 +76,7 @@ class Move(NamedTuple):
     epoch: int
     after: int
     last: int
+    server: str  # that has it
 
 
 class Moved(Exception):
@@ -117,19 +119,26 @@ class Archive:
         self._lake = Lake.load(place.root, must_exist=False)
         self._run = identity("archive", plan.server.url, plan.selection)[:12]
         self._table = None if plan.iceberg is None else Table.open(place, plan.iceberg)
-        self._options = {**plan.server.options(), **selected(plan.selection)}
-        self._origins = Origins(read_options(self._options))
-        self._client: Client = plan.server.open()
+        self._options = read_options({**self._looking().options(), **selected(plan.selection)})
+        self._origins = origins_of(self._options)
+        self._clients: dict[str, Client] = {url: plan.server.at(url).open() for url in plan.server.urls}
         self._known: dict[str, Look] = {}
+        self._left_out: dict[str, str] = {}  # topics that cannot be archived here, and why
         self._done = Archived()
 
     def close(self) -> None:
         self._origins.close()
-        self._client.close()
+        for client in self._clients.values():
+            client.close()
+
+    def _looking(self) -> Connection:
+        """For looks at the topics: of several servers, a job that goes on for ever passes over one that is down."""
+        server = self._plan.server
+        return replace(server, waits=server.is_several and not self._plan.is_once)
 
     def run(self, is_over: threading.Event) -> Archived:
         self._pulse.beat(rows=0, lag=None)
-        looks = self._origins.all_looks()
+        looks = self._first_looks()
         self._tell_recreated(looks)
         self._finish()
         targets = looks if self._plan.is_once else None
@@ -149,11 +158,21 @@ class Archive:
         self._pulse.beat(rows=self._done.rows, lag=None, ended=True)
         return self._done
 
+    def _first_looks(self) -> dict[str, Look]:
+        if not self._looking().waits:
+            return self._origins.all_looks()
+        looks = self._origins.looks()
+        if not self._origins.silent:
+            check_found(self._options, looks, " and ".join(self._clients))
+        return looks
+
     def _step(self, targets: Mapping[str, Look] | None) -> bool:
         """Take the next batch, if there is one."""
         moves, behind = self._next(targets)
+        silent = [f"{url} cannot be reached: its topics wait" for url in sorted(self._origins.silent)]
+        error = "; ".join([*silent, *self._left_out.values()]) or None
         self._progress.update(rows=self._done.rows, lag=behind)
-        self._pulse.beat(rows=self._done.rows, lag=behind)
+        self._pulse.beat(error=error, rows=self._done.rows, lag=behind)
         if moves:
             self._take(moves)
         return bool(moves)
@@ -169,11 +188,33 @@ class Archive:
                 for name, look in looks.items()
                 if name in targets and targets[name].epoch == look.epoch
             }
+        looks = {name: look for name, look in looks.items() if self._is_told_apart(look)}
         starts = {name: Cursor(look.epoch, self._end(name, look.epoch)) for name, look in looks.items()}
         ends = limited(starts, looks, self._plan.batch_records, None)
-        moves = [Move(name, looks[name].epoch, starts[name].seq, end.seq) for name, end in sorted(ends.items())]
+        moves = [
+            Move(name, looks[name].epoch, starts[name].seq, end.seq, looks[name].server)
+            for name, end in sorted(ends.items())
+        ]
         behind = sum(max(0, look.head - starts[name].seq) for name, look in looks.items())
         return [move for move in moves if move.last > move.after], behind
+
+    def _is_told_apart(self, look: Look) -> bool:
+        """False: the lake has this epoch of the topic from another server. That is another log, so the topic is left
+        out, loudly."""
+        known = self._lake.server(look.topic, look.epoch) if self._plan.server.is_several else ""
+        if known in ("", look.server):
+            self._left_out.pop(look.topic, None)
+            return True
+        said = (
+            f"topic {look.topic} is not archived: {self._place.root} has its epoch {look.epoch} from {known}, and the "
+            f"one on {look.server} is another log of that epoch; archive it into a lake of its own, or create it anew"
+        )
+        if self._plan.is_once:
+            raise InvalidRequest(said)
+        if self._left_out.get(look.topic) != said:
+            self._progress.note(said, topic=look.topic)
+        self._left_out[look.topic] = said
+        return False
 
     def _end(self, topic: str, epoch: int) -> int:
         """The last seq that the lake knows of."""
@@ -202,7 +243,7 @@ class Archive:
         files = self._files(f"records/{name}", rows)
         self._put_gaps(name, moves, gaps)
         self._place.make_durable([file.path for _, file in files])
-        covered = [_covered(move, files, gaps) for move in moves]
+        covered = [_covered(move, files, gaps, names_server=self._plan.server.is_several) for move in moves]
         self._lake.commit(Commit(run=self._run, batch=batch, covered=covered))
         self._place.make_durable([])
         self._count(covered)
@@ -211,7 +252,7 @@ class Archive:
     def _write(self, moves: Sequence[Move], directory: str) -> tuple[int, list[Gap]]:
         """The records of the batch as Parquet files; how many there are, and the gaps between them."""
         options = {
-            **self._plan.server.options(),
+            **self._plan.server.among({move.server for move in moves}).options(),
             "topics": ",".join(move.topic for move in moves),
             "startingSeq": _json({move.topic: {"epoch": move.epoch, "seq": move.after} for move in moves}),
             "endingSeq": _json({move.topic: move.last for move in moves}),
@@ -239,7 +280,7 @@ class Archive:
         """Raise Moved if a topic is not the one that the batch was planned for."""
         for move in moves:
             try:
-                epoch = self._client.state(move.topic, touch=False).epoch
+                epoch = self._clients[move.server].state(move.topic, touch=False).epoch
             except TopicNotFound:
                 epoch = None
             if epoch != move.epoch:
@@ -318,10 +359,10 @@ class Archive:
 
     def _trim(self, look: Look, through: int) -> None:
         """Delete what the lake has. The manifest says so first."""
-        topic, epoch = look.topic, look.epoch
+        topic, epoch, client = look.topic, look.epoch, self._clients[look.server]
         if through < look.earliest:
             return
-        state = self._client.state(topic, touch=False)
+        state = client.state(topic, touch=False)
         if state.epoch != epoch:
             return  # nothing is to be noted of a topic that is gone
         if state.type != "log":
@@ -331,15 +372,16 @@ class Archive:
         if through > self._lake.trimmed_through(topic, epoch):
             self._lake.commit(Commit(trimmed=[Trimmed(topic, epoch, through)]))
         try:
-            self._done.trimmed += self._client.delete_records(topic, before_seq=through + 1, epoch=epoch).deleted
+            self._done.trimmed += client.delete_records(topic, before_seq=through + 1, epoch=epoch).deleted
         except (TopicNotFound, EpochMismatch):
             self._progress.note(f"topic {topic} was deleted before it was trimmed", topic=topic)
 
 
-def _covered(move: Move, files: Sequence[tuple[str, LakeFile]], gaps: Sequence[Gap]) -> Covered:
+def _covered(move: Move, files: Sequence[tuple[str, LakeFile]], gaps: Sequence[Gap], *, names_server: bool) -> Covered:
     own = sorted((file for topic, file in files if topic == move.topic), key=lambda file: file.first)
     lost = [Lost(gap.first, gap.last, gap.reason) for gap in gaps if gap.topic == move.topic]  # type: ignore[arg-type]
-    return Covered(move.topic, move.epoch, move.after + 1, move.last, own, lost)
+    server = move.server if names_server else ""
+    return Covered(move.topic, move.epoch, move.after + 1, move.last, own, lost, server)
 
 
 def _with_epochs(records: Any, moves: Sequence[Move]) -> Any:

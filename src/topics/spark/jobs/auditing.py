@@ -2,6 +2,7 @@
 
     audit(path="topics-data")                       every checksum, and every seq of every topic accounted for
     audit("lake", url="http://127.0.0.1:4000")      and the lake equal to the topics
+    audit("lake", url="http://a:4000,http://b:4000")        the same of all servers, one after the other
 
 Each seq that a topic has handed out is live, was deleted on purpose, or is announced as lost: live + deleted + lost =
 head. A data directory has counted all of them since the first record, so a silent hole breaks the sum. A server says
@@ -13,18 +14,19 @@ lake by `comparing`. Nothing is changed, and a server may be running. Spark is n
 """
 
 import re
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from topics import reader
-from topics.client import ApiError, Client, ConnectionFailed, TopicState
+from topics.client import ApiError, Client, ClientError, ConnectionFailed, TopicState
 from topics.errors import Damaged, InvalidRequest, TopicNotFound, UnusableDirectory
 from topics.ranges import total, union
 from topics.reader import Lost
+from topics.spark.jobs import comparing
 from topics.spark.origins import clipped
 from topics.spark.servers.connection import Connection
 from topics.spark.tables.lake import Instance, Lake
@@ -46,13 +48,14 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     topic: str = ""
     file: str = ""
     is_certain: bool = True
+    server: str = ""  # which one, if there are several
 
     def __str__(self) -> str:
-        parts = [self.place, f"topic {self.topic}" if self.topic else "", self.file]
+        parts = [self.place, self.server, f"topic {self.topic}" if self.topic else "", self.file]
         return ": ".join([" ".join(part for part in parts if part), self.message])
 
 
-class Tally(Struct, frozen=True):
+class Tally(Struct, frozen=True, omit_defaults=True):
     """The seqs of one topic, each counted once."""
 
     place: Place
@@ -62,6 +65,7 @@ class Tally(Struct, frozen=True):
     live: int
     deleted: int
     lost: int
+    server: str = ""  # which one, if there are several
 
 
 class Compared(Struct, frozen=True):
@@ -107,7 +111,7 @@ def audit(
     build: "Callable[[], SparkSession] | None" = None,
     said: Said = lambda step: None,
 ) -> Audit:
-    """Audit a data directory, a server or both, and a lake beside them.
+    """Audit a data directory, a server or both, and a lake beside them. Of several servers, all have to answer.
 
     `pattern` is a regular expression of whole topic names. A session is made by `build` if it is needed.
     """
@@ -115,15 +119,20 @@ def audit(
     server = _server(path, url, token)
     found = Audit()
     heads: dict[Instance, int] = {}
+    homes: dict[Instance, str] = {}
     if path is not None:
         said(f"checking {path}")
         heads = _check_directory(found, path, matches)
     if server is not None:
-        with server.open() as client:
-            heads |= _count_served(found, client, matches, said)
+        for url in server.urls:
+            with server.at(url).open() as client, _named(server, url):
+                here = _count_served(found, client, url if server.is_several else "", matches, said)
+            heads |= here
+            homes |= dict.fromkeys(here, url)
+        _check_homes(found)
     if lake is not None:
         said(f"comparing {lake}")
-        _compare(found, lake, heads, path, server, matches, spark, build)
+        _compare(found, lake, heads, comparing.Sides(lake, path, server, homes), matches, spark, build)
     return found
 
 
@@ -179,6 +188,28 @@ def _check_directory(found: Audit, path: str, matches: Callable[[str], bool]) ->
 # --- a server
 
 
+@contextmanager
+def _named(server: Connection, url: str) -> Iterator[None]:
+    """What fails says which of several servers it was."""
+    try:
+        yield
+    except (ApiError, ClientError) as error:
+        if server.is_several and url not in str(error):
+            error.args = (f"{url}: {error}",)
+        raise
+
+
+def _check_homes(found: Audit) -> None:
+    """A name belongs to one server: nobody can say which topic is meant otherwise."""
+    homes: dict[str, list[str]] = {}
+    for tally in found.tallies:
+        if tally.server:
+            homes.setdefault(tally.topic, []).append(tally.server)
+    for topic, servers in homes.items():
+        if len(servers) > 1:
+            found.findings.append(Finding("server", f"it is on {' and on '.join(servers)}; delete one of them", topic))
+
+
 class _Served(Struct, frozen=True):
     """All that an export of a topic holds."""
 
@@ -190,12 +221,14 @@ class _Served(Struct, frozen=True):
     faults: list[str]
 
 
-def _count_served(found: Audit, client: Client, matches: Callable[[str], bool], said: Said) -> dict[Instance, int]:
-    """What is found on a server. Gives the heads of its topics."""
+def _count_served(
+    found: Audit, client: Client, server: str, matches: Callable[[str], bool], said: Said
+) -> dict[Instance, int]:
+    """What is found on a server, which is `server` if there are several. Gives the heads of its topics."""
     heads: dict[Instance, int] = {}
     names = [listed.topic for listed in client.topics() if matches(listed.topic)]
     for number, name in enumerate(names, 1):
-        said(f"reading {name} ({number} of {len(names)})")
+        said(f"reading {name} ({number} of {len(names)}{f' on {server}' if server else ''})")
         try:
             tally, faults = _count_topic(client, name)
         except TopicNotFound:
@@ -204,10 +237,10 @@ def _count_served(found: Audit, client: Client, matches: Callable[[str], bool], 
             if isinstance(error, ApiError) and error.status < 500:
                 raise
             client.health()  # raises if it is the server that is gone
-            found.findings.append(Finding("server", f"it cannot be read: {error}", name))
+            found.findings.append(Finding("server", f"it cannot be read: {error}", name, server=server))
             continue
-        found.tallies.append(tally)
-        found.findings += [Finding("server", fault, name) for fault in faults]
+        found.tallies.append(structs.replace(tally, server=server))
+        found.findings += [Finding("server", fault, name, server=server) for fault in faults]
         heads[name, tally.epoch] = tally.head
     return heads
 
@@ -275,14 +308,11 @@ def _compare(
     found: Audit,
     root: str,
     heads: Mapping[Instance, int],
-    path: str | None,
-    server: Connection | None,
+    sides: comparing.Sides,
     matches: Callable[[str], bool],
     spark: "SparkSession | None",
     build: "Callable[[], SparkSession] | None",
 ) -> None:
-    from topics.spark.jobs import comparing
-
     try:
         lake = Lake.load(root)
     except Damaged as error:
@@ -292,11 +322,21 @@ def _compare(
         if not topic or matches(topic):
             found.findings.append(Finding("lake", said, topic))
     instances = [(topic, epoch) for topic, epoch in lake.entries if matches(topic)]
+    heads = {**heads, **dict.fromkeys(_elsewhere(found, lake, instances, sides), -1)}
     if spark is None:
         if build is None:
             raise InvalidRequest("a lake is compared by Spark: give a session")
         spark = build()
-    sides = comparing.Sides(root, path, server)
     for result in comparing.compare(spark, lake, instances, heads, sides):
         found.compared.append(Compared(*result.counts()))
         found.findings += [Finding("lake", said, result.topic, file) for file, said in result.faults]
+
+
+def _elsewhere(found: Audit, lake: Lake, instances: Sequence[Instance], sides: comparing.Sides) -> Iterator[Instance]:
+    """Instances that are on another server than the one they were archived from: other logs, not to be compared."""
+    for topic, epoch in instances:
+        before, now = lake.server(topic, epoch), sides.homes.get((topic, epoch), "")
+        if sides.server is not None and sides.server.is_several and before and now and before != now:
+            said = f"epoch {epoch} was archived from {before}, and is on {now} now: they were not compared"
+            found.findings.append(Finding("lake", said, topic, is_certain=False))
+            yield topic, epoch

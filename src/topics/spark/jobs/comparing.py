@@ -9,7 +9,7 @@ Owned here: when a lake and a topic agree. What a lake says it has is `topics.sp
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -76,6 +76,11 @@ class Sides:
     lake: str
     path: str | None
     server: Connection | None
+    homes: Mapping[Instance, str] = field(default_factory=dict)  # the server of each instance, where there are several
+
+    def server_of(self, instance: Instance) -> Connection:
+        assert self.server is not None
+        return self.server.at(self.homes[instance]) if self.server.is_several else self.server
 
 
 def compare(
@@ -211,9 +216,8 @@ def _live(stretch: Stretch, sides: Sides, outcome: Outcome) -> "tuple[pa.Table |
 
 
 def _served(stretch: Stretch, sides: Sides, last: int) -> "tuple[list[pa.RecordBatch], list[Lost]]":
-    assert sides.server is not None
     with (
-        sides.server.open() as client,
+        sides.server_of((stretch.topic, stretch.epoch)).open() as client,
         closing(client.export(stretch.topic, stretch.first - 1, last=last, epoch=stretch.epoch)) as export,
     ):
         if export.info.epoch != stretch.epoch:

@@ -1,7 +1,8 @@
-"""`topics report`: throughput, sizes, lag, routers, gaps, queues and dead letters of a server, as one HTML file.
+"""`topics report`: throughput, sizes, lag, routers, gaps, queues and dead letters, as one HTML file.
 
     report(spark, "report.html", url="http://127.0.0.1:4000", seconds=10)
     report(None, "report.html")                     without Spark
+    report(None, "report.html", url="http://a:4000,http://b:4000")      the topics of both servers
 
 What a server knows of the past is its live records: throughput is counted by their times. It keeps no record
 of finished jobs, so how long jobs wait and run is watched for some seconds; besides, the age of what waits now is told.
@@ -14,13 +15,13 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from topics.client import Client, Router, TopicState
+from topics.client import Client, Router, TopicOnSeveralServers, TopicState
 from topics.clock import Clock, SystemClock
 from topics.errors import InvalidRequest, RouterNotFound, TopicNotFound
 from topics.reader import Lost
@@ -64,15 +65,23 @@ class Behind:
 
 
 @dataclass
-class Report:
-    """All that goes on the page."""
+class Server:
+    """A server as it is now."""
 
     url: str
-    made_ms: int
     version: str
     uptime_ms: int
     metrics: dict[str, Any]
+
+
+@dataclass
+class Report:
+    """All that goes on the page."""
+
+    servers: list[Server]
+    made_ms: int
     states: list[TopicState]
+    homes: dict[str, str]  # topic → url of its server
     start_ms: int = 0
     step_ms: int = 1
     records: dict[str, list[float]] = field(default_factory=dict)  # by topic, for each step of time
@@ -104,10 +113,12 @@ def report(
 
     server = replace(server or Connection.load(url), retries=RETRIES)
     progress = progress or Progress("report")
-    with server.open() as client:
-        counting = Alone(client) if spark is None else OnSpark(spark, server)
-        maker = _Maker(client, counting, clock or SystemClock(), pause or threading.Event().wait, progress)
-        made = maker.make(pattern, seconds)
+    with ExitStack() as stack:
+        clients = {url: stack.enter_context(server.at(url).open()) for url in server.urls}
+        homes = _homes(clients, _matching(pattern))
+        counting = Alone(lambda topic: clients[homes[topic]]) if spark is None else OnSpark(spark, server)
+        maker = _Maker(clients, homes, counting, clock or SystemClock(), pause or threading.Event().wait, progress)
+        made = maker.make(seconds)
         made.behind = [
             *(one for place in checkpoints for one in _of_checkpoint(place, made.states)),
             *(one for root in lakes for one in _of_lake(root, made.states)),
@@ -121,34 +132,44 @@ def report(
     return made
 
 
+def _homes(clients: Mapping[str, Client], matches: Any) -> dict[str, str]:
+    """The topics, each with the server that has it."""
+    homes: dict[str, str] = {}
+    for url, client in clients.items():
+        for listed in client.topics():
+            if matches(listed.topic):
+                if listed.topic in homes:
+                    raise TopicOnSeveralServers(listed.topic, [homes[listed.topic], url])
+                homes[listed.topic] = url
+    return homes
+
+
 class _Maker:
     """Asks, counts and watches."""
 
     def __init__(
         self,
-        client: Client,
+        clients: Mapping[str, Client],
+        homes: dict[str, str],
         counting: Counting,
         clock: Clock,
         pause: Callable[[float], object],
         progress: Progress,
     ) -> None:
-        self._client = client
+        self._clients = clients
+        self._homes = homes
         self._counting = counting
         self._clock = clock
         self._pause = pause
         self._progress = progress
 
-    def make(self, pattern: str | None, seconds: float) -> Report:
-        matches = _matching(pattern)
-        health = self._client.health()
-        states = list(self._states(name for name in self._names() if matches(name)))
+    def make(self, seconds: float) -> Report:
+        states = list(self._states())
         made = Report(
-            url=self._client.url,
+            servers=[_seen(url, client) for url, client in self._clients.items()],
             made_ms=self._clock.now_ms(),
-            version=health.version,
-            uptime_ms=health.uptime_ms,
-            metrics=self._client.metrics(),
             states=states,
+            homes=self._homes,
             routers=list(self._routers({state.topic for state in states})),
         )
         made.gaps = {state.topic: lost for state in states if (lost := self._lost(state))}
@@ -160,26 +181,28 @@ class _Maker:
         self._sort_letters(made)
         return made
 
-    def _names(self) -> list[str]:
-        return [listed.topic for listed in self._client.topics()]
+    def _client(self, topic: str) -> Client:
+        return self._clients[self._homes[topic]]
 
-    def _states(self, names: Iterable[str]) -> Iterable[TopicState]:
-        for name in names:
+    def _states(self) -> Iterable[TopicState]:
+        for name in self._homes:
             with suppress(TopicNotFound):  # deleted meanwhile
-                yield self._client.state(name, touch=False)
+                yield self._client(name).state(name, touch=False)
 
     def _routers(self, topics: set[str]) -> Iterable[Router]:
         """Those from or to one of the topics, each as it is now."""
-        for listed in self._client.routers():
-            if topics & {listed.source, listed.dest}:
-                with suppress(RouterNotFound):  # deleted meanwhile
-                    yield self._client.router(listed.router)
+        for url, client in self._clients.items():
+            here = {topic for topic in topics if self._homes[topic] == url}
+            for listed in client.routers():
+                if here & {listed.source, listed.dest}:
+                    with suppress(RouterNotFound):  # deleted meanwhile
+                        yield client.router(listed.router)
 
     def _lost(self, state: TopicState) -> list[Lost]:
         if not state.head_seq:
             return []
         try:
-            with closing(self._client.export(state.topic)) as export:
+            with closing(self._client(state.topic).export(state.topic)) as export:
                 return clipped(export.info.lost, 0, state.head_seq)
         except TopicNotFound:
             return []
@@ -203,7 +226,8 @@ class _Maker:
         self._progress.update(rows=int(sum(map(sum, made.records.values()))))
 
     def _first_ts(self, state: TopicState) -> int:
-        records = self._client.diff(state.topic, max(0, state.earliest_seq - 1), limit=1, include_meta=False).records
+        client, cursor = self._client(state.topic), max(0, state.earliest_seq - 1)
+        records = client.diff(state.topic, cursor, limit=1, include_meta=False).records
         return records[0].ts if records else state.last_write_ts or 0
 
     # --- queues
@@ -214,7 +238,7 @@ class _Maker:
         now = self._clock.now_ms()
         leased = set()
         running: list[int] = []
-        for lease in self._client.leases(state.topic):
+        for lease in self._client(state.topic).leases(state.topic):
             leased.add(lease.seq)
             running.append(now - (lease.deadline - state.config.lease_ms))
         found.running = ages(running)
@@ -245,14 +269,14 @@ class _Maker:
         try:
             return {
                 (state.topic, lease.seq, lease.deliveries): lease.deadline - state.config.lease_ms
-                for lease in self._client.leases(state.topic)
+                for lease in self._client(state.topic).leases(state.topic)
             }
         except TopicNotFound:
             return {}
 
     def _wait(self, topic: str, seq: int, claimed: int) -> list[int]:
         """How long a job had waited when it was claimed; nothing if it is done already."""
-        records = self._client.diff(topic, seq - 1, limit=1, include_meta=False).records
+        records = self._client(topic).diff(topic, seq - 1, limit=1, include_meta=False).records
         return [max(0, claimed - record.ts) for record in records if record.seq == seq]
 
     # --- dead letters
@@ -262,6 +286,11 @@ class _Maker:
         topics = sorted({name for state in made.states if (name := state.config.dead_letter) in names and name})
         if topics:
             made.letters = self._counting.letters(topics)
+
+
+def _seen(url: str, client: Client) -> Server:
+    health = client.health()
+    return Server(url, health.version, health.uptime_ms, client.metrics())
 
 
 def step_of(length_ms: int) -> int:

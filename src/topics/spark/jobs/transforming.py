@@ -12,7 +12,8 @@ order of its source, by the keys of the streaming sink; where rows were shuffled
 have them in another order, each batch is put in order first and written under its own name.
 
 Owned here: how views are made of sources, and how each sink is written exactly once. What a file may say is
-`declaring`.
+`declaring`. As a service it says how it is in a file (`Pulse`): `progress_at` is when the query that has been silent
+for longest last told of progress.
 """
 
 import importlib
@@ -23,14 +24,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from datetime import datetime
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
+from topics.clock import SystemClock
 from topics.errors import InvalidRequest, TopicsError
 from topics.spark.jobs import declaring
 from topics.spark.jobs.declaring import Declaration, Mode, Sink, Source, Watermark
-from topics.spark.runs.failures import shortened
+from topics.spark.runs.failures import hidden, shortened
 from topics.spark.runs.progress import POLL_S, Progress, lag_of
+from topics.spark.runs.pulse import Pulse
 from topics.spark.servers.connection import Surroundings
 from topics.spark.session import is_connected
 
@@ -63,10 +67,28 @@ def transform(
     once: bool = False,
     url: str | None = None,
     checkpoint: str | None = None,
+    health: str | None = None,
     progress: Progress | None = None,
     is_over: threading.Event | None = None,
 ) -> Transformed:
-    """Run a pipeline: over what there is now, or until `is_over` is set. `file` is a TOML file or `module:function`."""
+    """Run a pipeline: over what there is now, or until `is_over` is set. `file` is a TOML file or `module:function`.
+
+    `health` names a file that says how the job is.
+    """
+    pulse = Pulse(health, SystemClock())
+    pulse.beat(rows=0, lag=None)
+    try:
+        flow = _flow(spark, file, once=once, url=url, checkpoint=checkpoint)
+        with _settings(spark):
+            run = _Run(flow.start(), progress or Progress("transform"), is_over or threading.Event(), pulse)
+            return run.follow()
+    except Exception as error:
+        pulse.beat(error=hidden(shortened(error), Surroundings.load().token), lag=None)
+        raise
+
+
+def _flow(spark: "SparkSession", file: str, *, once: bool, url: str | None, checkpoint: str | None) -> "Flow":
+    """The pipeline, put together."""
     flow = Flow(spark, once=once, url=url, checkpoint=checkpoint)
     if is_function(file):
         flow.trigger = None
@@ -75,8 +97,7 @@ def transform(
         flow.build(declaring.load(file, url=url, checkpoint=checkpoint))
     if not flow.outputs:
         raise InvalidRequest(f"{file} writes nothing: it calls flow.write for no view")
-    with _settings(spark):
-        return _Run(flow.start(), progress or Progress("transform"), is_over or threading.Event()).follow()
+    return flow
 
 
 def is_function(file: str) -> bool:
@@ -332,10 +353,13 @@ def _told(where: str) -> Iterator[None]:
 class _Run:
     """The queries of a pipeline, followed to their end."""
 
-    def __init__(self, queries: "Mapping[str, StreamingQuery]", progress: Progress, is_over: threading.Event) -> None:
+    def __init__(
+        self, queries: "Mapping[str, StreamingQuery]", progress: Progress, is_over: threading.Event, pulse: Pulse
+    ) -> None:
         self._queries = queries
         self._progress = progress
         self._is_over = is_over
+        self._pulse = pulse
         self._seen: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in queries}  # rows, late ones; by batch
 
     def follow(self) -> Transformed:
@@ -356,10 +380,10 @@ class _Run:
         for query in self._queries.values():
             if query.exception() is not None:
                 query.awaitTermination()
-        return self._look()
+        return self._look(ended=True)
 
-    def _look(self) -> Transformed:
-        found, lag = Transformed(), None
+    def _look(self, **more: Any) -> Transformed:
+        found, lag, told = Transformed(), None, []
         for name, query in self._queries.items():
             seen = self._seen[name]
             for progress in query.recentProgress:
@@ -373,8 +397,17 @@ class _Run:
             found.queries[name] = sum(count for count, _ in seen.values())
             found.late += sum(late for _, late in seen.values())
             found.batches += len(seen)
-            behind = None if query.lastProgress is None else lag_of(query.lastProgress)
+            last = query.lastProgress
+            behind = None if last is None else lag_of(last)
             lag = lag if behind is None else max(lag or 0, behind)
+            told.append(None if last is None else _epoch_ms(last["timestamp"]))
         found.rows = sum(found.queries.values())
         self._progress.update(rows=found.rows, lag=lag)
+        at = None if None in told else min(told)  # type: ignore[type-var]
+        self._pulse.beat(rows=found.rows, batches=found.batches, lag=lag, progress_at=at, **more)
         return found
+
+
+def _epoch_ms(timestamp: str) -> int:
+    """A time as Spark tells it: `2026-11-17T14:00:00.000Z`."""
+    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)

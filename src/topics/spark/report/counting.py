@@ -5,7 +5,7 @@ the same numbers. Must not know: where the numbers go.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -56,14 +56,14 @@ class Counting(Protocol):
 
 
 class Alone:
-    """Counts in this process."""
+    """Counts in this process. `client_of` gives a client of the server that has a topic."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client_of: Callable[[str], Client]) -> None:
+        self._client_of = client_of
 
     def _batches(self, topic: str) -> "Iterator[pa.RecordBatch]":
         try:
-            with closing(self._client.export(topic)) as export, export:
+            with closing(self._client_of(topic).export(topic)) as export, export:
                 yield from export
         except TopicNotFound:  # deleted meanwhile
             return

@@ -46,6 +46,7 @@ def page(made: "Report") -> str:
     parts = [
         _head(made),
         _tiles(made),
+        _section("Servers", "", _servers(made)) if len(made.servers) > 1 else "",
         _section("Throughput", "Live records by the time of their writing.", _throughput(made)),
         _section("Sizes", "Live records and their bytes.", _sizes(made)),
         _section("Lag", "Pipelines by their checkpoints, and lakes, behind the heads.", _lag(made)),
@@ -57,22 +58,37 @@ def page(made: "Report") -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>topics: {escape(made.url)}</title><style>{STYLE}</style></head><body><main>"
+        f"<title>topics: {escape(_urls(made))}</title><style>{STYLE}</style></head><body><main>"
         + "\n".join(part for part in parts if part)
         + "</main></body></html>\n"
     )
 
 
+def _urls(made: "Report") -> str:
+    return ", ".join(server.url for server in made.servers)
+
+
 def _head(made: "Report") -> str:
-    return (
-        f"<h1>topics</h1><p class='soft'>{escape(made.url)}, version {escape(made.version)}, up for "
-        f"{span(made.uptime_ms)}; {moment(made.made_ms)} UTC</p>"
-    )
+    said = escape(_urls(made))
+    if len(made.servers) == 1:
+        said += f", version {escape(made.servers[0].version)}, up for {span(made.servers[0].uptime_ms)}"
+    return f"<h1>topics</h1><p class='soft'>{said}; {moment(made.made_ms)} UTC</p>"
+
+
+def _servers(made: "Report") -> str:
+    rows = []
+    for server in made.servers:
+        states = [state for state in made.states if made.homes[state.topic] == server.url]
+        counts = len(states), sum(state.count for state in states), sum(state.bytes for state in states)
+        rows.append((server.url, server.version, span(server.uptime_ms), *counts))
+    return _table(("server", "version", "up for", "topics", "live", "bytes"), rows)
 
 
 def _tiles(made: "Report") -> str:
-    wal = made.metrics.get("wal", {})
-    fsyncs = wal.get("fsync_count", 0)
+    logs = [server.metrics.get("wal", {}) for server in made.servers]
+    written, fsyncs, micros = (
+        sum(log.get(name, 0) for log in logs) for name in ("bytes_written", "fsync_count", "fsync_micros_total")
+    )
     values = {
         "topics": short(len(made.states)),
         "live records": short(sum(state.count for state in made.states)),
@@ -80,8 +96,8 @@ def _tiles(made: "Report") -> str:
         "seqs lost": short(sum(lost.last - lost.first + 1 for gaps in made.gaps.values() for lost in gaps)),
         "jobs ready": short(sum(queue.ready for queue in made.queues)),
         "dead letters": short(sum(made.letters.values())),
-        "log written": size(wal.get("bytes_written", 0)),
-        "per fsync": span(wal.get("fsync_micros_total", 0) / fsyncs / 1000) if fsyncs else "–",
+        "log written": size(written),
+        "per fsync": span(micros / fsyncs / 1000) if fsyncs else "–",
     }
     tiles = (f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in values.items())
     return f'<div class="tiles">{"".join(tiles)}</div>'
@@ -114,9 +130,11 @@ def _sizes(made: "Report") -> str:
     states = sorted(made.states, key=lambda state: -state.bytes)
     values = {state.topic: float(state.bytes) for state in states[:ROWS_MAX]}
     shown = {state.topic: f"{size(state.bytes)}, {short(state.count)} records" for state in states}
+    is_several = len(made.servers) > 1
     rows = [
         (
             state.topic,
+            *((made.homes[state.topic],) if is_several else ()),
             state.type,
             state.config.durability,
             state.head_seq,
@@ -126,7 +144,16 @@ def _sizes(made: "Report") -> str:
         )
         for state in states
     ]
-    titles = ("topic", "type", "durability", "head", "live", "bytes", "last write")
+    titles = (
+        "topic",
+        *(("server",) if is_several else ()),
+        "type",
+        "durability",
+        "head",
+        "live",
+        "bytes",
+        "last write",
+    )
     return charts.bars(values, shown) + _table(titles, rows)
 
 

@@ -5,7 +5,7 @@ Asks nobody but where it says so. With several servers, a topic is on the one th
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -52,6 +52,14 @@ class Connection:
     def at(self, url: str) -> "Connection":
         """One of the servers."""
         return replace(self, url=url, token=token_for(url, dict(self.tokens), self.token), tokens=())
+
+    def among(self, urls: Iterable[str]) -> "Connection":
+        """Some of the servers."""
+        chosen = sorted(urls)
+        if len(chosen) == 1:
+            return self.at(chosen[0])
+        keys = {url: token_for(url, dict(self.tokens), self.token) for url in chosen}
+        return replace(self, url=",".join(chosen), tokens=tuple((url, key) for url, key in keys.items() if key))
 
     def only(self) -> "Connection":
         """The server; an error if there are several."""

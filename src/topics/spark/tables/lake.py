@@ -57,7 +57,10 @@ class LakeFile(Struct, frozen=True, omit_defaults=True):
 
 
 class Covered(Struct, frozen=True, omit_defaults=True):
-    """Seqs `first`..`last` of a topic instance: in `files`, in `gaps`, or deleted before they were archived."""
+    """Seqs `first`..`last` of a topic instance: in `files`, in `gaps`, or deleted before they were archived.
+
+    `server` is where the instance lives, if there were several: epochs and seqs are those of a server.
+    """
 
     topic: str
     epoch: int
@@ -65,6 +68,7 @@ class Covered(Struct, frozen=True, omit_defaults=True):
     last: int
     files: list[LakeFile] = []
     gaps: list[Lost] = []
+    server: str = ""
 
 
 class Trimmed(Struct, frozen=True):
@@ -143,6 +147,10 @@ class Lake:
         for trim in commit.trimmed:
             instance = (trim.topic, trim.epoch)
             self.trims[instance] = max(trim.through, self.trims.get(instance, 0))
+
+    def server(self, topic: str, epoch: int) -> str:
+        """Where an instance was archived from; "" = nobody said, or there is nothing of it."""
+        return next((entry.server for entry in self.entries.get((topic, epoch), ()) if entry.server), "")
 
     def covered(self, topic: str, epoch: int) -> list[Range]:
         """The seqs that need no other source: archived, or deleted before that."""

@@ -150,7 +150,7 @@ def _merge(lake: Lake, place: Place, instance: Instance, entries: Sequence[Cover
     lake.commit(
         Commit(
             format=2,
-            merged=[Covered(topic, epoch, first, last, [file], gaps)],
+            merged=[Covered(topic, epoch, first, last, [file], gaps, lake.server(topic, epoch))],
             replaced=[Replaced(one.path, at) for one in files],
         )
     )
