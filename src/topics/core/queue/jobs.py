@@ -254,23 +254,25 @@ class Queue:
         """Hand out jobs, or move deadlines: seq, lease number, deadline, deliveries."""
         held, counts = self.leases, self.deliveries
         are_some_not_leased = bool(self.delayed or self.returned or self.overdue or self.exhausted)
-        deadlines: dict[int, list[int]] = {}
-        number, pointer = 0, self.pointer
+        number, pointer, end, seqs = 0, self.pointer, -1, list[int]()
         for seq, number, deadline, deliveries in leases:
-            lease = held.get(seq)
-            if are_some_not_leased if lease is None else lease[0] != number:
+            if seq in held:
+                if held[seq][0] != number:
+                    self._leave(seq)
+            elif are_some_not_leased:
                 self._leave(seq)
             held[seq] = (number, node, deadline)
             counts[seq] = deliveries
-            if deadline in deadlines:
-                deadlines[deadline].append(seq)
-            else:
-                deadlines[deadline] = [seq]
+            if deadline != end:  # most end together
+                if seqs:
+                    heappush(self._deadlines, (end, number, tuple(seqs)))
+                end, seqs = deadline, []
+            seqs.append(seq)
             if seq == pointer + 1:
                 pointer = seq
         self.pointer = pointer
-        for deadline, seqs in deadlines.items():
-            heappush(self._deadlines, (deadline, number, tuple(seqs)))
+        if seqs:
+            heappush(self._deadlines, (end, number, tuple(seqs)))
         if len(self._deadlines) > STALE_MAX + 2 * len(held):
             self._deadlines = _heap((lease[2], lease[0], (seq,)) for seq, lease in held.items())
 
