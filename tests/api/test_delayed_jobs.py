@@ -163,3 +163,21 @@ def test_a_delayed_job_can_be_deleted_and_does_not_carry_its_delay_away(start: S
     worker.nack(1)
     worker.claim()
     assert Worker(api, "dead").seqs(9) == [1]
+
+
+def test_jobs_that_become_claimable_at_once_are_all_handed_out_in_order(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QU3, QU5, QU8, LM10: their ends are carried out in steps, and nobody who claims can tell."""
+    monkeypatch.setattr("topics.core.queue.jobs.STEP_JOBS_MAX", 4)
+    server = start()
+    api = Client(server.address)
+    api.create("q", type="queue", lease_ms=1000)
+    api.write_records("q", *({"data": n, "delay_ms": 1000} for n in range(30)))
+    worker = Worker(api, "q")
+    assert worker.counts() == (0, 0, 30)
+    for _ in range(2):  # the delays end, then the leases
+        server.advance(1001)
+        found = [seq for _ in range(10) for seq in worker.seqs(3)]
+        assert found == list(range(1, 31))
+        assert worker.counts() == (0, 30, 0)

@@ -202,6 +202,40 @@ def test_removed_jobs_are_forgotten_whichever_is_shorter_to_go_through(known: in
     assert not queue.delayed
 
 
+@pytest.mark.parametrize("step", [10, 250, 10**6])
+@pytest.mark.parametrize("many", [1, 100, 10**6])
+def test_what_ends_at_once_ends_in_steps_of_which_each_is_a_moment(
+    step: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QU5, QU8, QU12, LM10: between two steps the queue is as it was a moment ago; at the end all has ended."""
+    monkeypatch.setattr("topics.core.queue.jobs.STEP_JOBS_MAX", step)
+    monkeypatch.setattr("topics.core.queue.jobs.MANY_MIN", many)
+    queue, jobs = Queue(TopicConfig(type="queue", max_deliveries=2, dead_letter="d")), Jobs(*range(1, 1001))
+    for start in range(1, 401, 8):
+        leased(queue, *range(start, start + 8), deadline=500 + start)
+    leased(queue, *range(41, 49), deadline=900)  # again: one more delivery, and a stale end
+    queue.release([(seq, 1000 + seq, 450 + seq) for seq in range(2, 401, 50)])
+    for seq in range(401, 1001):
+        if seq % 3:
+            queue.delay(seq, 600 + seq % 7)
+    assert queue.pick(jobs, 200) == list(range(402, 1001, 3))
+    leased(queue, *range(402, 1001, 3), deadline=10_000)
+    before, steps = len(queue.leases) + len(queue.delayed), 0
+    while queue.is_due(2000):
+        queue.advance(2000)
+        queue.check(jobs)
+        left = len(queue.leases) + len(queue.delayed)
+        assert before - left < step + 8
+        ends = [lease[2] for lease in queue.leases.values() if lease[2] < 2000]
+        ended = [500 + (seq - 1) // 8 * 8 + 1 for seq in queue.returned if seq <= 400 and seq % 50 != 2]
+        assert max(ended, default=0) <= min(ends, default=10_000), "what ends later has ended first"
+        before, steps = left, steps + 1
+    assert (len(queue.leases), len(queue.delayed), steps > 1) == (200, 0, step < 10**6)
+    assert queue.exhausted.first(9) == list(range(41, 49))
+    claimable = [seq for seq in range(1, 1001) if seq not in range(41, 49) and seq not in queue.leases]
+    assert queue.pick(jobs, 2000) == claimable
+
+
 @pytest.mark.parametrize("gone", [range(1, 4001), range(500, 3500), range(1, 2), range(3999, 4001)])
 @pytest.mark.parametrize("now", [0, 150, 500])
 def test_many_jobs_at_once_end_where_each_alone_would(gone: range, now: int, monkeypatch: pytest.MonkeyPatch) -> None:

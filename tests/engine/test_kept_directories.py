@@ -75,7 +75,7 @@ async def check_rest(engine: Engine, shown: Shown) -> None:
         leases, _ = await engine.leases("queue", 0, 100)
         assert [(one.seq, one.node, one.deliveries) for one in leases] == LEASES
         claimed = await engine.claim("queue", "other", 10)
-        assert [seq for seq, _ in claimed.leases] == [6, 7, 8], "3 is delayed, 4 and 5 are held"
+        assert [lease[0] for lease in claimed.leases] == [6, 7, 8], "3 is delayed, 4 and 5 are held"
         await engine.nack("queue", "other", [6, 7, 8])
         assert (await engine.ack("queue", "w", [4])).done == [4]
         routers, _ = await engine.routers_after("", 10)

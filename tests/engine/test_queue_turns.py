@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.running import data, running, turns
 from tests.engine.test_queues import QUEUE, Taker, claimed_seqs, counts
+from topics.core.queue import jobs as jobs_module
 from topics.core.queue import leasing
 from topics.core.queue.leasing import Ack, Claimer
 from topics.core.topic.pages import Cold
@@ -15,6 +16,7 @@ from topics.engine import Engine
 from topics.engine.queues import turns as turns_module
 from topics.errors import CommitFailed, NotAQueue, TopicNotFound
 from topics.settings import Settings
+from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty, MemoryDisk
 
 
@@ -169,6 +171,45 @@ async def test_a_worker_that_acks_and_leaves_in_one_turn_has_acked() -> None:
         engine.remove_worker(worker)
         (change,) = await asked.all()
         assert (change.done, await counts(engine)) == ([1], (1, 0, 0))
+
+
+async def test_leases_that_end_at_once_end_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QU5, QU8, LM10: one step in each turn, however many look, and to the end if nobody does."""
+    monkeypatch.setattr(jobs_module, "STEP_JOBS_MAX", 3)
+    clock = ManualClock()
+    async with running(clock=clock) as engine:
+        await engine.put_topic("q", QUEUE)
+        await engine.append("q", data(*range(20)))
+        for _ in range(20):
+            await engine.claim("q", "w")
+        clock.advance(1001)
+        for _ in range(5):
+            engine.check_queue("q")
+        topic = engine.state.topics["q"]
+        assert len(topic.queue.leases) == 17
+        assert await claims(engine, Claimer("a", 2), Claimer("b", 2)) == [[1, 2], [3, 4]]
+        topic.queue.check(topic.log)
+        await turns()
+        assert (len(topic.queue.leases), len(topic.queue.returned)) == (4, 16)
+        assert await counts(engine) == (16, 4, 0)
+
+
+async def test_a_queue_that_goes_while_its_leases_end_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TP9, LM10"""
+    monkeypatch.setattr(jobs_module, "STEP_JOBS_MAX", 1)
+    clock = ManualClock()
+    async with running(clock=clock) as engine:
+        await engine.put_topic("q", QUEUE)
+        await engine.append("q", data(*range(5)))
+        await engine.claim("q", "w", 5)
+        await engine.extend("q", "w", [1], lease_ms=500)
+        await engine.extend("q", "w", [2], lease_ms=600)
+        clock.advance(1001)
+        engine.check_queue("q")
+        await engine.delete_topic("q")
+        await turns()
+        await engine.put_topic("q", QUEUE)
+        assert await counts(engine) == (0, 0, 0)
 
 
 async def test_whoever_cannot_be_told_keeps_nobody_from_being_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -38,8 +38,8 @@ def weigh(state: "State", topic: "Topic") -> None:
     weight = TOPIC + log.held + topic.keys.held
     if log.marked or log.losses or log.gaps:
         weight += MARKS * log.marked + LOSS * (len(log.losses) + len(log.gaps))
-    if topic.has_queue:
-        queue = topic.queue
+    queue = topic._queue
+    if queue is not None:
         weight += JOB * len(queue.deliveries) + DELAYED_JOB * (len(queue.delayed) + len(queue.overdue))
     if topic.cursors:
         weight += CURSOR * len(topic.cursors)

@@ -90,7 +90,7 @@ class Claimed(Struct):
     topic: str
     topic_id: int
     texts: list[bytes]
-    leases: list[tuple[int, int]]  # seq and lease number of each
+    leases: list[tuple[int, int, int, int]]  # of each: seq, lease number, deadline, deliveries
     ready: int
     paused: bool = False  # the queue hands out nothing for now
 

@@ -69,6 +69,7 @@ class Ledger:
         self._sources = self.state.routers.outgoing
         self._on_rebuilt = on_rebuilt  # the state is another one
         self._clock = clock
+        self._passing: set[int] = set()  # queues in which so much ends at once that the next turn goes on
         self._listeners: dict[int, set[Listener]] = {}
         self._unwritten: deque[tuple[int, int]] = deque()  # position, topic: to be told when it is written
         self._unsynced: deque[tuple[int, int]] = deque()  # the same for synced
@@ -100,10 +101,19 @@ class Ledger:
         return topic
 
     def pass_time(self, topic: Topic) -> None:
-        """End the leases and delays of a queue that are over by now."""
+        """End the leases and delays of a queue that are over by now. If these are very many: one step in each turn."""
         now = self._clock.now_ms()
-        if topic.queue.is_due(now):
+        if topic.queue.is_due(now) and topic.id not in self._passing:
             self.commit((TimePassed(topic.id, now),))
+            if topic.queue.is_due(now):
+                self._passing.add(topic.id)
+                asyncio.get_running_loop().call_soon(self._pass_on, topic.id)
+
+    def _pass_on(self, topic_id: int) -> None:
+        self._passing.discard(topic_id)
+        topic = self.state.by_id.get(topic_id)
+        if topic is not None and topic.is_queue:
+            self.pass_time(topic)
 
     # --- commits
 

@@ -12,7 +12,9 @@ A live job is in exactly one of these places, or in none of them: then it is *fr
     exhausted   handed out as often as it may be: it goes to the dead-letter topic, and to nobody else
 
 Time ends leases and delays by itself; `advance` carries that out, before anyone looks at the queue. There is no timer
-per job: heaps have what ends next, with stale items that are dropped when met or when they are the larger part.
+per job: heaps have what ends next, with stale items that are dropped when met or when they are the larger part. If very
+many end at once, `advance` takes steps, in the order in which they end: between two of them the queue is as it was a
+moment ago.
 
 Invariants, which `check` asserts
 - All seqs in here are live, and each is in one place.
@@ -24,9 +26,9 @@ So `len(leases) + len(delayed) + ready = live`.
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import filterfalse, takewhile
+from itertools import chain, filterfalse, takewhile
 from typing import Any, Protocol, TypeVar
 
 from topics.errors import InvalidRequest
@@ -35,6 +37,7 @@ from topics.model import TopicConfig
 LEASE_ID = re.compile(r"lease_[0-9a-f]+", re.ASCII)
 MANY_MIN = 1000  # jobs that change place together, from which on that is done as a whole
 EACH_TIMES = 8  # the work of forgetting one job, in those of looking at one
+STEP_JOBS_MAX = 10_000  # whose lease or delay ends in one piece of work; a claim's jobs end together
 STALE_MAX = 64  # stale items that a heap may hold beside as many as it needs
 
 T = TypeVar("T", bound=Any)
@@ -77,8 +80,9 @@ def _heap(items: Iterable[T]) -> list[T]:
     return heap
 
 
-def _without(place: dict[int, T], is_gone: Callable[[int], bool]) -> dict[int, T]:
-    return {seq: place[seq] for seq in filterfalse(is_gone, place)}
+def _with(place: dict[int, T], seqs: list[int]) -> dict[int, T]:
+    """What is left of a place."""
+    return place if len(seqs) == len(place) else dict(zip(seqs, map(place.__getitem__, seqs), strict=True))
 
 
 class LiveSeqs(Protocol):
@@ -115,9 +119,9 @@ class Seqs(set[int]):
         self._heap += seqs
         self._heap.sort()  # a sorted list is a heap, and these are sorted for the most part
 
-    def drop(self, is_gone: Callable[[int], bool]) -> None:
-        """Drop all of which this is true."""
-        self._heap = sorted(filterfalse(is_gone, self))
+    def keep(self, left: "Callable[[Collection[int]], list[int]]") -> None:
+        """Drop all but those that are left."""
+        self._heap = sorted(left(self))
         super().clear()
         super().update(self._heap)
 
@@ -226,10 +230,14 @@ class Queue:
     # --- what time does
 
     def advance(self, now: int) -> None:
-        """End the leases whose deadline lies before `now`, and the delays that are over (QU8, QU12)."""
+        """End the leases whose deadline lies before `now`, and the delays that are over (QU8, QU12).
+
+        Those that end first come first, and STEP_JOBS_MAX of them at a time: if `is_due` is still true, the queue is
+        one of a moment ago, and the next call goes on.
+        """
         deadlines, ends = self._deadlines, self._ends
         leases, due = self.leases, list[int]()
-        while deadlines and deadlines[0][0] < now:
+        while deadlines and deadlines[0][0] < now and len(due) < STEP_JOBS_MAX:
             due += heappop(deadlines)[2]
         if len(due) < MANY_MIN:
             for seq in due:
@@ -243,10 +251,18 @@ class Queue:
             for seq in over:
                 del leases[seq]
             _return_many(self, over)
-        while ends and ends[0][0] <= now:
+        ready: list[int] = []
+        while ends and ends[0][0] <= now and len(due) + len(ready) < STEP_JOBS_MAX:
             start, seq = heappop(ends)
             if self.delayed.get(seq) == start:
-                self._put_back(seq)
+                del self.delayed[seq]
+                ready.append(seq)
+        if len(ready) < MANY_MIN:
+            for seq in ready:
+                self._return(seq)
+        else:
+            _return_many(self, [seq for seq in ready if seq in self.deliveries])
+            self.overdue.add_many([seq for seq in ready if seq not in self.deliveries and seq <= self.pointer])
 
     # --- what entries do
 
@@ -254,23 +270,25 @@ class Queue:
         """Hand out jobs, or move deadlines: seq, lease number, deadline, deliveries."""
         held, counts = self.leases, self.deliveries
         are_some_not_leased = bool(self.delayed or self.returned or self.overdue or self.exhausted)
-        deadlines: dict[int, list[int]] = {}
-        number, pointer = 0, self.pointer
+        number, pointer, end, seqs = 0, self.pointer, -1, list[int]()
         for seq, number, deadline, deliveries in leases:
-            lease = held.get(seq)
-            if are_some_not_leased if lease is None else lease[0] != number:
+            if seq in held:
+                if held[seq][0] != number:
+                    self._leave(seq)
+            elif are_some_not_leased:
                 self._leave(seq)
             held[seq] = (number, node, deadline)
             counts[seq] = deliveries
-            if deadline in deadlines:
-                deadlines[deadline].append(seq)
-            else:
-                deadlines[deadline] = [seq]
+            if deadline != end:  # most end together
+                if seqs:
+                    heappush(self._deadlines, (end, number, tuple(seqs)))
+                end, seqs = deadline, []
+            seqs.append(seq)
             if seq == pointer + 1:
                 pointer = seq
         self.pointer = pointer
-        for deadline, seqs in deadlines.items():
-            heappush(self._deadlines, (deadline, number, tuple(seqs)))
+        if seqs:
+            heappush(self._deadlines, (end, number, tuple(seqs)))
         if len(self._deadlines) > STALE_MAX + 2 * len(held):
             self._deadlines = _heap((lease[2], lease[0], (seq,)) for seq, lease in held.items())
 
@@ -325,21 +343,32 @@ class Queue:
                     if ended is not None:
                         ended.append(number)
         elif len(runs) == 1:
-            self._forget_if(runs[0].__contains__)
+            first, stop = runs[0].start, runs[0].stop
+            self._keep(lambda place: [seq for seq in place if seq >= stop or seq < first])
+        elif seqs < EACH_TIMES * known:
+            gone = set(chain.from_iterable(runs))
+            self._keep(lambda place: [seq for seq in place if seq not in gone])
         else:
             stops = [run.stop for run in runs]
             self._forget_if(lambda seq: (at := bisect_right(stops, seq)) < len(runs) and seq in runs[at])
 
     def _forget_if(self, is_gone: Callable[[int], bool]) -> None:
-        """Forget all jobs of which this is true: their places are made anew, which costs a fraction of leaving each."""
+        """Forget all jobs of which this is true."""
+        self._keep(lambda place: list(filterfalse(is_gone, place)))
+
+    def _keep(self, left: Callable[[Collection[int]], list[int]]) -> None:
+        """Forget all jobs but those that are left of a place: it is made anew, at a fraction of the work for each."""
+        before, counts = self.leases, self.deliveries
+        handed_out = left(counts)
+        self.leases = _with(before, handed_out if len(before) == len(counts) else left(before))
+        self.deliveries = _with(counts, handed_out)
+        self.delayed = _with(self.delayed, left(self.delayed))
         if self.ended is not None:
-            self.ended += [lease[0] for seq, lease in self.leases.items() if is_gone(seq)]
-        self.deliveries = _without(self.deliveries, is_gone)
-        self.leases = _without(self.leases, is_gone)
-        self.delayed = _without(self.delayed, is_gone)
+            kept = self.leases
+            self.ended += [lease[0] for seq, lease in before.items() if seq not in kept]
         for place in (self.returned, self.overdue, self.exhausted):
             if place:
-                place.drop(is_gone)
+                place.keep(left)
         if len(self._deadlines) > STALE_MAX + 2 * len(self.leases):
             self._deadlines = _heap((lease[2], lease[0], (seq,)) for seq, lease in self.leases.items())
         if len(self._ends) > STALE_MAX + 2 * len(self.delayed):
@@ -447,9 +476,13 @@ class Queue:
 def _return_many(queue: Queue, seqs: list[int]) -> None:
     """Make jobs claimable that were handed out before and are in no place."""
     if (most := queue.deliveries_max) != 0:
-        queue.exhausted.add_many([seq for seq in seqs if queue.deliveries[seq] >= most])
-        seqs = [seq for seq in seqs if queue.deliveries[seq] < most]
-    queue.returned.add_many(seqs)
+        counts = queue.deliveries
+        exhausted = [seq for seq in seqs if counts[seq] >= most]
+        if exhausted:
+            queue.exhausted.add_many(exhausted)
+            seqs = [] if len(exhausted) == len(seqs) else [seq for seq in seqs if counts[seq] < most]
+    if seqs:
+        queue.returned.add_many(seqs)
 
 
 def oldest_ready(queue: Queue, log: LiveSeqs) -> int | None:

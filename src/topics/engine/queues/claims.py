@@ -33,7 +33,6 @@ from topics.model import TagMatch
 from topics.storage.wal import Callback
 
 LOADS_MAX = 16  # pages loaded for one pass before it takes what is warm
-_ITEM = b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"deliveries":%d,'  # the start of a claim item
 
 
 class Queues:
@@ -282,9 +281,10 @@ class Queues:
     def _free_unanswered(self, claimed: Claimed) -> None:
         """End leases that the claimer was never told of."""
         topic = self._ledger.state.by_id.get(claimed.topic_id)
+        leases = [lease[:2] for lease in claimed.leases]
         if topic is None or topic.keeps_leases:
-            self.release(claimed.topic_id, claimed.leases)
-        elif void := leasing.undelivered(topic, claimed.leases):
+            self.release(claimed.topic_id, leases)
+        elif void := leasing.undelivered(topic, leases):
             self._ledger.commit(void)
             self.on_change(topic.id)
 
@@ -317,5 +317,10 @@ class Queues:
 
 def _hand(topic: Topic, entry: Leased, texts: Sequence[bytearray], ready: int) -> Claimed:
     """What a claimer gets."""
-    items = [_ITEM % lease + text for lease, text in zip(entry.leases, texts, strict=True)]
-    return Claimed(topic.name, topic.id, items, [lease[:2] for lease in entry.leases], ready)
+    leases = entry.leases
+    middle = f'","deadline":{leases[0][2]},"deliveries":' if leases else ""  # the leases of a hand end together
+    items = [
+        f'{{"$seq":{seq},"lease_id":"lease_{number:x}{middle}{deliveries},'.encode() + text
+        for (seq, number, _, deliveries), text in zip(leases, texts, strict=True)
+    ]
+    return Claimed(topic.name, topic.id, items, leases, ready)

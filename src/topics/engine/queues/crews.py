@@ -160,7 +160,7 @@ class _Crew:
 
     def hold(self, worker: Worker, claimed: Claimed) -> None:
         """A worker was served: it goes to the end of the line, or leaves it."""
-        for seq, number in claimed.leases:
+        for seq, number, _, _ in claimed.leases:
             worker.held[number] = seq
             self.holders[number] = worker
         self.hungry.pop(worker, None)

@@ -30,7 +30,10 @@ class JobPages:
 
         With `takes_what_is_warm` also if a page is missing, unless it is the first one's.
         """
-        texts: list[bytearray] = []
+        texts = self._run(seqs)
+        if texts is not None:
+            return texts
+        texts = []
         part, page, size = self._part, self._page, 0
         for seq in seqs:
             if part is None or not part.first <= seq <= part.last:
@@ -51,4 +54,28 @@ class JobPages:
                 break
             texts.append(page.text[start:stop])
         self._part, self._page = part, page
+        return texts
+
+    def _run(self, seqs: Sequence[int]) -> list[bytearray] | None:
+        """The texts of jobs that lie in a row, as most do, in the page at hand; None: these do not, or are too many."""
+        if not seqs:
+            return None
+        first, count, part, page = seqs[0], len(seqs), self._part, self._page
+        if page is None:
+            part = self._part = self._log.part_at(first)
+        if type(part) is not Chunk:
+            return None
+        if page is None:
+            page = self._page = self._cache.page(part, first - part.first, JOB)
+        row = first - part.first - page.start
+        digits = len(str(first))
+        if row < 0 or row + count > len(page.ends) or seqs[-1] - first != count - 1 or len(str(seqs[-1])) != digits:
+            return None
+        text, ends, start = page.text, page.ends[row : row + count].tolist(), page.ends[row - 1] if row else 0
+        if self._bytes_max is not None and ends[-1] - start > self._bytes_max:
+            return None
+        texts, before = [], _PREFIX + digits
+        for end in ends:
+            texts.append(text[start + before : end - 1])
+            start = end
         return texts

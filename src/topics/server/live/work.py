@@ -118,7 +118,7 @@ class WorkStream(EventStream):
         topic = self._name.encode()
         frames = [
             b'id: %d\nevent: job\ndata: {"topic":"%b",%b\n\n' % (seq, topic, text[1:])
-            for (seq, _), text in zip(claimed.leases, claimed.texts, strict=True)
+            for (seq, *_), text in zip(claimed.leases, claimed.texts, strict=True)
         ]
         self._write(b"".join(frames))
 
