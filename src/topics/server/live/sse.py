@@ -110,6 +110,9 @@ class EventStream(Outlet):
     def is_blocked(self) -> bool:
         return self._stream.is_blocked
 
+    def is_stuck(self) -> bool:
+        return self._stream.is_blocked and super().is_stuck()
+
     @property
     def buffered(self) -> int:
         return self._stream.buffered
@@ -221,10 +224,20 @@ class SseStream(EventStream, Reader):
 
     def _send(self, feed: Feed, before: int, kind: Kind, push: Push) -> None:
         """Send a frame whose id has the feed's new cursor; until now it was `before`."""
-        self._write(self._frame(kind, push))
-        if not self._stream.buffered:
+        stream, frame = self._stream, None
+        if self._is_alone:
+            frame = push.rendered.get((kind, self._has_epochs))
+        stream.write(frame or self._frame(kind, push))
+        self.sent_at = push.at
+        if stream.buffered:
+            self.is_stuck()
+            self._doubt(feed, before, kind, push)
+        else:
             self._doubtful = NOTHING
-        elif feed.name not in self._doubtful:
+
+    def _doubt(self, feed: Feed, before: int, kind: Kind, push: Push) -> None:
+        """The transport still has something of what was sent."""
+        if feed.name not in self._doubtful:
             if self._doubtful is NOTHING:
                 self._doubtful = {}
             lost = push.result.tombstone
@@ -233,8 +246,6 @@ class SseStream(EventStream, Reader):
 
     def _frame(self, kind: Kind, push: Push) -> bytes:
         rendered = push.rendered
-        if self._is_alone and (whole := rendered.get((kind, self._has_epochs))) is not None:
-            return whole
         frame = rendered.get(kind)
         if frame is None:
             frame = rendered[kind] = event(kind.event, kind.json(push))

@@ -336,6 +336,7 @@ class Connections:
         self._grown_bytes = 0  # held, at most, since `_look`
         self._ending: set[Connection] = set()  # cut off by `_look`, and not gone yet
         self.heads: dict[tuple[int, bytes], bytes] = {}  # HTTP/1.1 heads by status and type, with the date
+        self._part = self._chunk = b""  # the last part of a stream over HTTP/1.1, and its chunk
         self.known_heads: dict[bytes, Request] = {}  # HTTP/1.1 heads of requests that passed, as they came …
         self.secret_heads: dict[bytes, Request] = {}  # … and the digests of those that hold a key
         self._clock = clock
@@ -413,6 +414,12 @@ class Connections:
         head = b"HTTP/1.1 %d %b\r\ndate: %b\r\ncontent-type: %b\r\n" % (status, reason, self.date, content_type)
         self.heads[status, content_type] = head
         return head
+
+    def chunk(self, part: bytes) -> bytes:
+        """A part of a stream over HTTP/1.1 as a chunk: made once for all streams that send it one after the other."""
+        if self._part is not part:
+            self._part, self._chunk = part, b"%x\r\n%b\r\n" % (len(part), part)
+        return self._chunk
 
     def sweep(self) -> None:
         self.refresh()
