@@ -82,7 +82,8 @@ class Delivery:
         for feed in feeds:
             feed.reader = reader
             reader.feeds[feed.name] = feed
-            feed.weight = FEED_BYTES + feed.template.weight // len(feeds)
+            shared = feed.template.weight // len(feeds)
+            feed.weight = FEED_BYTES + shared if shared else FEED_BYTES  # not a number of its own for each
             self.hold(feed.weight)
         for feed in feeds:
             self._join(feed)

@@ -98,11 +98,11 @@ class EventStream(Outlet):
         """How long it may be silent."""
         raise NotImplementedError
 
-    def _writable(self) -> None:
+    def stream_writable(self) -> None:
         """The transport takes more again."""
         raise NotImplementedError
 
-    def _close(self) -> None:
+    def stream_closed(self) -> None:
         """The stream is over, or is about to be."""
         raise NotImplementedError
 
@@ -119,7 +119,7 @@ class EventStream(Outlet):
 
     def _open(self, first: bytes) -> None:
         """Send the first frame, and from now on a heartbeat whenever the stream is silent for too long."""
-        self._stream.listen(self._writable, self._close)
+        self._stream.owner = self
         self._write(first)
         self.wheel.add(self, self.sent_at + self.heartbeat_ms)
 
@@ -155,7 +155,7 @@ class EventStream(Outlet):
     def finish(self, last: bytes = b"", *, closes: bool = False) -> None:
         """Send a last frame and end."""
         if not self.is_over:
-            self._close()
+            self.stream_closed()
             self._stream.finish(last, closes=closes)
 
 
@@ -203,7 +203,7 @@ class SseStream(EventStream, Reader):
 
     # --- what the transport says
 
-    def _writable(self) -> None:
+    def stream_writable(self) -> None:
         self._delivery.writable(self)
 
     # --- frames
@@ -274,7 +274,7 @@ class SseStream(EventStream, Reader):
         self._sessions.remove(self.session)
         super().dismiss()
 
-    def _close(self) -> None:
+    def stream_closed(self) -> None:
         if not self.is_over:
             self._sessions.registry.leave(self._entry)
             is_in_doubt = self.blocked_at != NEVER or self._stream.buffered > 0
