@@ -10,6 +10,7 @@ from tests.api.clients.raw import (
     MemoryTransport,
     RawClient,
     ScriptedApp,
+    Told,
     get,
     on_loop,
     post,
@@ -203,7 +204,7 @@ async def test_an_answer_after_the_client_is_gone_is_ignored() -> None:
         client.reset()
         await until(lambda: listener.open_count == 0)
         stream = app.held[b"/hold"].start_stream(200)
-        stream.listen(lambda: None, lambda: app.events.append(("close", b"/hold")))
+        stream.owner = Told(app, b"/hold")
         stream.write(b"x")
         await until(lambda: len(app.events) == 2)
         assert app.events == [("disconnect", b"/hold"), ("close", b"/hold")]

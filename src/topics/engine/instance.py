@@ -139,6 +139,7 @@ class Instance:
         self.make_room = partial(write_zeros_ahead, self.wal)  # a coroutine: for a large write, in turns of the loop
         self.listen = ledger.listen
         self.unlisten = ledger.unlisten
+        self.when_told = ledger.when_told
 
     @classmethod
     def open(

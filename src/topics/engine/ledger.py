@@ -71,6 +71,7 @@ class Ledger:
         self._clock = clock
         self._passing: set[int] = set()  # queues in which so much ends at once that the next turn goes on
         self._listeners: dict[int, set[Listener]] = {}
+        self._after_news: Listener = lambda: None
         self._unwritten: deque[tuple[int, int]] = deque()  # position, topic: to be told when it is written
         self._unsynced: deque[tuple[int, int]] = deque()  # the same for synced
         self._changing: dict[str, asyncio.Future[None]] = {}  # changes of ephemeral topics that wait for their sync
@@ -252,9 +253,13 @@ class Ledger:
 
     def _publish(self) -> None:
         """The log has been written or synced further: tell those who wait."""
+        is_news = False
         for queue, reached in ((self._unwritten, self.wal.written), (self._unsynced, self.wal.synced)):
             while queue and queue[0][0] <= reached:
                 self._tell(queue.popleft()[1])
+                is_news = True
+        if is_news:
+            self._after_news()
 
     def _tell(self, topic_id: int) -> None:
         for listener in list(self._listeners.get(topic_id, ())):
@@ -270,6 +275,10 @@ class Ledger:
             listeners.discard(listener)
             if not listeners:
                 del self._listeners[topic_id]
+
+    def when_told(self, callback: Listener) -> None:
+        """Call back whenever the log has told listeners, as the last thing of its turn."""
+        self._after_news = callback
 
     def attend(self) -> None:
         """Try to overcome what stands in the way of writes and reads. Called every now and then."""

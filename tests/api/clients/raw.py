@@ -71,6 +71,19 @@ def speaks(listener: Listener, kind: type) -> bool:
     return [type(one) for one in listener.connections.open] == [kind]
 
 
+class Told:
+    """Notes what the application is told of a stream."""
+
+    def __init__(self, app: "ScriptedApp", path: bytes) -> None:
+        self._app, self._path = app, path
+
+    def stream_writable(self) -> None:
+        self._app.events.append(("writable", self._path))
+
+    def stream_closed(self) -> None:
+        self._app.events.append(("close", self._path))
+
+
 class ScriptedApp:
     """Answers by path: /hold is kept in `held`, /stream opens a stream, the rest is echoed."""
 
@@ -108,7 +121,7 @@ class ScriptedApp:
             stream = exchange.start_stream(
                 200, [(b"cache-control", b"no-store")], b"text/plain", survives_eof=path.startswith(b"/download")
             )
-            stream.listen(lambda: self.events.append(("writable", path)), lambda: self.events.append(("close", path)))
+            stream.owner = Told(self, path)
             self.streams[path] = stream
             self.unfinished.append(stream)
         elif path == b"/upgrade":

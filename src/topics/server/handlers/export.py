@@ -5,6 +5,7 @@ What was lost of a topic is in its stream's schema metadata. What is in a backup
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 
 from topics.errors import Forbidden
@@ -72,6 +73,13 @@ async def back_up(call: Call) -> None:
     call.finish(200)
 
 
+class _Sleeper:
+    """Whoever waits for a stream, whatever it is told."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.stream_writable = self.stream_closed = wake
+
+
 async def _send(call: Call, stream: Stream, part: bytes) -> bool:
     """Send a part, and wait until the client takes more. False: the client is gone.
 
@@ -85,7 +93,7 @@ async def _send(call: Call, stream: Stream, part: bytes) -> bool:
             if not future.done():
                 future.set_result(None)
 
-        stream.listen(wake, wake)
+        stream.owner = _Sleeper(wake)
         if not call.stop.done():
             call.stop.add_done_callback(wake)
         await writable

@@ -28,6 +28,7 @@ Invariants
 import asyncio
 import logging
 from collections import deque
+from typing import Final, NamedTuple
 
 from topics.engine.instance import Cold, Instance, PageAddress, Query
 from topics.errors import TopicsError
@@ -41,6 +42,18 @@ logger = logging.getLogger("topics.server")
 Pushes = dict[tuple[int, int, Template], Push | list[Feed]]  # by cursor, instance and template; see `Delivery._read`
 
 
+class Read(NamedTuple):
+    """What a feed was given, and where it stood."""
+
+    after: int
+    epoch: int
+    template: Template | None
+    push: Push | list[Feed]
+
+
+NO_READ: Final = Read(-1, -1, None, [])
+
+
 class Delivery:
     """All live connections of a server."""
 
@@ -50,6 +63,7 @@ class Delivery:
         self._hubs: dict[int, Hub] = {}  # by topic id
         self.records_total = 0  # given to readers so far, each time counted
         self.rounds = Rounds(engine.clock, pressure, self._serve_safely)
+        engine.when_told(self.rounds.serve_at_once)
 
         self.hold = engine.footprint.hold
         self.check_held = engine.footprint.check_held
@@ -68,7 +82,8 @@ class Delivery:
         for feed in feeds:
             feed.reader = reader
             reader.feeds[feed.name] = feed
-            feed.weight = FEED_BYTES + feed.template.weight // len(feeds)
+            shared = feed.template.weight // len(feeds)
+            feed.weight = FEED_BYTES + shared if shared else FEED_BYTES  # not a number of its own for each
             self.hold(feed.weight)
         for feed in feeds:
             self._join(feed)
@@ -142,7 +157,7 @@ class Delivery:
         hub.is_midway = False
         head, epoch = topic.head, topic.epoch
         pushes: Pushes = {}
-        count = 0
+        count, last = 0, NO_READ  # most feeds share the read of the one before
         while pending:
             feed = pending.popleft()
             reader = feed.reader
@@ -154,9 +169,19 @@ class Delivery:
                 feed.is_behind = True
                 continue
             template = feed.template
-            push = self._push(feed, template if feed.is_apart else template.base, pushes)
-            if template.nodes and isinstance(push, Push) and not template.nodes.isdisjoint(push.result.nodes):
-                push = self._push(feed, template, pushes)
+            if (
+                feed.cursor == last.after
+                and feed.epoch == last.epoch
+                and template is last.template
+                and not feed.is_apart
+            ):
+                push = last.push
+            else:
+                push = self._push(feed, template if feed.is_apart else template.base, pushes)
+                if template.nodes and isinstance(push, Push) and not template.nodes.isdisjoint(push.result.nodes):
+                    push = self._push(feed, template, pushes)
+                elif not feed.is_apart and not template.nodes:
+                    last = Read(feed.cursor, feed.epoch, template, push)
             if isinstance(push, Push):
                 self._deliver(feed, push)
             else:
@@ -224,7 +249,7 @@ class Delivery:
             return waiting
         if template.is_strong:
             gate = engine.synced(gate)
-        push = Push(feed.cursor, result)
+        push = Push(feed.cursor, result, self.wheel.now)
         if engine.is_open(gate):
             return push
         engine.when_open(gate, lambda failure: self._opened(waiting, push, failure, template.is_strong))

@@ -113,10 +113,11 @@ class Feed:
 class Push:
     """One read for all feeds at the same cursor. The JSON of its frames is rendered once."""
 
-    __slots__ = ("_record_json", "after", "rendered", "result", "start")
+    __slots__ = ("_record_json", "after", "at", "rendered", "result", "start")
 
-    def __init__(self, after: int, result: ReadResult) -> None:
+    def __init__(self, after: int, result: ReadResult, at: int) -> None:
         self.after = after  # the cursor of the read
+        self.at = at  # when it was made, in ms of the wheel's clock
         self.result = result
         lost = result.tombstone
         # The cursor behind the tombstone: where the records begin.

@@ -21,6 +21,7 @@ from topics.server.live.feeds import Feed, Hub, Reader
 from topics.server.live.pressure import COALESCING_AT, RETRY_AFTER_MS, Pressure
 
 SLICE_S: Final = 0.003  # of real time; a pass that takes longer lets the loop turn
+AT_ONCE_MAX: Final = 4  # feeds that an ack may wait for
 COALESCED_MS_MAX: Final = 50  # what is new waits so long at full pressure, so that frames become fewer and larger
 PRIORITY_PER_MS: Final = 1.0  # by which a topic rises while it waits
 
@@ -47,6 +48,12 @@ class ReadyTopics:
             heapq.heappush(self._heap, (hub.order, hub))
         else:
             self._fifo.append(hub)
+
+    def feeds_at_most(self, count: int) -> bool:
+        """Whether no more than so many feeds are to be served."""
+        if self._heap or len(self._fifo) > count:
+            return False
+        return sum(len(hub.feeds) if hub.is_dirty else len(hub.pending) for hub in self._fifo) <= count
 
     def pop(self) -> Hub:
         """The next topic. It counts as ready until it has been served, so that it is not added again meanwhile."""
@@ -82,6 +89,7 @@ class Rounds:
         self._deferred: dict[Hub, None] = {}
         self._episodes = 0  # of pressure at which topics are deferred
         self._is_scheduled = False
+        self._next: asyncio.Handle | None = None  # the pass that is scheduled, if it is one at the end of this turn
         self._tasks: set[asyncio.Task[None]] = set()
         pressure.listen(self._deferring)
 
@@ -136,7 +144,7 @@ class Rounds:
         self._is_scheduled = True
         level = self._pressure.level
         if level < COALESCING_AT or is_late:
-            asyncio.get_running_loop().call_soon(self._pass)
+            self._next = asyncio.get_running_loop().call_soon(self._pass)
         else:
             self.spawn(self._pass_later(min(1.0, level) * COALESCED_MS_MAX))
 
@@ -144,7 +152,17 @@ class Rounds:
         await self._clock.wait(asyncio.get_running_loop().create_future(), wait_ms)
         self._pass()
 
+    def serve_at_once(self) -> None:
+        """For the engine, as the last thing of a turn of the log's: serve what is ready if that is not much.
+
+        A lone record then leaves in the turn of its ack, which the loop sends at the end of the turn.
+        """
+        if self._next is not None and self.ready.feeds_at_most(AT_ONCE_MAX):
+            self._next.cancel()
+            self._pass()
+
     def _pass(self) -> None:
+        self._next = None
         try:
             self._serve_ready()
         finally:

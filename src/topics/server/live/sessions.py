@@ -112,6 +112,7 @@ class Sessions:
             session.stream.replaced()
         self._slots.take_stream(session.key)
         self._idle.pop(session.wid, None)
+        session.idle_since = 0
         try:
             session.rewind(told)
             session.stream = SseStream(self._delivery, self, session, opening)

@@ -98,11 +98,11 @@ class EventStream(Outlet):
         """How long it may be silent."""
         raise NotImplementedError
 
-    def _writable(self) -> None:
+    def stream_writable(self) -> None:
         """The transport takes more again."""
         raise NotImplementedError
 
-    def _close(self) -> None:
+    def stream_closed(self) -> None:
         """The stream is over, or is about to be."""
         raise NotImplementedError
 
@@ -110,13 +110,16 @@ class EventStream(Outlet):
     def is_blocked(self) -> bool:
         return self._stream.is_blocked
 
+    def is_stuck(self) -> bool:
+        return self._stream.is_blocked and super().is_stuck()
+
     @property
     def buffered(self) -> int:
         return self._stream.buffered
 
     def _open(self, first: bytes) -> None:
         """Send the first frame, and from now on a heartbeat whenever the stream is silent for too long."""
-        self._stream.listen(self._writable, self._close)
+        self._stream.owner = self
         self._write(first)
         self.wheel.add(self, self.sent_at + self.heartbeat_ms)
 
@@ -152,7 +155,7 @@ class EventStream(Outlet):
     def finish(self, last: bytes = b"", *, closes: bool = False) -> None:
         """Send a last frame and end."""
         if not self.is_over:
-            self._close()
+            self.stream_closed()
             self._stream.finish(last, closes=closes)
 
 
@@ -200,7 +203,7 @@ class SseStream(EventStream, Reader):
 
     # --- what the transport says
 
-    def _writable(self) -> None:
+    def stream_writable(self) -> None:
         self._delivery.writable(self)
 
     # --- frames
@@ -221,10 +224,20 @@ class SseStream(EventStream, Reader):
 
     def _send(self, feed: Feed, before: int, kind: Kind, push: Push) -> None:
         """Send a frame whose id has the feed's new cursor; until now it was `before`."""
-        self._write(self._frame(kind, push))
-        if not self._stream.buffered:
+        stream, frame = self._stream, None
+        if self._is_alone:
+            frame = push.rendered.get((kind, self._has_epochs))
+        stream.write(frame or self._frame(kind, push))
+        self.sent_at = push.at
+        if stream.buffered:
+            self.is_stuck()
+            self._doubt(feed, before, kind, push)
+        else:
             self._doubtful = NOTHING
-        elif feed.name not in self._doubtful:
+
+    def _doubt(self, feed: Feed, before: int, kind: Kind, push: Push) -> None:
+        """The transport still has something of what was sent."""
+        if feed.name not in self._doubtful:
             if self._doubtful is NOTHING:
                 self._doubtful = {}
             lost = push.result.tombstone
@@ -233,8 +246,6 @@ class SseStream(EventStream, Reader):
 
     def _frame(self, kind: Kind, push: Push) -> bytes:
         rendered = push.rendered
-        if self._is_alone and (whole := rendered.get((kind, self._has_epochs))) is not None:
-            return whole
         frame = rendered.get(kind)
         if frame is None:
             frame = rendered[kind] = event(kind.event, kind.json(push))
@@ -263,7 +274,7 @@ class SseStream(EventStream, Reader):
         self._sessions.remove(self.session)
         super().dismiss()
 
-    def _close(self) -> None:
+    def stream_closed(self) -> None:
         if not self.is_over:
             self._sessions.registry.leave(self._entry)
             is_in_doubt = self.blocked_at != NEVER or self._stream.buffered > 0

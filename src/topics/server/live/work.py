@@ -105,7 +105,7 @@ class WorkStream(EventStream):
 
     # --- what the transport says
 
-    def _writable(self) -> None:
+    def stream_writable(self) -> None:
         self.unblocked()
         self._streams.engine.resume_worker(self._worker)
 
@@ -126,7 +126,7 @@ class WorkStream(EventStream):
         advice = self.error(429, "paced under pressure", retry_after_ms=RETRY_AFTER_MS, topics=[self._name])
         self._write(advice)
 
-    def _close(self) -> None:
+    def stream_closed(self) -> None:
         if not self.is_over:
             self.is_over = True
             self.wheel.discard(self)

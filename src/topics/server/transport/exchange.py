@@ -142,21 +142,24 @@ class Application(Protocol):
         ...
 
 
+class StreamOwner(Protocol):
+    """Who is told of a stream: that it is no longer blocked, and once that it is over, however it ended."""
+
+    def stream_writable(self) -> None: ...
+
+    def stream_closed(self) -> None: ...
+
+
 class Stream:
     """An answer of unknown length: SSE, a download. After its end, writes are ignored."""
 
-    __slots__ = ("_on_close", "_on_writable", "is_closed")
+    __slots__ = ("is_closed", "owner")
 
     def __init__(self) -> None:
         self.is_closed = False
-        self._on_writable: Callback | None = None
-        self._on_close: Callback | None = None
+        self.owner: StreamOwner | None = None  # the application sets it: no callbacks, which weigh more
 
     # --- what the application calls
-
-    def listen(self, on_writable: Callback, on_close: Callback) -> None:
-        """Call back when the stream is no longer blocked, and once when it is over, however it ends."""
-        self._on_writable, self._on_close = on_writable, on_close
 
     @property
     def buffered(self) -> int:
@@ -177,7 +180,7 @@ class Stream:
 
     def finish(self, last: bytes, *, closes: bool = False) -> None:
         """Write a last thing and end, without calling anybody back."""
-        self._on_writable = self._on_close = None
+        self.owner = None
         self.write(last)
         self.end(closes=closes)
 
@@ -189,14 +192,16 @@ class Stream:
 
     def writable(self) -> None:
         """The peer reads again."""
-        call(self._on_writable)
+        if self.owner is not None:
+            call(self.owner.stream_writable)
 
     def closed(self) -> None:
         """The stream is over."""
         if not self.is_closed:
             self.is_closed = True
-            callback, self._on_close, self._on_writable = self._on_close, None, None
-            call(callback)
+            owner, self.owner = self.owner, None
+            if owner is not None:
+                call(owner.stream_closed)
 
 
 class Exchange:
@@ -336,6 +341,7 @@ class Connections:
         self._grown_bytes = 0  # held, at most, since `_look`
         self._ending: set[Connection] = set()  # cut off by `_look`, and not gone yet
         self.heads: dict[tuple[int, bytes], bytes] = {}  # HTTP/1.1 heads by status and type, with the date
+        self._part = self._chunk = b""  # the last part of a stream over HTTP/1.1, and its chunk
         self.known_heads: dict[bytes, Request] = {}  # HTTP/1.1 heads of requests that passed, as they came …
         self.secret_heads: dict[bytes, Request] = {}  # … and the digests of those that hold a key
         self._clock = clock
@@ -413,6 +419,12 @@ class Connections:
         head = b"HTTP/1.1 %d %b\r\ndate: %b\r\ncontent-type: %b\r\n" % (status, reason, self.date, content_type)
         self.heads[status, content_type] = head
         return head
+
+    def chunk(self, part: bytes) -> bytes:
+        """A part of a stream over HTTP/1.1 as a chunk: made once for all streams that send it one after the other."""
+        if self._part is not part:
+            self._part, self._chunk = part, b"%x\r\n%b\r\n" % (len(part), part)
+        return self._chunk
 
     def sweep(self) -> None:
         self.refresh()

@@ -154,7 +154,7 @@ class Http1Stream(Stream):
         if not self._is_chunked:
             transport.write(data)
         elif len(data) <= COPY_BYTES_MAX:
-            transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            transport.write(self._connection.shared.chunk(data))
         else:
             transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
 
