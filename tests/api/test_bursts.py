@@ -7,13 +7,14 @@ import pytest
 
 from tests.api.clients.raw import MemoryTransport, ScriptedApp, chunked, get
 from tests.api.clients.websocket import client_frame
-from topics.server.transport.exchange import Limits
+from topics.server.transport.exchange import Exchange, Limits, Request
 from topics.server.transport.http1 import BURST_MAX, Http1
 from topics.server.transport.http1_reader import WORK_MAX
 from topics.server.transport.http2_reader import FRAMES_MAX as HTTP2_FRAMES_MAX
 from topics.server.transport.http2_reader import PREFACE, FrameWatch
 from topics.server.transport.websocket import WebSocket
 from topics.server.transport.websocket_reader import CONT, FRAMES_MAX, TEXT, FrameReader
+from topics.testing.clock import ManualClock
 
 HEAD = b"\x82\x86\x04\x02/a\x01\x01a"  # GET /a
 SETTINGS = FrameWatch.HEADER.pack(0, 0, 4, 0, 0)
@@ -162,3 +163,65 @@ def test_a_socket_takes_fragments_in_turns_and_reads_on_afterwards() -> None:
         assert peer.heard == [b"end"] and wire.reads
 
     asyncio.run(main())
+
+
+# --- requests that take long
+
+
+class SlowApp(ScriptedApp):
+    """Takes three milliseconds for each request."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        self._clock.advance(3)
+        super().handle(request, exchange)
+
+
+def slow_peer() -> tuple[SlowApp, MemoryTransport]:
+    clock = ManualClock()
+    app = SlowApp(clock)
+    return app, MemoryTransport(app, clock=clock)
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_pipelined_requests_that_take_long_are_fewer_in_a_turn(pieces: int) -> None:
+    """LM10: and all are answered, in order."""
+    app, peer = slow_peer()
+    data = b"".join(get(f"/{number}") for number in range(100))
+    seen, size = 0, -(-len(data) // pieces)
+    for start in range(0, len(data), size):
+        first_turn(peer, data[start : start + size])
+        assert len(app.requests) - seen <= 4
+        seen = len(app.requests)
+    while one_turn(peer):
+        assert len(app.requests) - seen <= 4
+        seen = len(app.requests)
+    assert [request.target for request in app.requests] == [b"/%d" % number for number in range(100)]
+    assert peer.written.count(b"HTTP/1.1 200") == 100
+
+
+def test_http2_requests_that_take_long_are_fewer_in_a_turn() -> None:
+    """LM10: in their order; one that is reset meanwhile is not begun."""
+    app, peer = slow_peer()
+    first_turn(peer, PREFACE + SETTINGS + http2_requests(60))
+    seen = len(app.requests)
+    assert 0 < seen <= 3
+    first_turn(peer, frame(3, 0, 119, bytes(4)))
+    while one_turn(peer):
+        assert len(app.requests) - seen <= 3
+        seen = len(app.requests)
+    assert seen == 59 and not peer.is_ended
+
+
+def test_http2_requests_that_wait_for_a_turn_end_with_their_connection() -> None:
+    """LM10, LM5"""
+    app, peer = slow_peer()
+    first_turn(peer, PREFACE + SETTINGS + http2_requests(60))
+    seen = len(app.requests)
+    peer._protocol.connection_lost(None)
+    while one_turn(peer):
+        pass
+    assert len(app.requests) == seen

@@ -16,6 +16,7 @@ from topics.core.topic.blocks import BLOCK
 from topics.engine import Engine
 from topics.model import TagMatch
 from topics.settings import Settings
+from topics.testing.clock import ManualClock
 from topics.testing.disk import MemoryDisk
 
 T = TypeVar("T")
@@ -122,6 +123,34 @@ async def test_a_delete_at_any_step_of_a_checkpoint_holds(before: int, is_sealed
             engine.state.topics["t"].log.check()
             assert await exported(engine) == expected
     assert step > 5
+
+
+class SlowClock(ManualClock):
+    """Whenever somebody looks at it, some milliseconds have passed."""
+
+    def monotonic(self) -> float:
+        self._passed_ms += 6
+        return super().monotonic()
+
+
+async def test_reads_that_take_long_are_few_in_a_turn() -> None:
+    """LM10: however many are asked for at once; each comes to its end, in the order of their coming."""
+    async with running(clock=SlowClock()) as engine:
+        await fill(engine, 2000)
+        done: list[int] = []
+        most = 0
+
+        async def one(number: int) -> None:
+            await engine.read("t", 0, 10, match=TagMatch("Eq", "none"))
+            done.append(number)
+
+        tasks = [asyncio.create_task(one(number)) for number in range(50)]
+        while len(done) < 50:
+            before = len(done)
+            await asyncio.sleep(0)
+            most = max(most, len(done) - before)
+        await asyncio.gather(*tasks)
+        assert most <= 4 and done == sorted(done)
 
 
 async def test_a_filtered_read_of_scattered_records_ends_after_a_bounded_number_of_runs() -> None:

@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import pytest
+from hpack import Encoder
 
 from tests.api.clients.raw import chunked
-from tests.api.clients.transcript import Client, request_bytes
+from tests.api.clients.transcript import Client, ok, request_bytes
 from tests.api.clients.websocket import client_frame, handshake
 from topics.server.transport.http2_reader import PREFACE, FrameWatch
 from topics.testing.patience import PATIENCE_S
@@ -274,3 +276,41 @@ def test_bodies_that_are_being_inflated_do_not_hold_up_a_stop(tmp_path: Path, at
             connection.close()
         assert spent >= 0
         assert "still running" not in server.output
+
+
+def pipelined_diffs() -> bytes:
+    """Reads that look at all and find nothing, one behind the other."""
+    return request_bytes("POST", "/v0/topics/t/diff", {"filter": ["tag", "Glob", "*x*"]}) * 200
+
+
+def concurrent_diffs() -> bytes:
+    """The same as streams of HTTP/2, as many as there may be at once."""
+    path = "/v0/topics/t/diff?filter=" + quote('["tag","Glob","*x*"]')
+    packer, frames = Encoder(), []
+    for stream in range(1, 200, 2):
+        head = packer.encode(
+            [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "localhost")], huffman=False
+        )
+        frames.append(FrameWatch.HEADER.pack(0, len(head), 1, 0x05, stream) + head)
+    return PREFACE + FrameWatch.HEADER.pack(0, 0, 4, 0, 0) + b"".join(frames)
+
+
+@pytest.mark.parametrize("attack", [pipelined_diffs, concurrent_diffs], ids=lambda attack: attack.__name__)
+def test_reads_of_one_client_leave_others_their_turns(tmp_path: Path, attack: Attack) -> None:
+    """LM10, LM13: every live record of the topic lies between two dead ones."""
+    with ServerProcess(tmp_path) as server:
+        api = Client(server.address)
+        api.create("t")
+        for _ in range(5):
+            records = [{"data": 1, "tag": f"t{number % 2}"} for number in range(10_000)]
+            ok(api.post("/v0/topics/t?return_seqs=false", {"records": records}))
+        ok(api.post("/v0/topics/t/delete", {"match": "t0"}))
+        worst, attacker = 0.0, threading.Thread(target=send_all, args=(server.address, attack()))
+        attacker.start()
+        while attacker.is_alive():
+            spent = cpu_s(server.pid)
+            assert ask_status(server.address, "/v0/health") == 200
+            worst = max(worst, cpu_s(server.pid) - spent)
+        print(f"{attack.__name__}: {worst:.2f} s")
+        assert worst <= CPU_S_MAX
+        assert server.stop() == 0

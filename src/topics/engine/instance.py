@@ -117,6 +117,7 @@ class Instance:
         self.workers = Workers(ledger, clock, self.queues, turns, loader, self._is_deferred)
         # Calls that a part answers as they are: bound here, so that hot paths pay for one call, and described there.
         self.read_now = self._reading.read_now
+        self.read_in_turn = self._reading.read_in_turn
         self.load = loader.load  # a coroutine: brings in what a Cold says is missing
         self.keep_page = self._cache.keep
         self.let_page_go = self._cache.let_go

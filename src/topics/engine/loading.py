@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final, TypeVar
 
-from topics.core.topic.pages import PAUSE, Cache, Cold, PageAddress
+from topics.core.topic.pages import NEXT_TURN, PAUSE, Cache, Cold, PageAddress
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed
 from topics.errors import Damaged
 from topics.model import Columns, TagMatch
@@ -97,7 +97,7 @@ class Loader:
 
     async def load(self, missing: "PageAddress | int") -> None:
         """Bring in a page, or the copies that routers owe the topic with this id; or let others have their turn."""
-        if missing == PAUSE:
+        if missing in (PAUSE, NEXT_TURN):
             await asyncio.sleep(0)
             return
         if not isinstance(missing, PageAddress):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from topics.clock import Clock
 from topics.core.state import Topic
 from topics.core.topic import walk
-from topics.core.topic.pages import Cache
+from topics.core.topic.pages import NEXT_TURN, Cache, Cold
 from topics.core.topic.walk import Query
 from topics.engine.answers import ReadResult, TopicState, read_result, topic_state
 from topics.engine.export import Export, capture
@@ -21,6 +21,31 @@ from topics.ranges import Range
 from topics.storage.disk import Disk
 
 FILTERED_LOADS_MAX: Final = 16  # pages that a read with a filter loads; then it answers what it has (LM13)
+TURN_S: Final = 0.01  # of one turn of the loop, for all reads that cost more than a look
+
+
+class Share:
+    """What reads have had of a turn of the event loop (LM10).
+
+    One read is bounded by itself; a client that asks for many at once (streams of one connection, requests in a row)
+    would have them all in the same turn.
+    """
+
+    def __init__(self) -> None:
+        self.is_used_up = False
+        self._spent_s = 0.0
+        self._is_due = False  # the end of the turn will be noticed
+
+    def add(self, spent_s: float) -> None:
+        self._spent_s += spent_s
+        self.is_used_up = self._spent_s > TURN_S
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._turn_ended)
+
+    def _turn_ended(self) -> None:
+        self.is_used_up = self._is_due = False
+        self._spent_s = 0.0
 
 
 class Reading:
@@ -35,6 +60,7 @@ class Reading:
         self._clock = clock
         self._run = disk.run
         self._cache = cache
+        self._share = Share()
 
     async def read_query(
         self, name: str, query: Query, wait_ms: int = 0, stop: "asyncio.Future[None] | None" = None
@@ -78,9 +104,25 @@ class Reading:
         """One read, held at the gate; made anew if the log failed meanwhile."""
 
         def look(takes_what_is_warm: bool) -> tuple[ReadResult, Gate]:
-            return self.read_now(name, replace(query, stops_at_cold=True) if takes_what_is_warm else query)
+            return self.read_in_turn(name, replace(query, stops_at_cold=True) if takes_what_is_warm else query)
 
         return await self._gates.shown(name, look, FILTERED_LOADS_MAX if query.is_filtered else None)
+
+    def read_in_turn(self, name: str, query: Query) -> tuple[ReadResult, Gate]:
+        """As `read_now`; Cold also if reads have had their share of this turn."""
+        if self._share.is_used_up:
+            raise Cold(NEXT_TURN)
+        if query.match is None and not query.nodes:
+            made_us = self._cache.made_us
+            result = self.read_now(name, query)
+            if self._cache.made_us != made_us:
+                self._share.add((self._cache.made_us - made_us) / 1e6)
+            return result
+        began = self._clock.monotonic()
+        try:
+            return self.read_now(name, query)
+        finally:
+            self._share.add(self._clock.monotonic() - began)
 
     def read_now(self, name: str, query: Query) -> tuple[ReadResult, Gate]:
         """One read. The result may be shown once the gate is open. Cold: load what is missing and read again."""

@@ -179,6 +179,7 @@ class PageAddress(NamedTuple):
 
 
 PAUSE: Final = 0  # nothing is missing but a turn of the loop for others: the work goes on afterwards
+NEXT_TURN: Final = -1  # the same: it has not begun, because others have had all of this turn
 
 
 class Cold(Exception):

@@ -28,7 +28,7 @@ def _read(call: Call, asked: DiffIn) -> None:
         app.spawn(_read_slowly(call, query, asked), call)
         return
     try:
-        result, gate = app.engine.read_now(call.name, query)
+        result, gate = app.engine.read_in_turn(call.name, query)
     except (Cold, TopicNotFound):
         app.spawn(_read_slowly(call, query, asked), call)
         return

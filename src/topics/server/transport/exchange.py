@@ -30,6 +30,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 Callback = Callable[[], None]
 
 KIB: Final = 1024
+TURN_S: Final = 0.005  # after so long a connection begins no further request in the same turn of the loop
 NEVER: Final = float("inf")
 JSON: Final = b"application/json"
 REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -347,6 +348,10 @@ class Connections:
         self._clock = clock
         self._emptied: asyncio.Future[None] | None = None
         self.refresh()
+
+    def monotonic(self) -> float:
+        """The time, more precise than `now`."""
+        return self._clock.monotonic()
 
     def soon(self, turn: Callback) -> None:
         """Call `turn` in a turn of the event loop of its own."""

@@ -22,6 +22,7 @@ from topics.server.transport.exchange import (
     KIB,
     NEVER,
     TOO_SLOW,
+    TURN_S,
     Answer,
     Connections,
     Exchange,
@@ -184,6 +185,7 @@ class Http1(asyncio.Protocol):
         "_is_read_paused",
         "_lingers",
         "_queue",
+        "_since",
         "_stalled_bytes",
         "deadline",
         "is_write_blocked",
@@ -201,12 +203,11 @@ class Http1(asyncio.Protocol):
         self._queue: list[tuple[Http1Exchange, Answer | None]] = []  # not a deque: that is 600 bytes when empty
         self._ahead = bytearray()
         self._burst = 0  # requests handled in this turn
+        self._since = 0.0  # when the first of them was done
         self.stage = OPEN
         self._lingers = False
         self._has_eof = False
-        self._is_advance_due = False
-        self._is_advancing = False
-        self._is_read_paused = False
+        self._is_advance_due = self._is_advancing = self._is_read_paused = False
         self._stalled_bytes = 0  # waiting to be sent when the peer was last seen to take some
 
     # --- what the event loop calls
@@ -313,13 +314,8 @@ class Http1(asyncio.Protocol):
         for start in range(0, len(data), SLICE_BYTES):
             if self.stage != OPEN:
                 return
-            if (
-                self._current is not None
-                or self._ahead
-                or self.is_write_blocked
-                or self.reader.has_stopped
-                or _has_worked(self)
-            ):
+            is_busy = self._current is not None or self._ahead or self.is_write_blocked
+            if is_busy or self.reader.has_stopped or _has_worked(self):
                 self._hold(data[start:])
                 return
             self.reader.feed(data[start : start + SLICE_BYTES])
@@ -346,11 +342,12 @@ class Http1(asyncio.Protocol):
             self.stage = DEAF
             self._lingers = answer is not None
         exchange = Http1Exchange(self, request, keeps_alive, is_http10)
-        if self._current is None and not self._queue and not self.is_write_blocked and self._burst < BURST_MAX:
+        is_free = self._current is None and not self.is_write_blocked
+        if is_free and not self._queue and not (self._burst and _has_worked(self)):
             self._run(exchange, answer)
             return
         self._queue.append((exchange, answer))
-        if self._burst >= BURST_MAX and self._current is None:
+        if is_free:
             self._advance_soon()
 
     def broken(self, answer: Answer | None) -> None:
@@ -425,8 +422,7 @@ class Http1(asyncio.Protocol):
                 elif self.reader.has_stopped:
                     self.reader.go_on()
                 elif self._ahead and self.stage == OPEN:
-                    data = memoryview(bytes(self._ahead))
-                    self._ahead.clear()
+                    data, self._ahead = memoryview(self._ahead), bytearray()
                     self._feed_sliced(data)
                 else:
                     self._go_idle()
@@ -487,7 +483,12 @@ class Http1(asyncio.Protocol):
 
 def _has_worked(connection: Http1) -> bool:
     """Whether this turn has done its share of work (LM10): the rest waits for the next turn."""
-    return connection._burst >= BURST_MAX or connection.reader.work >= WORK_MAX
+    if connection._burst >= BURST_MAX or connection.reader.work >= WORK_MAX:
+        return True
+    if connection._burst <= 1:  # one request in a turn is not timed
+        connection._since = connection.shared.monotonic()
+        return False
+    return connection.shared.monotonic() - connection._since > TURN_S
 
 
 def _is_idle(connection: Http1) -> bool:
