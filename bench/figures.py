@@ -388,6 +388,16 @@ ROUTERS = [
     ),
     Figure("… no router", "bench.routers", "none_acks_per_s", "/s", None, "higher"),
     Figure("… ratio, none to 100", "bench.routers", "acks_ratio", "", 1.1),
+    *(
+        figure
+        for count in (1, 10, 100, 1000)
+        for figure in (
+            _rate(f"copies by {count:,} routers of one source", "bench.routers growth", f"copies_per_s_{count}"),
+            Figure("… CPU of the server per copy", "bench.routers growth", f"copy_us_{count}", "µs", None),
+            Figure("… p50 of the source's ack, 100 records", "bench.routers growth", f"ack_p50_ms_{count}", "ms", None),
+        )
+    ),
+    Figure("CPU per copy, 1,000 routers against 1", "bench.routers growth", "copy_us_ratio", "", None),
 ]
 
 SPARK = [

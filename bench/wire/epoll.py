@@ -23,7 +23,7 @@ MARK: Final = b"^|"
 STAMP: Final = re.compile(rb"\^\|(\d{19})")
 STAMP_BYTES: Final = 21
 RECEIVE_BYTES: Final = 256 * 1024
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 300.0
 
 Opening = Callable[[], socket.socket]
 IsWhole = Callable[[bytes], bool]
