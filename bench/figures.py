@@ -171,7 +171,7 @@ ROOMS = {
     "nchan": "nchan, oneself included",
     "null": "null hub",
 }
-ROOM_SIZES = (10, 20, 40, 60, 80, 100, 130, 160, 200)
+ROOM_SIZES = (10, 20, 40, 60, 100, 150)
 ROOM = [
     *(
         Figure(
@@ -235,12 +235,12 @@ RECOVERY = [
 RECOVERY = [figure._replace(is_long=figure.program.endswith("10m")) for figure in RECOVERY]
 
 GROWN = {
-    "append_us": ("append", "bench.growth records", "records"),
-    "read_us": ("read of 100 near the end", "bench.growth records", "records"),
-    "work_us": ("claim of 8 and ack", "bench.growth records", "records"),
-    "delete_us": ("delete by one tag", "bench.growth records", "records"),
-    "topic_append_us": ("append to any topic", "bench.growth topics", "topics"),
-    "topic_read_us": ("read of any topic", "bench.growth topics", "topics"),
+    "append_us": ("an append", "bench.growth records", "records"),
+    "read_us": ("a read of 100 near the end", "bench.growth records", "records"),
+    "work_us": ("a claim of 8 and its ack", "bench.growth records", "records"),
+    "delete_us": ("a delete by one tag", "bench.growth records", "records"),
+    "topic_append_us": ("an append to any topic", "bench.growth topics", "topics"),
+    "topic_read_us": ("a read of any topic", "bench.growth topics", "topics"),
 }
 GROWTH_SIZES = {
     "records": {1: "10 k", 10: "100 k", 100: "1 M"},

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from bench.wire.epoll import FORK, Watchers, latency_of, stamped, times_of
 from bench.wire.pacing import Role, pace
 from topics.testing.patience import PATIENCE_S, wait_until
 
+ROOT = Path(__file__).parent.parent
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes"
 
 
@@ -80,6 +82,25 @@ def test_the_null_hub_hands_on_to_all_watchers_and_ends_with_the_block() -> None
 
 
 STALL_S, ASKED_S = 0.4, 0.2
+
+
+def test_the_null_server_ends_with_who_started_it_even_by_a_kill() -> None:
+    code = "import time\nfrom bench.wire import null\nwith null.constant({}) as peer:\n"
+    code += "    print(*peer.address, flush=True)\n    time.sleep(3600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        host, port = process.stdout.readline().split()
+        assert asked((host, int(port)), http.request("GET", "/"))
+        process.kill()
+    wait_until("the null server has gone", lambda: not is_listening((host, int(port))))
+
+
+def is_listening(address: Address) -> bool:
+    try:
+        http.connect(address).close()
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
