@@ -31,6 +31,8 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bench.growth topics": ("", ()),
     "bench.growth tags": ("", ()),
     "bench.recovery 1m": ("", ()),
+    "bench.recovery topics": ("", ()),
+    "bench.recovery memory": ("", ()),
     "bench.queues": ("redis-server beanstalkd nats-server postgres", ()),
     "bench.routers growth": ("", ("copies_per_s_1000", "copy_us_1000", "ack_p50_ms_1000")),
     "bench.live latency": (
