@@ -26,6 +26,7 @@ both = $(PARALLEL) --ignore tests/spark $(1); rest=$$?; $(PYTEST) tests/spark $(
 RCLONE := 1.75.2
 GCS := 2026.7.19
 PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server beanstalkd postgresql
+DURABLE_STREAMS := 0.3.7
 
 # Compiled tests are kept: to compile them anew takes as long as to run a third of the quick ones.
 unexport PYTHONDONTWRITEBYTECODE
@@ -95,7 +96,7 @@ format: $(DEV) ## sort imports and format the code
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-bench: bench-peers ## run the benchmarks and write bench/RESULTS.md; FIGURES="queues --runs 5" only some of them
+bench: bench-peers ## run the benchmarks, write bench/RESULTS.md, draw its plots; FIGURES="queues --runs 5" only some
 	@$(BENCH) bench-run
 
 bench-spark: ## run those of Spark
@@ -104,9 +105,14 @@ bench-spark: ## run those of Spark
 bench-run: $(DEV) $(SPARK)
 	$(BIN)/python -m bench $(FIGURES)
 
-bench-peers: ## install the peers of the benchmarks from Debian
+bench-peers: ## install the peers of the benchmarks from Debian, and one from npm into .bench-npm
 	@missing=$$(for peer in $(PEERS); do dpkg-query -W -f '$${Status}' $$peer 2>/dev/null | grep -q 'ok installed' \
 	    || echo $$peer; done); test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq $$missing; }
+	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || RUNLEVEL=1 apt-get install -y -qq --no-install-recommends \
+	    rabbitmq-server || echo "rabbitmq-server could not be installed; its figures are left out" >&2
+	@grep -qs '"version": "$(DURABLE_STREAMS)"' .bench-npm/node_modules/@durable-streams/server/package.json \
+	    || npm install --prefix .bench-npm --silent --no-audit --no-fund @durable-streams/server@$(DURABLE_STREAMS) \
+	    || echo "@durable-streams/server could not be installed; its figures are left out" >&2
 
 # Everything is killed for so long; the seed decides what is done.
 MINUTES ?= 15
@@ -164,7 +170,7 @@ lock: ## write the lock files anew, with the newest versions that pyproject.toml
 	rm -rf .lock-venv
 
 clean: ## remove the environment, caches and build products
-	rm -rf $(VENV) $(DOCS) site .venv-bench .venv-s3 .lock-venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(DOCS) site .venv-bench .bench-npm .venv-s3 .lock-venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian ships venv without ensurepip unless python3-venv is installed. An environment without

@@ -22,9 +22,9 @@ from topics.testing.server import ServerProcess
 CAP: Final = 10_000
 TTL_MS: Final = 500
 BATCH: Final = 100
-SECONDS: Final = 4
+SECONDS: Final = 3
 QUICK_SECONDS: Final = 1
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 300.0
 CONFIGS: Final[Mapping[str, Mapping[str, object]]] = {
     "plain": {},
     "cap": {"cap_records": CAP},

@@ -149,6 +149,7 @@ KINDS = {
     "ack": "an ack of 8",
 }
 PERCENTILES = {"p50": "p50", "p90": "p90", "p99": "p99", "p999": "p99.9"}
+NULL_SHOWN = {kind: () if kind == "delivery" else ("p50", "p99") for kind in KINDS}  # nobody watches the null server
 MIXED = [
     *(
         Figure(f"mixed load, {shown} of {title}", "bench.mixed", f"ours_{kind}_{key}_ms", "ms", None)
@@ -158,20 +159,19 @@ MIXED = [
     Figure("… CPU of the server", "bench.mixed", "ours_server_cpu", "cores", None),
     Figure("… CPU of the two client processes", "bench.mixed", "ours_client_cpu", "cores", None),
     *(
-        Figure(f"same client, null server: {shown} of {title}", "bench.mixed", f"null_{kind}_{key}_ms", "ms", None)
+        Figure(f"same client, null server: {key} of {title}", "bench.mixed", f"null_{kind}_{key}_ms", "ms", None)
         for kind, title in KINDS.items()
-        for key, shown in PERCENTILES.items()
-        if kind != "delivery" and key in ("p50", "p99")
+        for key in NULL_SHOWN[kind]
     ),
 ]
 
 ROOMS = {
     "others": "others only",
-    "all": "everybody, oneself included",
-    "nchan": "nchan, oneself included",
+    "all": "everybody",
+    "nchan": "nchan",
     "null": "null hub",
 }
-ROOM_SIZES = (10, 20, 40, 60, 80, 100, 130, 160, 200)
+ROOM_SIZES = (10, 20, 40, 60, 100, 150)
 ROOM = [
     *(
         Figure(
@@ -232,19 +232,24 @@ RECOVERY = [
         Figure("… memory after it", f"bench.recovery {key}", "resident_mib", "MiB", None),
     )
 ]
-RECOVERY = [figure._replace(is_long=figure.program.endswith("10m")) for figure in RECOVERY]
+RECOVERY = [
+    *(figure._replace(is_long=figure.program.endswith("10m")) for figure in RECOVERY),
+    Figure("CPU of a restart with 100,000 topics", "bench.recovery topics", "cpu_s", "s", 1.5),
+    Figure("… until ready", "bench.recovery topics", "ready_s", "s", None),
+    Figure("memory with 2 M records of 200 B in batches, not read", "bench.recovery memory", "resident_mb", "MB", 300),
+]
 
 GROWN = {
-    "append_us": ("append", "bench.growth records", "records"),
-    "read_us": ("read of 100 near the end", "bench.growth records", "records"),
-    "work_us": ("claim of 8 and ack", "bench.growth records", "records"),
-    "delete_us": ("delete by one tag", "bench.growth records", "records"),
-    "topic_append_us": ("append to any topic", "bench.growth topics", "topics"),
-    "topic_read_us": ("read of any topic", "bench.growth topics", "topics"),
+    "append_us": ("an append", "bench.growth records", "records"),
+    "read_us": ("a read of 100 near the end", "bench.growth records", "records"),
+    "work_us": ("a claim of 8 and its ack", "bench.growth records", "records"),
+    "delete_us": ("a delete by one tag", "bench.growth records", "records"),
+    "topic_append_us": ("an append to any topic", "bench.growth topics", "topics"),
+    "topic_read_us": ("a read of any topic", "bench.growth topics", "topics"),
 }
 GROWTH_SIZES = {
     "records": {1: "10 k", 10: "100 k", 100: "1 M"},
-    "topics": {1: "300", 10: "3 k", 100: "30 k"},
+    "topics": {1: "100", 10: "1 k", 100: "10 k"},
 }
 GROWTH = [
     figure
@@ -388,6 +393,16 @@ ROUTERS = [
     ),
     Figure("… no router", "bench.routers", "none_acks_per_s", "/s", None, "higher"),
     Figure("… ratio, none to 100", "bench.routers", "acks_ratio", "", 1.1),
+    *(
+        figure
+        for count in (1, 10, 100, 1000)
+        for figure in (
+            _rate(f"copies by {count:,} routers of one source", "bench.routers growth", f"copies_per_s_{count}"),
+            Figure("… CPU of the server per copy", "bench.routers growth", f"copy_us_{count}", "µs", None),
+            Figure("… p50 of the source's ack, 100 records", "bench.routers growth", f"ack_p50_ms_{count}", "ms", None),
+        )
+    ),
+    Figure("CPU per copy, 1,000 routers against 1", "bench.routers growth", "copy_us_ratio", "", None),
 ]
 
 SPARK = [

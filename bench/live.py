@@ -13,12 +13,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench import peers
+from bench.peers import Peer
 from bench.processes import Load, open_many_files, resident_bytes, tree_cpu_seconds
 from bench.systems.streams import (
     DurableSse,
@@ -68,9 +69,7 @@ def systems(directory: Path) -> Iterator[dict[str, Under]]:
         ServerProcess(directory / "topics", UNLIMITED) as ours,
         peers.nchan(directory / "nchan") as nchan,
         peers.nats(directory / "nats") as nats,
-        peers.durable_streams(directory / "durable", has_files=False)
-        if peers.has_durable_streams()
-        else nullcontext() as durable,
+        _durable(directory / "durable") as durable,
         null.hub() as hub,
     ):
         yield {
@@ -82,6 +81,16 @@ def systems(directory: Path) -> Iterator[dict[str, Under]]:
             **({"durable": Under(DurableSse(durable.address), durable.pid)} if durable else {}),
             "null": Under(NullHub(hub.address), hub.pid),
         }
+
+
+@contextmanager
+def _durable(directory: Path) -> Iterator[Peer | None]:
+    """Durable Streams in memory; None if it is not installed."""
+    if peers.has_durable_streams():
+        with peers.durable_streams(directory, has_files=False) as peer:
+            yield peer
+    else:
+        yield None
 
 
 def write_at(rate: float, seconds: float, writer: Writer) -> int:

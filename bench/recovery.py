@@ -1,10 +1,12 @@
-"""A restart after `kill -9`, as an operator sees it. `python -m bench.recovery SIZE [--quick]` prints JSON.
+"""Restarts, as an operator sees them. `python -m bench.recovery NAME [--quick]` prints one JSON object.
 
-A server is filled with a million records (`1m`) or ten (`10m`), in requests of 1,000, and killed as soon as the last
-is acknowledged. The clock runs from the start of the process until it says that it is ready; then every record must be
-there.
+`1m`, `10m`: a server is filled with so many records, in requests of 1,000, and killed as soon as the last is
+acknowledged. The clock runs from the start of the process until it says that it is ready; then every record must be
+there. `topics`: a server is started on 100,000 topics of one record, left by a graceful stop. `memory`: what a server
+has resident after two million records that nobody read.
 """
 
+import asyncio
 import json
 import sys
 import tempfile
@@ -12,13 +14,17 @@ import time
 from pathlib import Path
 from typing import Final
 
+import uvloop
+
 from bench import peers
+from bench.engine import RECORD
 from bench.processes import resident_bytes, tree_cpu_seconds
 from bench.server import DATA
 from bench.wire import http
+from topics.engine import Engine
 from topics.testing.server import ServerProcess
 
-SIZES: Final = {"1m": 1_000_000, "10m": 10_000_000}
+SIZES: Final = {"1m": 1_000_000, "10m": 10_000_000, "topics": 100_000, "memory": 2_000_000}
 QUICK: Final = 5000
 BATCH: Final = 1000
 
@@ -32,7 +38,34 @@ def fill(server: ServerProcess, records: int) -> None:
             http.exchange(connection, request)
 
 
-def measure(directory: Path, records: int) -> dict[str, float]:
+async def create(data: Path, topics: int) -> None:
+    """A data directory with so many topics of a record each, left as by a graceful stop."""
+    async with Engine.open(str(data), background=False) as engine:
+        names = [f"topic-{number}" for number in range(topics)]
+        for start in range(0, topics, BATCH):
+            await asyncio.gather(*(engine.append(name, RECORD) for name in names[start : start + BATCH]))
+        await engine.checkpoint()  # the one of a stop is given up when a machine is too slow
+
+
+def restarted(directory: Path, topics: int) -> dict[str, float]:
+    server = ServerProcess(directory / "topics")
+    server.directory.mkdir()
+    uvloop.run(create(server.data, topics))
+    started = time.perf_counter()
+    with server:
+        seconds = time.perf_counter() - started
+        found = {"ready_s": seconds, "cpu_s": tree_cpu_seconds(server.pid)}
+        http.ask(server.address, "GET", f"/v0/topics/topic-{topics - 1}")
+    return found
+
+
+def remembered(directory: Path, records: int) -> dict[str, float]:
+    with ServerProcess(directory / "topics") as server:
+        fill(server, records)
+        return {"resident_mb": resident_bytes(server.pid) / 1e6}
+
+
+def killed(directory: Path, records: int) -> dict[str, float]:
     with ServerProcess(directory / "topics") as server:
         fill(server, records)
         server.kill()
@@ -53,9 +86,11 @@ def measure(directory: Path, records: int) -> dict[str, float]:
 
 def main() -> None:
     peers.end_on_signals()
-    records = QUICK if "--quick" in sys.argv else SIZES[sys.argv[1]]
+    name = sys.argv[1]
+    count = QUICK if "--quick" in sys.argv else SIZES[name]
+    measure = {"topics": restarted, "memory": remembered}.get(name, killed)
     with tempfile.TemporaryDirectory(prefix="topics-bench-", dir=".") as path:
-        print(json.dumps(measure(Path(path).absolute(), records)))
+        print(json.dumps(measure(Path(path).absolute(), count)))
 
 
 if __name__ == "__main__":

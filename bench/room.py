@@ -47,7 +47,7 @@ class Sizes(NamedTuple):
     steps: tuple[int, ...]  # participants
 
 
-FULL: Final = Sizes(3, (10, 20, 40, 60, 80, 100, 130, 160, 200))
+FULL: Final = Sizes(2, (10, 20, 40, 60, 100, 150))
 QUICK: Final = Sizes(0.4, (2, 4))
 
 

@@ -1,4 +1,4 @@
-"""Figures of routers. `python -m bench.routers [--quick]` prints one JSON object.
+"""Figures of routers. `python -m bench.routers [growth] [--quick]` prints one JSON object.
 
 Forwarding is measured from outside: wrk writes to a source, and the clock runs
 from the first write until its last copy stands in the dest. So each figure
@@ -11,13 +11,14 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from bench import peers
 from bench.peers import Address
+from bench.processes import tree_cpu_seconds
 from bench.server import DATA, Bench
 from bench.wire import http
 from bench.wire.epoll import Latency, latency_of
@@ -26,6 +27,9 @@ from topics.testing.server import ServerProcess
 SECONDS: Final = 4
 QUICK_SECONDS: Final = 1
 ROUTERS: Final = 100
+GROWTH: Final = (1, 10, 100, 1000)  # routers of one source
+GROWTH_BATCH: Final = 100
+GROWTH_RECORDS: Final = 5000
 LONE_WRITES: Final = 1000
 LONE_RATE: Final = 200  # per second
 DEST_CAP: Final = 1000  # records that each of many dests keeps
@@ -42,6 +46,7 @@ class Routed:
 
     def __init__(self, server: ServerProcess, directory: Path, seconds: int) -> None:
         self._address: Address = server.address
+        self._pid = server.pid
         self._bench = Bench(server, directory, seconds)
 
     def attach(self, source: str, dests: int) -> list[str]:
@@ -73,6 +78,24 @@ class Routed:
         self.write(source, records, connections)
         self.settle(source, names)
         return self.head(source) / (time.monotonic() - started)
+
+    def fan(self, source: str, routers: int, records: int) -> dict[str, float]:
+        """So many records, 100 at a time and one after the other, to a source with so many routers."""
+        names = self.attach(source, routers)
+        request = http.request("POST", f"/v0/topics/{source}?return_seqs=false", body(GROWTH_BATCH).encode())
+        times, server_s, started = [], tree_cpu_seconds(self._pid), time.monotonic()
+        with http.connect(self._address) as connection:
+            for _ in range(records // GROWTH_BATCH):
+                asked = time.perf_counter_ns()
+                http.exchange(connection, request)
+                times.append(time.perf_counter_ns() - asked)
+        self.settle(source, names)
+        seconds, server_s = time.monotonic() - started, tree_cpu_seconds(self._pid) - server_s
+        return {
+            "copies_per_s": records * routers / seconds,
+            "copy_us": server_s / (records * routers) * 1e6,
+            "ack_p50_ms": latency_of(times).p50_ms,
+        }
 
     def write(self, source: str, records: int, connections: int) -> float:
         """Writes per second that are acked."""
@@ -118,6 +141,17 @@ def acks(name: str, dests: int, seconds: int, lone_writes: int) -> dict[str, flo
         return figures
 
 
+def growth(seconds: int, records: int, counts: Sequence[int]) -> dict[str, float]:
+    """The same writes with 1 to 1,000 routers: what a copy costs, and how long the last one takes."""
+    figures: dict[str, float] = {}
+    for routers in counts:
+        with server(seconds) as routed:
+            written = max(records, records * 40 // routers)  # few routers need more for their CPU to be seen
+            figures |= {f"{name}_{routers}": value for name, value in routed.fan("source", routers, written).items()}
+    figures["copy_us_ratio"] = figures[f"copy_us_{counts[-1]}"] / (figures[f"copy_us_{counts[0]}"] or 1.0)
+    return figures
+
+
 def measure(seconds: int, lone_writes: int) -> dict[str, float]:
     figures = {
         "unrouted_batch_per_s": forwarding(seconds, 0, 100, 16),
@@ -136,10 +170,12 @@ def measure(seconds: int, lone_writes: int) -> dict[str, float]:
 def main() -> None:
     peers.require("wrk")
     peers.end_on_signals()
-    if "--quick" in sys.argv:
-        print(json.dumps(measure(QUICK_SECONDS, LONE_WRITES // 5)))
+    is_quick = "--quick" in sys.argv
+    seconds = QUICK_SECONDS if is_quick else SECONDS
+    if "growth" in sys.argv:
+        print(json.dumps(growth(seconds, GROWTH_BATCH if is_quick else GROWTH_RECORDS, GROWTH[: 3 if is_quick else 4])))
     else:
-        print(json.dumps(measure(SECONDS, LONE_WRITES)))
+        print(json.dumps(measure(seconds, LONE_WRITES // 5 if is_quick else LONE_WRITES)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.figures import GROWN, GROWTH_SIZES, KINDS, PERCENTILES, ROOM_SIZES, ROOMS, STREAMS
+from bench.figures import GROWN, GROWTH_SIZES, KINDS, NULL_SHOWN, PERCENTILES, ROOM_SIZES, ROOMS, STREAMS
 from tools.plots_svg import Bar, Line, bars, lines
 
 ROOT: Final = Path(__file__).parent.parent
@@ -92,8 +92,14 @@ FANOUT: Final[Groups] = (
     ),
 )
 MIXED: Final[Groups] = tuple(
-    (title, tuple((f"mixed load, {shown} of {title}", f"topics, {shown}") for shown in PERCENTILES.values()))
-    for title in KINDS.values()
+    (
+        title,
+        (
+            *((f"mixed load, {shown} of {title}", f"topics, {shown}") for shown in PERCENTILES.values()),
+            *((f"same client, null server: {shown} of {title}", f"null server, {shown}") for shown in NULL_SHOWN[kind]),
+        ),
+    )
+    for kind, title in KINDS.items()
 )
 ROOM_LINES: Final = {
     f"topics, {title}" if key in ("others", "all") else title: {

@@ -17,13 +17,14 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from bench.peers import end_with_parent
 from bench.processes import cpu_seconds
 
 MARK: Final = b"^|"
 STAMP: Final = re.compile(rb"\^\|(\d{19})")
 STAMP_BYTES: Final = 21
 RECEIVE_BYTES: Final = 256 * 1024
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 300.0
 
 Opening = Callable[[], socket.socket]
 IsWhole = Callable[[bytes], bool]
@@ -236,7 +237,8 @@ def in_processes(count: int, work: Callable[[int, Callable[[], object]], Any]) -
 
 
 def settle() -> None:
-    """At the start of a client process: it ends with its parent's `terminate`, and is not paused by collections."""
+    """At the start of a process of ours: it ends with its parent, however that ends, and no collection pauses it."""
+    end_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.disable()

@@ -17,7 +17,7 @@ from typing import Final
 from bench.wire import http
 from bench.wire.epoll import RECEIVE_BYTES, ready_by
 
-GRACE_S: Final = 60.0  # for the answers that are due at the end
+GRACE_S: Final = 300.0  # for the answers that are due at the end
 TURN_NS: Final = 100_000_000  # at most that long nothing is looked at
 
 Asking = Callable[[int], bytes]  # the request that was due at this time, in ns
@@ -122,5 +122,10 @@ class _Pacer:
 
 
 def pace(roles: Sequence[Role], seconds: float) -> Paced:
-    """Have each role ask for so long, and wait for the last answers."""
-    return _Pacer(roles).run(roles, seconds)
+    """Have each role ask for so long, wait for the last answers, and close its connections."""
+    try:
+        return _Pacer(roles).run(roles, seconds)
+    finally:
+        for role in roles:
+            for connection in role.connections:
+                connection.close()
