@@ -10,12 +10,14 @@ from msgspec import Raw
 
 from tests.effort import tries
 from tests.engine.running import open_engine, running
-from topics.core import entries
+from topics.core import decide, entries
+from topics.core.decide import Append, Caps
 from topics.core.entries import Appended, TopicCreated, encode
+from topics.core.framing import frames_of
 from topics.core.state import State
 from topics.core.topic.log import Log
 from topics.core.topic.parts import Chunk
-from topics.core.topic.records import RecordIn, batch_of
+from topics.core.topic.records import Batch, RecordIn, batch_of
 from topics.engine import Engine
 from topics.engine.durability.catalogue import Catalogue
 from topics.engine.durability.singles import Singles
@@ -198,8 +200,12 @@ def forged(*payloads: bytes) -> MemoryDisk:
     return MemoryDisk({log_files.name_of(1): data + bytes(100)})
 
 
+def one_record() -> Batch:
+    return batch_of([RecordIn(Raw(b"1"))], None, Settings())
+
+
 def single(topic: int, seq: int, ts: int = 1) -> bytes:
-    return encode([Appended(topic, seq, ts, batch_of([RecordIn(Raw(b"1"))], None, Settings()))])
+    return encode([Appended(topic, seq, ts, one_record())])
 
 
 CREATED = encode([TopicCreated(1, "t", 1, TopicConfig())])
@@ -237,3 +243,29 @@ def test_a_frame_with_a_wrong_checksum_ends_what_is_taken() -> None:
     data[data.rindex(b"FRME") - 2] ^= 1
     state, count = recovered(MemoryDisk({log_files.name_of(1): bytes(data)}))
     assert (state.topics["t"].log.head, count) == (3, 4)
+
+
+@pytest.mark.parametrize("durability", ["disk", "memory", "fsync"])
+async def test_a_write_is_committed_as_the_frame_that_it_forms(durability: str) -> None:
+    """DU10, WR10: what is logged, what it waits for and from where on it may be shown, before and after a renewal."""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("t", {"durability": durability})
+        ledger, wal = engine._ledger, engine.wal
+        topic = ledger.state.topics["t"]
+        disk.hold_syncs()
+        for last in (1, 40_000, 70_000, 140_000):
+            topic.log.open_gap(last, "cap")
+            decided, _ = decide.append(ledger.state, Append("t", one_record()), 5, Caps())
+            entry = decided[0]
+            [frame] = frames_of(ledger.state, [entry], wal.synced)
+            assert isinstance(entry, Appended)
+            depends_on, before = frame.depends_on(wal.synced, wal.end), topic.notes.synced_at
+            ledger.commit([entry])
+            noted = (topic.notes.synced_at, topic.notes.written_at)
+            if frame.needs_sync:
+                assert (wal._unsynced[-1][2], noted) == (wal.end, (wal.end, 0))
+            else:
+                assert (wal._unsynced[-1][2], noted) == (depends_on, (max(before, depends_on), wal.end))
+            assert bytes(wal._buffer[-1]).endswith(encode(frame.logged))
+        disk.release_syncs()

@@ -52,6 +52,8 @@ class Singles:
 
     def take(self, data: bytes, number: int, start: int, limit: int) -> Stretch | None:
         """Gather what is plain from offset `start` of a log file on, up to `limit`."""
+        if start + _HEAD.size > limit or data[start + FRAME_OVERHEAD_BYTES] != KIND_APPENDED:
+            return None
         base, offset, count, synced, seed = frames.position_of(number, 0), start, 0, -1, 0
         stop = min(limit - _HEAD.size, start + STRETCH_BYTES)
         unpack, gathered, topic, flags, expected = _HEAD.unpack_from, self._gathered, -1, 0, 0
