@@ -10,19 +10,25 @@ from msgspec import Raw
 
 from tests.effort import tries
 from tests.engine.running import open_engine, running
-from topics.core import entries
+from topics.core import decide, entries
+from topics.core.decide import Append, Caps
 from topics.core.entries import Appended, TopicCreated, encode
+from topics.core.framing import frames_of
 from topics.core.state import State
 from topics.core.topic.log import Log
 from topics.core.topic.parts import Chunk
-from topics.core.topic.records import RecordIn, batch_of
+from topics.core.topic.records import Batch, RecordIn, batch_of
 from topics.engine import Engine
+from topics.engine.durability import singles
 from topics.engine.durability.catalogue import Catalogue
+from topics.engine.durability.recovery import FRAMES_MAPPED, Contents, Recovery
 from topics.engine.durability.singles import Singles
 from topics.errors import Damaged, TopicsError, UnusableDirectory
 from topics.model import TagMatch, TopicConfig
 from topics.settings import Settings
 from topics.storage import frames, log_files
+from topics.storage.segments import SegmentFile
+from topics.storage.snapshots import Snapshots
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty, MemoryDisk
 
@@ -89,6 +95,13 @@ def one_by_one(disk: MemoryDisk) -> tuple[State, int]:
         return recovered(disk)
 
 
+def eagerly(disk: MemoryDisk) -> tuple[State, int]:
+    """Gather whatever can be gathered, worthwhile or not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(singles, "PAUSE_MAX", 0)
+        return recovered(disk)
+
+
 def image(value: Any) -> Any:
     """All that an object holds, down to the bytes; a sealed part by its place."""
     if isinstance(value, Log | Chunk):
@@ -117,8 +130,8 @@ async def test_records_taken_together_make_the_state_of_records_taken_one_by_one
     for _ in range(60):
         await step(engine, clock, random)
     killed = disk.kill()
-    together, apart = recovered(killed), one_by_one(killed)
-    assert picture(together[0]) == picture(apart[0])
+    together, apart = eagerly(killed), one_by_one(killed)
+    assert picture(together[0]) == picture(apart[0]) == picture(recovered(killed)[0])
     assert together[1] == apart[1], "frames"
     for topic in together[0].topics.values():
         live = engine.state.topics[topic.name].log
@@ -187,7 +200,7 @@ async def test_void_frames_and_those_behind_a_cut_are_not_taken() -> None:
         killed = disk.kill()
         state, _ = recovered(killed)
         assert {name: state.topics[name].log.head for name in "df"} == live
-        assert picture(state) == picture(one_by_one(killed)[0])
+        assert picture(state) == picture(one_by_one(killed)[0]) == picture(eagerly(killed)[0])
 
 
 def forged(*payloads: bytes) -> MemoryDisk:
@@ -198,8 +211,12 @@ def forged(*payloads: bytes) -> MemoryDisk:
     return MemoryDisk({log_files.name_of(1): data + bytes(100)})
 
 
+def one_record() -> Batch:
+    return batch_of([RecordIn(Raw(b"1"))], None, Settings())
+
+
 def single(topic: int, seq: int, ts: int = 1) -> bytes:
-    return encode([Appended(topic, seq, ts, batch_of([RecordIn(Raw(b"1"))], None, Settings()))])
+    return encode([Appended(topic, seq, ts, one_record())])
 
 
 CREATED = encode([TopicCreated(1, "t", 1, TopicConfig())])
@@ -227,7 +244,7 @@ def test_what_is_not_plain_is_judged_as_one_by_one(payloads: Sequence[bytes]) ->
             return str(error)
         return picture(state), count
 
-    assert outcome(recovered) == outcome(one_by_one)
+    assert outcome(eagerly) == outcome(one_by_one) == outcome(recovered)
 
 
 def test_a_frame_with_a_wrong_checksum_ends_what_is_taken() -> None:
@@ -237,3 +254,52 @@ def test_a_frame_with_a_wrong_checksum_ends_what_is_taken() -> None:
     data[data.rindex(b"FRME") - 2] ^= 1
     state, count = recovered(MemoryDisk({log_files.name_of(1): bytes(data)}))
     assert (state.topics["t"].log.head, count) == (3, 4)
+
+
+@pytest.mark.parametrize("durability", ["disk", "memory", "fsync"])
+async def test_a_write_is_committed_as_the_frame_that_it_forms(durability: str) -> None:
+    """DU10, WR10: what is logged, what it waits for and from where on it may be shown, before and after a renewal."""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("t", {"durability": durability})
+        ledger, wal = engine._ledger, engine.wal
+        topic = ledger.state.topics["t"]
+        disk.hold_syncs()
+        for last in (1, 40_000, 70_000, 140_000):
+            topic.log.open_gap(last, "cap")
+            decided, _ = decide.append(ledger.state, Append("t", one_record()), 5, Caps())
+            entry = decided[0]
+            [frame] = frames_of(ledger.state, [entry], wal.synced)
+            assert isinstance(entry, Appended)
+            depends_on, before = frame.depends_on(wal.synced, wal.end), topic.notes.synced_at
+            ledger.commit([entry])
+            noted = (topic.notes.synced_at, topic.notes.written_at)
+            if frame.needs_sync:
+                assert (wal._unsynced[-1][2], noted) == (wal.end, (wal.end, 0))
+            else:
+                assert (wal._unsynced[-1][2], noted) == (depends_on, (max(before, depends_on), wal.end))
+            assert bytes(wal._buffer[-1]).endswith(encode(frame.logged))
+        disk.release_syncs()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+async def test_segments_are_unmapped_now_and_then_though_records_are_taken_together(ahead: int) -> None:
+    """What counts is how many frames may have touched a segment, wherever records lie between them."""
+    disk = MemoryDisk()
+    engine = open_engine(disk)
+    await engine.start()
+    await engine.append("t", [{"data": n} for n in range(400)])
+    await engine.checkpoint()
+    for n in range(ahead):
+        await engine.append("t", [{"data": n}])
+    for n in range(300):
+        await engine.delete("t", before_seq=n + 2)
+        await engine.append("t", [{"data": n}])
+    contents = Contents(Snapshots(disk.kill()).load() or {})
+    files = {number: SegmentFile(disk, ref) for number, ref in contents.files.items()}
+    mapped, most = 0, 0
+    for _ in Recovery(disk.kill(), contents, files, keeps_maps=False).replay():
+        mapped = mapped + 1 if any(file._view is not None for file in files.values()) else 0
+        most = max(most, mapped)
+    assert 100 < most < 2 * FRAMES_MAPPED + 10
+    await engine.close()

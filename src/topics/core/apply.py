@@ -82,7 +82,7 @@ def _replay_appended(state: State, entry: Appended, position: int) -> None:
         return
     if state.headless or entry.first != topic.log.head + 1:
         table.check_contiguous(state, topic, entry.first)
-    _appended(state, entry)
+    apply_appended(state, entry)
 
 
 def replay_singles(
@@ -115,7 +115,8 @@ def keep_references_short(state: State) -> None:
             topic.referable_after = topic.log.head
 
 
-def _appended(state: State, entry: Appended) -> None:
+def apply_appended(state: State, entry: Appended) -> None:
+    """Carry out an append."""
     topic = state.by_id[entry.topic]
     log = topic.log
     if entry.first > log.head + 1:  # what lay between is lost
@@ -124,12 +125,12 @@ def _appended(state: State, entry: Appended) -> None:
         state.lost += log.lost
     before, held = log.bytes, log.held
     log.append(entry.batch, entry.ts)
-    count = len(entry.batch.sizes)
+    count, held = len(entry.batch.sizes), log.held - held
     state.records += count
     state.written += count
     state.bytes += log.bytes - before
-    topic.weight += log.held - held
-    state.memory += log.held - held
+    topic.weight += held
+    state.memory += held
     state.unsaved[entry.topic] = topic
     if entry.key is not None:
         written = KeyedWrite(entry.first, entry.last, entry.ts, entry.batch.digest)
@@ -329,7 +330,7 @@ def _queue_paused(state: State, entry: QueuePaused) -> None:
 
 
 _APPLY: dict[type, Callable[[State, Any], None]] = {
-    Appended: _appended,
+    Appended: apply_appended,
     TopicCreated: _topic_created,
     TopicConfigured: _topic_configured,
     TopicDeleted: _topic_deleted,

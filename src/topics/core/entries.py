@@ -37,7 +37,8 @@ _DIGEST = Layout("<Q")
 _COMMITTED = Layout("<BIq")
 # A frame of one plain record, up to its body: kind, length, topic, first, ts, count, flags, key length, size.
 PLAIN_FORMAT = "BIQQqIBHI"
-PLAIN_BYTES = Layout("<" + PLAIN_FORMAT).size
+_PLAIN = Layout("<" + PLAIN_FORMAT)
+PLAIN_BYTES = _PLAIN.size
 _KIND_OTHER, KIND_APPENDED, _KIND_DIGESTED, _KIND_COMMITTED = 0, 1, 2, 3
 HAS_TAGS, _HAS_KEY, _HAS_DELAYS = 1, 2, 4
 
@@ -334,6 +335,8 @@ def encode(entries: Sequence[AnyEntry], committed_ms: int = 0) -> bytes:
 
 def payload_of(entries: Sequence[AnyEntry], committed_ms: int = 0) -> bytes | list[bytes]:
     """The same; in parts if records in it are many bytes, which are then not copied."""
+    if len(entries) == 1 and type(entries[0]) is Appended and len(entries[0].batch.body) <= UNCOPIED_BYTES_MIN:
+        return _encode_appended(entries[0])
     for entry in entries:
         if type(entry) is Appended and len(entry.batch.body) > UNCOPIED_BYTES_MIN:
             break
@@ -400,6 +403,12 @@ def _encode_one(entry: AnyEntry) -> bytes:
 
 
 def _encode_appended(entry: Appended) -> bytes:
+    batch = entry.batch
+    if len(batch.sizes) == 1 and entry.key is None and not batch.has_delays and not batch.digest:  # most are
+        body, flags = batch.body, HAS_TAGS if batch.has_tags else 0
+        length = PLAIN_BYTES - _HEAD.size + len(body)
+        size = batch.sizes[0]
+        return _PLAIN.pack(KIND_APPENDED, length, entry.topic, entry.first, entry.ts, 1, flags, 0, size) + body
     return b"".join(_appended_parts(entry))
 
 

@@ -14,7 +14,7 @@ from topics.core.topic.walk import Plan
 from topics.model import Record, RouterDefinition, Tombstone, TopicConfig
 
 
-class WriteResult(Struct, frozen=True):
+class WriteResult(Struct, frozen=True, gc=False):
     """The answer to an append."""
 
     topic: str

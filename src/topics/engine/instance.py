@@ -323,9 +323,9 @@ class Instance:
         if decided:
             ledger.commit(decided)
             topic = topic or state.topics[command.topic]
-        result = WriteResult(
-            command.topic, done.first, done.last, done.head, done.count, done.created, done.deduped, done.mismatch
-        )
+        first, last = done.first, done.last
+        count = last - first + 1
+        result = WriteResult(command.topic, first, last, done.head, count, done.created, done.deduped, done.mismatch)
         return result, self._gates.of(topic)
 
     def gate(self, name: str | None) -> Gate:

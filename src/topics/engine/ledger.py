@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from topics.clock import Clock
 from topics.core import decide, dump, entries
-from topics.core.apply import apply
+from topics.core.apply import apply, apply_appended
 from topics.core.entries import (
     AnyEntry,
     Appended,
@@ -125,6 +125,11 @@ class Ledger:
         if self.broken is not None and type(decided[0]) not in UNLOGGED:
             raise CommitFailed(self.broken.message)
         wal = self.wal
+        if len(decided) == 1 and type(decided[0]) is Appended:
+            topic = self.state.by_id[decided[0].topic]
+            if topic.config.durability != "ephemeral":
+                self._commit_write(topic, decided[0])
+                return
         for frame in frames_of(self.state, decided, wal.synced):
             if frame.logged:
                 depends_on = frame.depends_on(wal.synced, wal.end)
@@ -152,6 +157,28 @@ class Ledger:
                 for topic in frame.topics:
                     self._tell(topic.id)
                     self._changed(topic)
+
+    def _commit_write(self, topic: Topic, entry: Appended) -> None:
+        """The same for a write with which nothing else goes, as most do: its frame needs no look at anything else."""
+        wal, notes, topic_id = self.wal, topic.notes, topic.id
+        if topic.config.durability == "fsync":
+            end = wal.append(entries.payload_of((entry,)), True)
+            apply_appended(self.state, entry)
+            notes.synced_at = end
+            waiting = self._unsynced
+        else:
+            depends_on = sync_needed(topic, entry.last, wal.synced, wal.end)
+            end = wal.append(entries.payload_of((entry,)), False, depends_on)
+            apply_appended(self.state, entry)
+            notes.written_at = end
+            if depends_on > notes.synced_at:
+                notes.synced_at = depends_on
+            waiting = self._unwritten
+        if topic_id in self._listeners:
+            waiting.append((end, topic_id))
+        if topic_id in self._sources or topic_id in self.watched:
+            self._on_change(topic)
+        self._on_commit()
 
     def _note_logged(self, frame: Frame, end: int, depends_on: int) -> None:
         """Note from where on the topics of a frame may be shown."""

@@ -99,7 +99,8 @@ def decode_header(data: bytes) -> tuple[FileHeader, int]:
 
 
 def encode_frame(payload: bytes, position: int, synced: int) -> bytes:
-    return _FRAME.pack(FRAME_MAGIC, len(payload), synced, _checksum(payload, position, synced)) + payload
+    checksum = xxh3_64_intdigest(payload, position ^ (synced << 1 & 0xFFFF_FFFF_FFFF_FFFF | synced >> 63))
+    return _FRAME.pack(FRAME_MAGIC, len(payload), synced, checksum) + payload
 
 
 def encode_parts(payload: Sequence[bytes], position: int, synced: int) -> list[bytes]:

@@ -220,15 +220,16 @@ class Wal(Progress):
         if self._failure is not None:
             raise CommitFailed(f"the disk failed: {self._failure}")
         position = self.end
-        if isinstance(payload, list):
-            parts = frames.encode_parts(payload, position, self.synced)
-            size = sum(map(len, parts))
-        else:
+        if isinstance(payload, bytes):
             parts = [frames.encode_frame(payload, position, self.synced)]
             size = len(parts[0])
+        else:
+            parts = frames.encode_parts(payload, position, self.synced)
+            size = sum(map(len, parts))
         end = position + size
-        if frames.offset_of(end) + PADDING_BYTES > self._ahead or self._full is not None:
-            self._make_room(frames.offset_of(end) + PADDING_BYTES, frees)
+        needed = frames.offset_of(end) + PADDING_BYTES
+        if needed > self._ahead or self._full is not None:
+            self._make_room(needed, frees)
         self._buffer += parts
         self._buffered_bytes += size
         if needs_sync:

@@ -51,16 +51,19 @@ class Log(AccountedRecords):
             for body, sizes in batch.pieces:
                 self.append(Batch(body, sizes, batch.has_tags), ts)
             return
-        count = len(batch.sizes)
-        tail = _tail_of(self, count)
+        sizes, head = batch.sizes, self.head
+        count = len(sizes)
+        tail = self.parts[-1] if self.parts else None
+        if type(tail) is not Chunk or tail.last != head or not tail.takes(count):
+            tail = _next_chunk(self, tail)
         if ts >= self._pace_due:
             self._sample(ts)
         before, held = tail.live_bytes, tail.held
-        tail.append(batch.body, batch.sizes, ts, batch.has_tags)
+        tail.append(batch.body, sizes, ts, batch.has_tags)
         self.held += tail.held - held
         if not self.count:
-            self.earliest, self._earliest_row = self.head + 1, 0
-        self.head += count
+            self.earliest, self._earliest_row = head + 1, 0
+        self.head = head + count
         self.count += count
         self.bytes += tail.live_bytes - before
         self.last_ts = self.last_write_ts = ts
@@ -75,7 +78,9 @@ class Log(AccountedRecords):
         while start < len(bodies):
             if timestamps[start] >= self._pace_due:
                 self._sample(timestamps[start])
-            tail = _tail_of(self, 1)
+            tail = self.parts[-1] if self.parts else None
+            if type(tail) is not Chunk or tail.last != self.head or not tail.takes(1):
+                tail = _next_chunk(self, tail)
             stop = bisect_left(timestamps, self._pace_due, start)
             stop = tail.singles_taken(bodies, start, stop)
             before, held = tail.live_bytes, tail.held
@@ -333,13 +338,11 @@ def _held(part: Part) -> int:
     return part.held if type(part) is Chunk else PIECE
 
 
-def _tail_of(log: Log, count: int) -> Chunk:
-    """The chunk that a write of `count` records goes into."""
-    tail = log.parts[-1] if log.parts else None
-    if type(tail) is not Chunk or tail.last != log.head or not tail.takes(count):
-        if type(tail) is Chunk:
-            log.fold(tail)
-        tail = Chunk(log.head + 1)
-        log.parts.append(tail)
-        log.held += CHUNK
-    return tail
+def _next_chunk(log: Log, tail: Part | None) -> Chunk:
+    """A chunk for what the last part, `tail`, does not take."""
+    if type(tail) is Chunk:
+        log.fold(tail)
+    chunk = Chunk(log.head + 1)
+    log.parts.append(chunk)
+    log.held += CHUNK
+    return chunk

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from msgspec import Struct, structs
 
-from topics.core.rates import Pace
+from topics.core.rates import SECONDS, Pace
 from topics.core.topic.live import LiveRecords
 from topics.model import Gap
 from topics.ranges import Range, subtract, total
@@ -143,6 +143,7 @@ class AccountedRecords(LiveRecords):
     __slots__ = (
         "_pace",
         "_pace_due",
+        "_pace_total",
         "deleted",
         "evicted_last",
         "expired",
@@ -163,8 +164,9 @@ class AccountedRecords(LiveRecords):
         self.expired = 0  # … of these the ones that went by age …
         self.trimmed = 0  # … and those that a router left out because its source had lost them
         self.losses: Losses = []
-        self._pace: Pace | None = None  # of the head; nobody has written so far
-        self._pace_due = 0  # when the next sample is to be taken
+        self._pace: Pace | None = None  # of the head, once there are two samples; of 100,000 topics few get so far
+        self._pace_total = 0  # the only sample until then: the head before the second that ends at `_pace_due`
+        self._pace_due = 0  # when the next sample is to be taken; 0: nobody has written so far
 
     @property
     def floor(self) -> int:
@@ -177,17 +179,26 @@ class AccountedRecords(LiveRecords):
 
     def _sample(self, ts: int) -> None:
         if self._pace is None:
+            second = ts // 1000
+            if self._pace_due // 1000 - 1 <= second - SECONDS or not self._pace_due:
+                self._pace_total, self._pace_due = self.head, (second + 1) * 1000
+                return
             self._pace = Pace()
+            self._pace.sample(self._pace_due - 1000, self._pace_total)
         self._pace_due = self._pace.sample(ts, self.head)
 
     def written_lately(self, now: int) -> int:
         """How many records were written in the last minute."""
-        return 0 if self._pace is None else self._pace.grown(now, self.head)
+        if self._pace is not None:
+            return self._pace.grown(now, self.head)
+        is_lately = self._pace_due and self._pace_due // 1000 - 1 > now // 1000 - SECONDS
+        return self.head - self._pace_total if is_lately else 0
 
     def _raise_head(self, head: int) -> None:
         """Seqs up to `head` were handed out, and no record was written."""
         if self._pace is not None:
             self._pace.shift(head - self.head)
+        self._pace_total += head - self.head
         self.head = head
 
     def inherit_losses(self, inherited: Sequence[Loss], expired: int, trimmed: int) -> None:

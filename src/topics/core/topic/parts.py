@@ -23,6 +23,7 @@ T = TypeVar("T")
 PAGE_ROWS = 1024
 CHUNK_BYTES = 1024 * 1024  # a chunk takes no further write beyond this size
 FOLDED_BODY_BYTES_MAX = 4096  # larger ones stay apart
+_NO_ROWS, _NO_TIMES, _NO_SIZES = array("I"), array("q"), array("I", [0])  # to copy is faster than to make
 
 
 class ChunkImage(Struct, array_like=True, frozen=True):
@@ -70,9 +71,9 @@ class Chunk:
         self.bodies: list[bytes | memoryview] = []  # a single one, once they are folded
         self._ends: array[int] | None = None  # where each write's body ends in the folded one
         self.body_bytes = 0
-        self._firsts = array("I")  # row of each body's first record
-        self.timestamps = array("q")  # of each body
-        self._sizes = array("I", [0])  # sum of the sizes of the rows before each row
+        self._firsts = _NO_ROWS[:]  # row of each body's first record
+        self.timestamps = _NO_TIMES[:]  # of each body
+        self._sizes = _NO_SIZES[:]  # sum of the sizes of the rows before each row
         self._tag_order: _TagOrder | None = None  # made for the first tag query
 
     def takes(self, count: int) -> bool:
@@ -82,21 +83,22 @@ class Chunk:
         return self.count + count <= PAGE_ROWS and self.body_bytes < CHUNK_BYTES and not self.is_closed
 
     def append(self, body: bytes, sizes: "array[int]", ts: int, has_tags: bool) -> None:
-        count = len(sizes)
-        before = self._sizes[-1]
+        count, sums, body_bytes = len(sizes), self._sizes, len(body)
+        before = sums[-1]
         self.bodies.append(body)
-        self.body_bytes += len(body)
+        self.body_bytes += body_bytes
         self._firsts.append(self.count)
         self.timestamps.append(ts)
         if count == 1:
-            self._sizes.append(before + sizes[0])
+            sums.append(before + sizes[0])
+            self.live_bytes += sizes[0]
         else:
-            self._sizes.extend(accumulate(sizes[1:], initial=before + sizes[0]))
+            sums.extend(accumulate(sizes[1:], initial=before + sizes[0]))
+            self.live_bytes += sums[-1] - before
         self.count += count
         self.last += count
         self.live_count += count
-        self.live_bytes += self._sizes[-1] - before
-        self.held += len(body) + WRITE + ROW * count
+        self.held += body_bytes + WRITE + ROW * count
         if has_tags:
             self.has_tags = True
             self.held += TAGGED_ROW * count

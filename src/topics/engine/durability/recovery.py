@@ -154,7 +154,7 @@ class Recovery:
 
     def replay(self) -> Iterator[None]:
         """Replay the log, a little with each step. The state is complete when all is replayed."""
-        singles = Singles(self.state)
+        singles, touching = Singles(self.state), 0
         for frame in self.log.read_taking(singles.take):
             if isinstance(frame, Stretch):
                 self.frames += frame.frames
@@ -174,7 +174,8 @@ class Recovery:
                     *self._place(frame.position), f"the entries of this frame make no sense: {error!r}"
                 ) from error
             self.frames += 1
-            if self.frames % FRAMES_MAPPED == 0:
+            touching += 1
+            if touching % FRAMES_MAPPED == 0:
                 for file in self._mapped.values():
                     file.let_go()
             yield

@@ -23,6 +23,8 @@ from topics.storage.log_files import Stretch
 
 STRETCH_BYTES = 256 * 1024  # of the log taken before others get their turn
 GATHERED_BYTES_MAX = 4 * 1024 * 1024
+WORTHWHILE = 4  # records in a row; behind fewer, so many frames are let pass, and ever more …
+PAUSE_MAX = 256  # … up to this
 
 _HEAD = Layout(frames.FRAME_FORMAT + PLAIN_FORMAT)
 _ENTRY_HEAD_BYTES = 5  # kind and length of an entry
@@ -49,9 +51,16 @@ class Singles:
         self._state = state
         self._gathered: dict[int, Gathered] = {}  # by topic
         self._gathered_bytes = 0
+        self._let_pass = 0  # so many frames are left to the general way …
+        self._pause = 0  # … after the last stretch, which was not worth it
 
     def take(self, data: bytes, number: int, start: int, limit: int) -> Stretch | None:
         """Gather what is plain from offset `start` of a log file on, up to `limit`."""
+        if self._let_pass:
+            self._let_pass -= 1
+            return None
+        if start + _HEAD.size > limit or data[start + FRAME_OVERHEAD_BYTES] != KIND_APPENDED:
+            return None
         base, offset, count, synced, seed = frames.position_of(number, 0), start, 0, -1, 0
         stop = min(limit - _HEAD.size, start + STRETCH_BYTES)
         unpack, gathered, topic, flags, expected = _HEAD.unpack_from, self._gathered, -1, 0, 0
@@ -91,6 +100,8 @@ class Singles:
             offset = end
         if not count:
             return None
+        self._pause = 0 if count >= WORTHWHILE else min(2 * self._pause or WORTHWHILE, PAUSE_MAX)
+        self._let_pass = self._pause
         self._gathered_bytes += offset - start
         if self._gathered_bytes > GATHERED_BYTES_MAX:
             self.apply()

@@ -27,7 +27,7 @@ def write_answer(
     elif first == last:
         seqs = b'"seqs":[%d],' % first
     else:
-        seqs = b'"seqs":[%b],' % ",".join(map(str, range(first, last + 1))).encode()
+        seqs = b'"seqs":%b,' % _encode(list(range(first, last + 1)))
     return (
         b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b%b,'
         b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f,"throttle_wait_ms":%.3f}}'
