@@ -9,16 +9,42 @@ from topics.spark.options import READING, WRITING, read_options
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 KAFKA = PAGE.with_name("kafka-connector.md")
 # What Spark's guide to its Kafka connector has: options of reads and writes, and settings of the session.
-KAFKA_OPTIONS = """
-assign subscribe subscribePattern kafka.bootstrap.servers
-startingTimestamp startingOffsetsByTimestamp startingOffsets startingOffsetsByTimestampStrategy
-endingTimestamp endingOffsetsByTimestamp endingOffsets failOnDataLoss
-kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs
-maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition
-groupIdPrefix kafka.group.id includeHeaders topic
-key value partition offset timestamp timestampType headers
-spark.kafka.consumer.cache. spark.kafka.consumer.fetchedData.cache. spark.kafka.producer.cache.
-""".split()
+KAFKA_OPTIONS = [
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "kafka.bootstrap.servers",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsets",
+    "startingOffsetsByTimestampStrategy",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "endingOffsets",
+    "failOnDataLoss",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "groupIdPrefix",
+    "kafka.group.id",
+    "includeHeaders",
+    "topic",
+    "key",
+    "value",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "headers",
+    "spark.kafka.consumer.cache.",
+    "spark.kafka.consumer.fetchedData.cache.",
+    "spark.kafka.producer.cache.",
+]
 BLOCKS = re.compile(r"^```python skip\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

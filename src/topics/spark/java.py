@@ -36,6 +36,7 @@ PLACES: Final = (
 
 SESSIONS_MIN: Final = 2  # before an archive is made: a home that sees fewer, as of a container, is not worth one
 WHOLE: Final = (0xF00BABA8).to_bytes(4, sys.byteorder)  # how an archive begins once it is written: its head comes last
+UNUSED_S: Final = 30 * 86_400.0  # age at which an archive is of a Java or a Spark that are gone; some have 170 MB
 STALE_S: Final = 3600.0  # age at which an archive that is not whole was given up
 MUTE: Final = "-Xlog:disable"  # of what the JVM says on stdout of classes that it cannot archive
 
@@ -130,6 +131,7 @@ def class_options(java: Java, jars: str, directory: Path) -> list[str]:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _adopt(archive)
         if archive.exists():
+            os.utime(archive)
             return [MUTE, f"-XX:SharedArchiveFile={archive}"]
         seen = directory / f"{name}.sessions"
         with seen.open("ab") as file:
@@ -142,7 +144,10 @@ def class_options(java: Java, jars: str, directory: Path) -> list[str]:
 
 
 def _adopt(archive: Path) -> None:
-    """Put a new archive in its place, if one is whole; remove what was given up."""
+    """Put a new archive in its place, if one is whole; remove what was given up, and what nobody uses any more."""
+    for old in archive.parent.glob("*.jsa"):
+        if time.time() - old.stat().st_mtime > UNUSED_S:
+            old.unlink(missing_ok=True)
     for new in archive.parent.glob(f"{archive.name}.*.new"):
         with new.open("rb") as file:
             is_whole = file.read(len(WHOLE)) == WHOLE
