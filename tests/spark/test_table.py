@@ -352,3 +352,14 @@ def scanned(rows: DataFrame, metric: str) -> int:
 
 def files_read(rows: DataFrame) -> int:
     return scanned(rows, "numFiles")
+
+
+def test_a_long_tail_is_read_by_all_cores_and_a_short_one_by_one(rig: Rig, beside: Beside) -> None:
+    topic = rig.topic(count=100)
+    beside.archive(topic)
+    rig.append(topic, range(101, 201))
+    short = beside.table(topic).rdd.getNumPartitions()
+    rig.append(topic, range(201, 2 * history.TAIL_RECORDS_MIN + 201))
+    found = beside.table(topic)
+    assert found.rdd.getNumPartitions() == short + 1, "two cores"
+    assert seqs(found.select("seq").collect()) == list(range(1, 2 * history.TAIL_RECORDS_MIN + 201))

@@ -74,6 +74,22 @@ def test_killed_in_mid_batch_and_started_again_it_leaves_every_row_once(rig: Rig
     assert parts(rig, copy) == parts(rig, given)
 
 
+@pytest.mark.full
+def test_asked_to_end_in_mid_batch_it_ends_in_order_and_goes_on_later(rig: Rig, tmp_path: Path) -> None:
+    """ID1: with rows that were shuffled, which each batch writes under a name of its own."""
+    given, copy = rig.topic("given"), rig.topic("copy", idempotency_window_ms=86_400_000)
+    for first in range(0, ROWS, 5000):
+        rig.client.append(given, [NewRecord({"n": n}, f"t.{n % 7}") for n in range(first, first + 5000)])
+    file, health = pipeline(rig, tmp_path), tmp_path / "health.json"
+    file.write_text(file.read_text().replace("SELECT data", "SELECT /*+ REPARTITION(2, data) */ data"))
+    arguments = ("transform", str(file), "--health", str(health))
+    service = Command(tmp_path / "process", *arguments, url=rig.url)
+    assert service.end_once(lambda: rig.client.state(copy, touch=False).head_seq > 0) == 0, service.errors
+    assert said(health)["ok"] and said(health)["ended"]
+    assert Command(tmp_path / "process", *arguments, "--once", url=rig.url).run() == 0
+    assert parts(rig, copy) == parts(rig, given)
+
+
 def test_a_pipeline_that_fails_says_so_in_its_health_file(rig: Rig, tmp_path: Path) -> None:
     file, health = pipeline(rig, tmp_path), tmp_path / "health.json"
     with pytest.raises(Exception, match="there is no topic"):

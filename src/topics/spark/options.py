@@ -29,7 +29,7 @@ READING: Final = (
     *("minPartitions", "maxRecordsPerPartition", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger"),
     *("maxTriggerDelay", "onGap", "archive", "node", "includeMeta", "binary"),
 )
-WRITING: Final = (*CONNECTION, "topic", "node", "writeId", "binary")
+WRITING: Final = (*CONNECTION, "topic", "node", "writeId", "binary", "checkFirst")
 STREAMING_ONLY: Final = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay")
 BATCH_ONLY: Final = ("endingSeq", "endingTimestamp")
 # What Spark itself puts beside the options of a source or sink.
@@ -102,6 +102,7 @@ class WriteOptions:
     node: str | None = None  # for rows without one
     write_id: str | None = None  # names a batch write: under the same name, the same rows are appended once
     binary: Binary = "text"
+    checks_first: bool = True  # all rows of a partition, before the first one is sent
 
 
 def bad(option: str, value: object, why: str) -> InvalidRequest:
@@ -177,6 +178,7 @@ def write_options(options: Mapping[str, str], environ: Mapping[str, str] | None 
         node=given.get("node"),
         write_id=write_id,
         binary=cast(Binary, given.word("binary", get_args(Binary), "text")),
+        checks_first=given.flag("checkFirst", True),
     )
 
 

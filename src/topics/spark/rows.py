@@ -29,6 +29,7 @@ ALLOWED: Final = {  # types of a column; what is not text is converted to JSON
 BINARY: Final = "topics.binary"  # metadata of a binary column: whether it is taken as `text` or made `base64`
 SPILL_BYTES: Final = 64 * 1024 * 1024  # of checked rows kept in memory; more goes into a file
 VALUE_SHOWN: Final = 60  # characters of a bad value in its message
+NOTHING_WRITTEN: Final = "nothing of this partition was written"
 
 _decode_values = msgspec.json.Decoder(tuple[Raw]).decode_lines
 _decode_value = msgspec.json.Decoder(Raw).decode
@@ -37,11 +38,11 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class BadRow(InvalidRequest):
-    """A row that is not a record. Nothing of its partition was written."""
+    """A row that is not a record, found before anything of its partition was written."""
 
 
 def bad_row(row: int, why: str) -> BadRow:
-    return BadRow(f"row {row} of the partition is not a record: {why}; nothing of this partition was written")
+    return BadRow(f"row {row} of the partition is not a record: {why}; {NOTHING_WRITTEN}")
 
 
 def marked(schema: "StructType", binary: str) -> "StructType":

@@ -1,7 +1,7 @@
 """Sessions of Spark for the commands and the tests: quiet, in UTC, and with `format("topics")` registered.
 
-Owned here: SPARK_REMOTE; and PYSPARK_PYTHON, so that the workers of a local session run the Python that this package
-is installed in. Whoever has a session of their own calls `topics.spark.register(spark)` instead.
+Owned here: SPARK_REMOTE; SPARK_LAUNCHER_OPTS; and PYSPARK_PYTHON, so that the workers of a local session run the Python
+that this package is installed in. Whoever has a session of their own calls `topics.spark.register(spark)` instead.
 
 Under spark-submit the JVM runs before Python does, and knows what spark-submit was told; that stands over what is set
 here. Its log begins on stderr, and is turned to the file once there is a session, unless somebody has set it up.
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG_CONFIG: Final = Path(__file__).parent / "log4j2.properties"
+CLASSES: Final = Path(".topics") / "spark"  # in the home: archives of classes
 # A JVM that lives for seconds starts twice as fast with one compiler and the simplest collector.
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 PYTHON: Final = "PYSPARK_PYTHON"  # the variable that names the Python of workers
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # the variable by which spark-submit tells Python where its JVM is
+LAUNCHER: Final = "SPARK_LAUNCHER_OPTS"  # the variable with options for the JVM that makes the command of the other
 LOG_LEVEL: Final = "spark.log.level"
 SPARKS_LOG_CONFIG: Final = "org/apache/spark/log4j2"  # part of the place of Spark's own, which nobody has chosen
 NO_CONNECT: Final = "a Spark Connect server needs more packages: pip install 'topics-engine[connect]'"
@@ -80,6 +82,7 @@ def build(
             settings[LOG_LEVEL] = "WARN"
         else:
             given = dict(SparkConf().getAll())
+            os.environ.setdefault(LAUNCHER, SHORT_LIVED)
             settings["spark.driver.extraJavaOptions"] = _java_options(java.use(), is_short_lived, log_file)
         settings["spark.master"] = master or given.get("spark.master", "local[*,4]")
         if settings["spark.master"].startswith("local"):
@@ -181,4 +184,17 @@ def _java_options(chosen: java.Java, is_short_lived: bool, log_file: str | os.Pa
         options.append(SHORT_LIVED)
     if chosen.version >= 24:
         options.append("--sun-misc-unsafe-memory-access=allow")  # Arrow and Netty use it; Java 24 began to warn
-    return " ".join(options)
+    return " ".join([*options, *_class_options(chosen)])
+
+
+def _class_options(chosen: java.Java) -> list[str]:
+    """For the first session of a process: its JVM serves the others, too."""
+    import pyspark
+
+    if pyspark.SparkContext._gateway is not None:
+        return []
+    jars = f"{pyspark.__version__} in {Path(pyspark.__file__).parent}"
+    try:
+        return java.class_options(chosen, jars, Path.home() / CLASSES)
+    except RuntimeError:  # nobody's home
+        return []

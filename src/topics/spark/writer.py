@@ -2,20 +2,27 @@
 
 A task first takes in all rows of its partition and checks them, and only then sends the first chunk: a row that is
 no record fails the task, by its number, before anything of the partition is written. Limits that only the server
-knows are met when a chunk is sent; the chunks before it then stay.
+knows are met when a chunk is sent; the chunks before it then stay. With `checkFirst=false` rows are sent as they come,
+and a bad one finds the chunks before it written.
+
+Chunks are sent by a thread of their own, one after the other, while the next ones are made: the order of the rows is
+that of the topic. Never two at a time: the server may refuse one for the moment and take the next.
 
 Invariant: chunks depend on the rows and their order alone. So a task that is tried again, a batch that is run again
 from a checkpoint and a commit that got lost give the same keys, and the server appends each chunk once (ID1). A key
 that comes again with other rows is refused by the server, and fails the task (ID9): rows are never left out in silence.
 """
 
+import threading
 import uuid
 import warnings
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from queue import Queue
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec import Raw
 from pyspark import TaskContext
@@ -32,7 +39,7 @@ from topics.errors import (
     TopicNotFound,
 )
 from topics.spark.options import WriteOptions, bad
-from topics.spark.rows import RowChecker, Spool
+from topics.spark.rows import NOTHING_WRITTEN, BadRow, RowChecker, Spool
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
 
 CHUNK_RECORDS: Final = 5_000  # as CHUNK_BYTES part of the keys: changed, a batch that is run again would be doubled
 CHUNK_BYTES: Final = 4 * 1024 * 1024
+AHEAD_MAX: Final = 3  # chunks that are made while one is sent
 WINDOW_MS: Final = 7 * 86_400_000  # how long a topic made here remembers keys: as long as a checkpoint may lag
 WINDOW_SHORT_MS: Final = 3_600_000  # less than this is warned of
 
@@ -64,14 +72,19 @@ class Sink:
     def write(self, rows: "Iterator[pa.RecordBatch]") -> TaskWrote:
         context = TaskContext.get()
         assert context is not None, "a sink writes within a task"
-        run = self._batch_of(context)
-        with closing(Spool()) as spool:
-            count = 0
-            for batch in rows:
-                spool.add(self._checker.check(batch, count))
-                count += batch.num_rows
-            with closing(Sender(self._options, run, context.partitionId())) as sender:
-                return sender.send(spool)
+        run, checked = self._batch_of(context), self._checked(rows)
+        with closing(Sender(self._options, run, context.partitionId())) as sender, closing(Spool()) as spool:
+            if not self._options.checks_first:
+                return sender.send(checked)
+            for batch in checked:
+                spool.add(batch)
+            return sender.send(spool.batches())
+
+    def _checked(self, rows: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        count = 0
+        for batch in rows:
+            yield self._checker.check(batch, count)
+            count += batch.num_rows
 
     def _batch_of(self, context: TaskContext) -> str:
         return self._run
@@ -146,9 +159,14 @@ class Sender:
             return self._fleet.home(topic)
         return self._server.until_answered(lambda: self._fleet.of(topic))
 
-    def send(self, spool: Spool) -> TaskWrote:
-        for chunk in chunks(spool.batches()):
-            self._send(chunk)
+    def send(self, batches: "Iterator[pa.RecordBatch]") -> TaskWrote:
+        with _Ahead(self._send) as ahead:
+            try:
+                for chunk in chunks(batches):
+                    ahead.add(chunk)
+            except BadRow as error:  # rows are sent as they come
+                ahead.finish()
+                raise InvalidRequest(f"{str(error).removesuffix(NOTHING_WRITTEN)}{_before(self._chunks)}") from error
         return TaskWrote(self._records, self._chunks, self._deduped)
 
     def _send(self, chunk: "Chunk") -> None:
@@ -195,6 +213,52 @@ class Sender:
                 f"there is no topic {chunk.topic}, and the token may not create it, which needs the scope admin: "
                 f"create it before, with an idempotency_window_ms of {WINDOW_MS}"
             ) from error
+
+
+class _Ahead:
+    """Does the work on chunks in a thread, one after the other, while others are made. Use as a context manager."""
+
+    def __init__(self, send: "Callable[[Chunk], None]") -> None:
+        self._send = send
+        self._waiting: Queue[Chunk | None] = Queue(AHEAD_MAX)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="topics-sink", daemon=True)
+
+    def add(self, chunk: "Chunk") -> None:
+        """Hand over the next one; raises what became of one before it."""
+        if self._failure is not None:
+            raise self._failure
+        self._waiting.put(chunk)
+
+    def finish(self) -> None:
+        """Wait for all; raises what became of them."""
+        if self._thread.is_alive():
+            self._waiting.put(None)
+            self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        while (chunk := self._waiting.get()) is not None:
+            if self._failure is None:  # what follows a failure is not sent
+                try:
+                    self._send(chunk)
+                except BaseException as error:
+                    self._failure = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        else:  # what is not sent yet stays so
+            self._failure = self._failure or error
+            with suppress(BaseException):
+                self.finish()
 
 
 class Chunk:
@@ -331,8 +395,11 @@ def _placed(error: ApiError, chunk: Chunk, sent: int) -> InvalidRequest | ApiErr
     place = error.message.partition("records[")[2].partition("]")[0]
     if error.status != 400 or not place.isdigit() or int(place) >= chunk.count:
         return error
-    before = "nothing of this partition was written" if not sent else f"the {sent} chunks before it were written"
-    return InvalidRequest(f"row {chunk.row(int(place))} of the partition was refused: {error.message}; {before}")
+    return InvalidRequest(f"row {chunk.row(int(place))} of the partition was refused: {error.message}; {_before(sent)}")
+
+
+def _before(sent: int) -> str:
+    return NOTHING_WRITTEN if not sent else f"the {sent} chunks before it were written"
 
 
 def _warn_of_short_window(options: WriteOptions, lasts: str) -> None:

@@ -2,7 +2,8 @@
 
 The history is taken in units, ranges of seqs, one after the other; each is one write under a name made of the range
 and the filters. What a lake has of a range never changes, so a unit that is written again has the same keys. The
-ledger keeps the plan of the first run: where it ends, and how long a unit is.
+ledger keeps the plan of the first run: where it ends, and how long a unit is. Rows of a lake were records before, so
+they are sent as they are read, and not kept until all are checked.
 """
 
 import threading
@@ -26,7 +27,7 @@ from topics.spark.tables.outputs import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-UNIT_SEQS: Final = 200_000
+UNIT_SEQS: Final = 1_000_000  # a unit is a job of Spark, which takes a while to plan
 UNIT_SEQS_MIN: Final = 1_000
 
 
@@ -180,6 +181,7 @@ class _Job:
         writer = rows.select("data", "tag", "node", "meta").observe(seen, F.count(F.lit(1)).alias("rows")).write
         name = f"{self._prefix}/{_name(unit)}"
         writer = writer.format("topics").options(**self._server.options(), topic=self._topic, writeId=name)
+        writer = writer.option("checkFirst", "false")
         writer.mode("append").save()
         return int(seen.get["rows"])
 

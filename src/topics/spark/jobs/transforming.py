@@ -378,7 +378,7 @@ class _Run:
             for query in self._queries.values():
                 query.stop()
         for query in self._queries.values():
-            if query.exception() is not None:
+            if query.exception() is not None and not self._is_over.is_set():  # what is cut short may say so
                 query.awaitTermination()
         return self._look(ended=True)
 

@@ -34,6 +34,7 @@ from topics.spark.origins import clipped
 from topics.spark.plan import RecordsLost, describe, without
 from topics.spark.schema import STORED, TYPES, declared
 from topics.spark.servers.connection import Connection
+from topics.spark.session import is_connected
 from topics.spark.tables.lake import Lake, LakeFile
 from topics.spark.tables.outputs import Place
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
+TAIL_RECORDS_MIN: Final = 25_000  # of a partition above the seam, if there is more than one
 RANGES_MAX: Final = 64  # ranges of deleted seqs in a condition; more are joined
 GLOB: Final = re.compile(r"([\\*?\[\]{}])")
 
@@ -89,6 +91,7 @@ class Known:
     hidden: Sequence[Range] = ()  # seqs of the lake that were deleted since
     gaps: Sequence[Lost] = ()  # up to the seam, and in no file
     seam: int = 0
+    above: int = 0  # seqs above the seam, when it was asked
     has_more: bool = True  # something may lie above the seam
 
 
@@ -127,7 +130,7 @@ def table(
             "gap, or to ignore to continue without them"
         )
     shape = _Shape(topic, declared(includes_meta, on_gap == "record"), chosen.condition())
-    parts = [shape.take(rows) for rows in _history(spark, Place(lake), known, chosen)]
+    parts = [shape.archived(rows) for rows in _history(spark, Place(lake), known, chosen)]
     if known.has_more and (server is not None or path is not None):
         reading = spark.read.format("topics").option("topic", topic).option("archive", lake).option("onGap", on_gap)
         reading = reading.options(**({} if server is None else server.options()))
@@ -136,7 +139,8 @@ def table(
             reading = reading.option("endingSeq", "sealed")
         start = {topic: {"epoch": known.epoch, "seq": known.seam}}
         reading = reading.option("startingSeq", msgspec.json.encode(start).decode())
-        parts.append(shape.take(reading.option("includeMeta", str(includes_meta)).load()))
+        reading = reading.option("minPartitions", max(1, min(_cores(spark), known.above // TAIL_RECORDS_MIN)))
+        parts.append(shape.live(reading.option("includeMeta", str(includes_meta)).load()))
     if on_gap == "record" and known.gaps:
         parts.append(shape.gaps(spark, known.gaps))
     if not parts:
@@ -163,20 +167,29 @@ class _Shape:
     def names(self) -> list[str]:
         return [column.split()[0] for column in self.declared.split(", ")]
 
-    def take(self, rows: "DataFrame") -> "DataFrame":
-        """The wanted ones of some rows, and all gaps among them."""
-        from pyspark.sql import functions as F  # noqa: N812
+    @property
+    def has_gaps(self) -> bool:
+        return "kind" in self.names
 
+    def archived(self, rows: "DataFrame") -> "DataFrame":
+        """The wanted ones of a lake's rows, with the columns that it lacks. As SQL: each Column is calls to the JVM."""
         if self.condition is not None:
-            is_gap = F.col("kind") == "tombstone"
-            rows = rows.where(is_gap | self.condition if "kind" in rows.columns else self.condition)
-        same = {"topic": F.lit(self.topic), "kind": F.lit("record")}
-        return rows.select(
+            rows = rows.where(self.condition)
+        same = {"topic": f"'{self.topic}'", "kind": "'record'"}
+        return rows.selectExpr(
             *(
-                F.col(name) if name in rows.columns else same.get(name, F.lit(None)).cast(TYPES[name]).alias(name)
+                name if name in STORED else f"CAST({same.get(name, 'NULL')} AS {TYPES[name]}) AS {name}"
                 for name in self.names
             )
         )
+
+    def live(self, rows: "DataFrame") -> "DataFrame":
+        """The wanted ones of the source's rows, and all gaps among them; its columns are those of the result."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        if self.condition is None:
+            return rows
+        return rows.where((F.col("kind") == "tombstone") | self.condition if self.has_gaps else self.condition)
 
     def gaps(self, spark: "SparkSession", gaps: Iterable[Lost]) -> "DataFrame":
         rows = []
@@ -232,7 +245,8 @@ def _joined(lake: Lake, seen: _Seen) -> Known:
     start = min([seen.earliest, *(first for first, _ in covered[:1])]) - 1
     gaps = [gap for gap in _merged(without(seen.lost, covered)) if gap.last > start and gap.first <= end]
     seam = max([end, start, *(gap.last for gap in gaps)])
-    return Known(epoch, lake.files(topic, epoch, 1, end), hidden, gaps, seam, has_more=seam < seen.head or bool(end))
+    above, has_more = max(0, seen.head - seam), seam < seen.head or bool(end)
+    return Known(epoch, lake.files(topic, epoch, 1, end), hidden, gaps, seam, above, has_more)
 
 
 def _end(lake: Lake, topic: str, epoch: int) -> int:
@@ -348,3 +362,10 @@ def _left(spark: "SparkSession", rows: "DataFrame", hidden: Sequence[Range]) -> 
 
 def _moment(name: str, given: str | int | None) -> int | None:
     return None if given is None else moment(name, str(given))
+
+
+def _cores(spark: "SparkSession") -> int:
+    """So many tasks run at a time: the rows above the seam come last, and should keep all of them busy."""
+    if is_connected(spark):
+        return 1  # Spark Connect does not tell
+    return int(spark.sparkContext.defaultParallelism)
