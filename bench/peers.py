@@ -108,7 +108,7 @@ def free_address() -> Address:
 def redis(directory: Path, appendfsync: str = "everysec") -> Iterator[Peer]:
     host, port = address = free_address()
     command = f"redis-server --bind {host} --port {port} --dir {directory} --appendonly yes --save".split()
-    with _running([*command, "", "--appendfsync", appendfsync], address, directory) as peer:
+    with running([*command, "", "--appendfsync", appendfsync], address, directory) as peer:
         yield peer
 
 
@@ -120,7 +120,7 @@ def nchan(directory: Path) -> Iterator[Peer]:
     config = NGINX.format(module=NCHAN_MODULE, files_max=FILES_MAX, host=host, port=port)
     (directory / "nginx.conf").write_text(config)
     command = ["nginx", "-p", str(directory), "-c", "nginx.conf", "-e", "error.log"]
-    with _running(command, address, directory) as peer:
+    with running(command, address, directory) as peer:
         children = Path(f"/proc/{peer.pid}/task/{peer.pid}/children")
         while not (workers := children.read_text().split()):
             time.sleep(0.02)
@@ -130,7 +130,7 @@ def nchan(directory: Path) -> Iterator[Peer]:
 @contextmanager
 def nats(directory: Path) -> Iterator[Peer]:
     host, port = address = free_address()
-    with _running(["nats-server", "-a", host, "-p", str(port)], address, directory) as peer:
+    with running(["nats-server", "-a", host, "-p", str(port)], address, directory) as peer:
         yield peer
 
 
@@ -139,7 +139,7 @@ def beanstalkd(directory: Path, *options: str) -> Iterator[Peer]:
     """With its log in the directory; `options` say when that is synced."""
     host, port = address = free_address()
     command = ["beanstalkd", "-l", host, "-p", str(port), "-b", str(directory), *options]
-    with _running(command, address, directory) as peer:
+    with running(command, address, directory) as peer:
         yield peer
 
 
@@ -162,7 +162,7 @@ def postgres(directory: Path) -> Iterator[Peer]:
     )
     command = [_program("postgres") or "postgres", "-D", str(data), "-h", host, "-p", str(port), "-k", str(directory)]
     ask = [_program("pg_isready") or "pg_isready", "-h", host, "-p", str(port), "-q"]
-    with _running(command, address, directory, user=user, end=signal.SIGINT) as peer:
+    with running(command, address, directory, user=user, end=signal.SIGINT) as peer:
         while subprocess.run(ask).returncode != 0:
             time.sleep(0.02)
         yield peer
@@ -177,7 +177,7 @@ def _unprivileged_user() -> str | None:
 
 
 @contextmanager
-def _running(
+def running(
     command: Sequence[str],
     address: Address,
     directory: Path,
