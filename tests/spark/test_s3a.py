@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,29 @@ url, place, lake, conf = sys.argv[1:5]
 conf = {"spark.local.dir": place, "spark.sql.shuffle.partitions": "2", **json.loads(conf)}
 spark = session.build("s3a", master="local[2,4]", is_short_lived=True, log_file=f"{place}/spark.log", conf=conf)
 """
-TABLE = """
-rows = topics.spark.table(spark, "t", lake=lake, url=url or None)
-plan = rows._jdf.queryExecution().executedPlan().toString()
-assert "parquet" in plan.lower() and "s3a://bucket/lake" in plan, plan
-rows = rows.selectExpr("seq", "data", "meta", "tag", "node", "unix_millis(ts)")
-print(json.dumps([list(row) for row in rows.collect()]))
+# The lake alone, and with the server.
+TABLES = """
+for source in (None, url):
+    rows = topics.spark.table(spark, "t", lake=lake, url=source)
+    execution = rows._jdf.queryExecution()
+    plan = execution.toString() + execution.analyzed().prettyJson() + execution.stringWithStats()
+    assert "FileScan parquet" in plan and "s3a://bucket/lake" in plan, plan
+    assert "SECRET" not in plan, plan
+    rows = rows.selectExpr("seq", "data", "meta", "tag", "node", "unix_millis(ts)")
+    print(json.dumps([list(row) for row in rows.collect()]))
+"""
+JOBS = """
+from topics.spark.jobs import exporting, importing, replaying
+from topics.spark.servers.connection import Connection
+from topics.spark.tables.formats import Mapped
+
+server, inside = Connection(url=url), lambda name: lake.replace("/lake?", f"/{name}?")
+wanted = exporting.Wanted(selection="t")
+print(exporting.export(spark, wanted, inside("out"), server=server, format="parquet").rows)
+mapped = Mapped(data="data", tag="tag", node="node", meta="meta")
+source = importing.Source(path=inside("out").replace("s3a://", "s3://"), mapped=mapped, is_ordered=True)
+print(importing.import_(spark, source, "imported", server=server, state=place).rows)
+print(replaying.replay(spark, lake, replaying.History(topic="t"), "replayed", server=server, state=place).rows)
 """
 QUERY = """
 rows = spark.readStream.format("topics").options(
@@ -78,25 +95,26 @@ class Scene:
         given = ("archive", "t", self.lake, *arguments, "--batch-records", str(PER_BATCH), *settings)
         return Command(self.directory / f"run{self._runs}", *given, url=self.client.url)
 
-    def start(self, code: str, url: str | None = None) -> "subprocess.Popen[str]":
+    def start(self, code: str) -> "subprocess.Popen[str]":
         self._runs += 1
         place = self.directory / f"run{self._runs}"
         place.mkdir()
         conf = json.dumps(self.store.settings())
-        command = [sys.executable, "-c", SESSION + code, self.client.url if url is None else url, str(place)]
+        command = [sys.executable, "-c", SESSION + code, self.client.url, str(place)]
         return subprocess.Popen([*command, self.lake, conf], stdout=subprocess.PIPE, text=True, start_new_session=True)
 
-    def run(self, code: str, url: str | None = None) -> str:
-        process = self.start(code, url)
+    def run(self, code: str) -> str:
+        process = self.start(code)
         said, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
         return said
 
-    def table(self, url: str | None = None) -> list[Row]:
-        return sorted(map(tuple, json.loads(self.run(TABLE, url).splitlines()[-1])))
+    def tables(self) -> list[list[Row]]:
+        """What the lake has, and what lake and server have together."""
+        return [sorted(map(tuple, json.loads(line))) for line in self.run(TABLES).splitlines()]
 
-    def names(self, below: str) -> Sequence[Path]:
-        return sorted((self.store.bucket / below).glob("*"))
+    def commits(self) -> int:
+        return len(list((self.store.bucket / "lake" / "manifest").glob("*.json")))
 
     def kill_s3_once(self, process: "subprocess.Popen[Any]", has_come: Callable[[], bool]) -> None:
         wait_until("it has come so far", lambda: has_come() or process.poll() is not None)
@@ -118,31 +136,48 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 def test_a_lake_on_s3a_is_written_and_read_by_spark_and_follows_the_topic(scene: Scene) -> None:
     scene.fill(COUNT)
+    archived = scene.rows()
     first = scene.archive("--once")
     assert first.run() == 0, first.errors
     assert first.summary["rows"] == COUNT
-    assert scene.table(url="") == scene.rows(), "the lake alone"
     scene.fill(100, COUNT + 1)
-    assert scene.table() == scene.rows(), "the lake, and what it does not have yet"
+    assert scene.tables() == [archived, scene.rows()]
     health = scene.directory / "health.json"
     following = scene.archive("--follow", "--every-ms", "50", "--health", str(health))
     assert following.end_once(lambda: health.exists() and json.loads(health.read_text()).get("rows") == 100) == 0
-    assert scene.table(url="") == scene.rows(), "the lake alone, which has followed"
+    assert scene.tables() == [scene.rows(), scene.rows()]
 
 
-def test_killed_in_mid_archive_the_s3_server_costs_no_row_and_doubles_none(scene: Scene) -> None:
+def test_the_other_jobs_read_and_write_s3a(scene: Scene) -> None:
+    scene.fill(1000)
+    first = scene.archive("--once")
+    assert first.run() == 0, first.errors
+    for topic in ("imported", "replayed"):
+        scene.client.put_topic(topic, idempotency_window_ms=86_400_000)
+    assert scene.run(JOBS).split() == ["1000"] * 3
+    assert [row[1:5] for row in scene.rows("imported")] == [row[1:5] for row in scene.rows()]
+    assert [row[1:5] for row in scene.rows("replayed")] == [row[1:5] for row in scene.rows()]
+
+
+@pytest.mark.parametrize("victim", ["store", "job"])
+def test_killed_in_mid_archive_neither_the_s3_server_nor_the_job_costs_a_row_or_doubles_one(
+    scene: Scene, victim: str
+) -> None:
     scene.fill(COUNT)
     command = scene.archive("--once")
-    process = command._start()
-    scene.kill_s3_once(process, lambda: len(scene.names("lake/manifest")) >= 2)
-    process.wait(PATIENCE_S)
-    scene.store.start()
+    if victim == "job":
+        command.kill_once(lambda: scene.commits() >= 2)
+    else:
+        process = command._start()
+        scene.kill_s3_once(process, lambda: scene.commits() >= 2)
+        assert process.wait(PATIENCE_S) == 1
+        scene.store.start()
     before = sum(entry.last - entry.first + 1 for entry in Lake.load(scene.lake).entries["t", 1])
     assert 0 < before < COUNT, "it was killed in the middle"
     again = scene.archive("--once")
     assert again.run() == 0, again.errors
     assert again.summary["rows"] == COUNT - before
-    assert scene.table(url="") == scene.rows()
+    assert scene.tables() == [scene.rows(), scene.rows()]
 
 
 def test_killed_in_mid_query_the_s3_server_with_the_checkpoint_costs_no_row_and_doubles_none(scene: Scene) -> None:
