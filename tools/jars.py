@@ -52,10 +52,10 @@ def locked() -> Iterator[Jar]:
 
 
 def jars(kind: str) -> list[Path]:
-    """The jars of a kind; none, if they are not all installed."""
+    """The jars of a kind; none, if they are not all there as the lock has them."""
     found = [jar for jar in locked() if jar.kind == kind]
     assert found, f"{LOCK.name} has no jars for {kind}"
-    return [jar.path for jar in found] if all(jar.path.is_file() for jar in found) else []
+    return [jar.path for jar in found] if all(jar.is_there() for jar in found) else []
 
 
 def version(kind: str, name: str) -> str:
