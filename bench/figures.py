@@ -2,6 +2,8 @@
 
 from typing import Literal, NamedTuple
 
+from tools.jars import version
+
 
 class Figure(NamedTuple):
     name: str
@@ -405,6 +407,23 @@ ROUTERS = [
     Figure("CPU per copy, 1,000 routers against 1", "bench.routers growth", "copy_us_ratio", "", None),
 ]
 
+# The newest connector that the registry has; Spark runs it, though it is of an earlier version.
+KAFKA = f"Kafka {version('kafka', 'kafka_2.13')}, connector {version('kafka-connector', 'spark-sql-kafka-0-10_2.13')}"
+
+
+def _beside_kafka() -> list[Figure]:
+    figures = []
+    for key, what in {"scan": "scan over HTTP of 1 M rows", "sink": "sink of 1 M rows"}.items():
+        figures.append(Figure(f"{what}, 2 cores", "bench.spark", f"topics_{key}_per_s", "rows/s", None, "higher"))
+        figures.append(Figure(f"… {KAFKA}", "bench.spark", f"kafka_{key}_per_s", "rows/s", None, "higher"))
+        figures.append(Figure("… ratio", "bench.spark", f"{key}_to_kafka", "", None, "higher"))
+    for percent in (50, 90, 99):
+        name = f"a write until a stream's batch has it, 50 writes/s: p{percent}"
+        figures.append(Figure(name, "bench.spark", f"topics_p{percent}_ms", "ms", None))
+        figures.append(Figure("… Kafka", "bench.spark", f"kafka_p{percent}_ms", "ms", None))
+    return figures
+
+
 SPARK = [
     Figure("scan from segments, all columns, 2 cores", "bench.spark", "segments_per_s", "rows/s", None, "higher"),
     Figure("… spark.read.parquet of the same rows, zstd", "bench.spark", "parquet_per_s", "rows/s", None, "higher"),
@@ -421,6 +440,7 @@ SPARK = [
     Figure("start of a session with its first query", "bench.spark", "startup_s", "s", None),
     Figure("memory of the JVM at most", "bench.spark", "jvm_mib", "MiB", None),
     Figure("memory of a Python worker at most", "bench.spark", "worker_mib", "MiB", None),
+    *_beside_kafka(),
 ]
 
 SECTIONS = {

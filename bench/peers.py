@@ -145,7 +145,7 @@ def free_address() -> Address:
 def redis(directory: Path, appendfsync: str = "everysec") -> Iterator[Peer]:
     host, port = address = free_address()
     command = f"redis-server --bind {host} --port {port} --dir {directory} --appendonly yes --save".split()
-    with _running([*command, "", "--appendfsync", appendfsync], address, directory) as peer:
+    with running([*command, "", "--appendfsync", appendfsync], address, directory) as peer:
         yield peer
 
 
@@ -157,7 +157,7 @@ def nchan(directory: Path) -> Iterator[Peer]:
     config = NGINX.format(module=NCHAN_MODULE, files_max=FILES_MAX, host=host, port=port)
     (directory / "nginx.conf").write_text(config)
     command = ["nginx", "-p", str(directory), "-c", "nginx.conf", "-e", "error.log"]
-    with _running(command, address, directory) as peer:
+    with running(command, address, directory) as peer:
         children = Path(f"/proc/{peer.pid}/task/{peer.pid}/children")
         while not (workers := children.read_text().split()):
             time.sleep(0.02)
@@ -168,7 +168,7 @@ def nchan(directory: Path) -> Iterator[Peer]:
 def nats(directory: Path, is_jetstream: bool = False) -> Iterator[Peer]:
     host, port = address = free_address()
     streams = ["-js", "-sd", str(directory)] if is_jetstream else []
-    with _running(["nats-server", "-a", host, "-p", str(port), *streams], address, directory) as peer:
+    with running(["nats-server", "-a", host, "-p", str(port), *streams], address, directory) as peer:
         yield peer
 
 
@@ -183,7 +183,7 @@ def durable_streams(directory: Path, has_files: bool = True) -> Iterator[Peer]:
     made = f"await new DurableStreamTestServer({options}).start()"
     script.write_text(f'import {{ DurableStreamTestServer }} from "{DURABLE_STREAMS.as_uri()}"\n{made}\n')
     (directory / "data").mkdir()
-    with _running(["node", str(script)], address, directory) as peer:
+    with running(["node", str(script)], address, directory) as peer:
         yield peer
 
 
@@ -210,8 +210,8 @@ def rabbitmq(directory: Path) -> Iterator[Peer]:
         "detached": "1",  # the script becomes the server, instead of watching over it
     }
     with (
-        _running(["epmd", "-address", host, "-port", str(epmd[1])], epmd, directory / "epmd"),
-        _running([str(RABBITMQ)], (host, port), directory, environ=environ) as peer,
+        running(["epmd", "-address", host, "-port", str(epmd[1])], epmd, directory / "epmd"),
+        running([str(RABBITMQ)], (host, port), directory, environ=environ) as peer,
     ):
         yield peer
 
@@ -221,7 +221,7 @@ def beanstalkd(directory: Path, *options: str) -> Iterator[Peer]:
     """With its log in the directory; `options` say when that is synced."""
     host, port = address = free_address()
     command = ["beanstalkd", "-l", host, "-p", str(port), "-b", str(directory), *options]
-    with _running(command, address, directory) as peer:
+    with running(command, address, directory) as peer:
         yield peer
 
 
@@ -244,7 +244,7 @@ def postgres(directory: Path) -> Iterator[Peer]:
     )
     command = [_program("postgres") or "postgres", "-D", str(data), "-h", host, "-p", str(port), "-k", str(directory)]
     ask = [_program("pg_isready") or "pg_isready", "-h", host, "-p", str(port), "-q"]
-    with _running(command, address, directory, user=user, end=signal.SIGINT) as peer:
+    with running(command, address, directory, user=user, end=signal.SIGINT) as peer:
         while subprocess.run(ask).returncode != 0:
             time.sleep(0.02)
         yield peer
@@ -259,7 +259,7 @@ def _unprivileged_user() -> str | None:
 
 
 @contextmanager
-def _running(
+def running(
     command: Sequence[str],
     address: Address,
     directory: Path,

@@ -4,6 +4,10 @@ One topic of records of about 180 bytes, once as segments, once behind a server 
 same rows. Scans take all columns into Spark's null sink; `ready` is a source that does no work, the most that one
 written in Python can reach. What is compared runs in turn, warm, and a figure is the median of its rounds. The same
 figures are then taken in a process with one core.
+
+Kafka, where it is installed, reads and writes the same rows in turn with ours (data as the value, tag as the key). Its
+latency and ours are those of a stream: from just before a write until the function of foreachBatch has the row, for
+LATENCIES writes at a steady pace.
 """
 
 import json
@@ -11,8 +15,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from bench import peers
+from bench import kafka, peers
 from topics.client import Client
 from topics.spark import session
 from topics.spark.jobs.archiving import Plan, archive
@@ -41,6 +47,10 @@ APPENDED: Final = 10_000  # records of a request
 TOPIC: Final = "bench"
 MEMORY: Final = "4g"
 READY_ROWS: Final = 10_000  # of the batch that the source `ready` has
+COMPARED: Final = 1_000_000  # rows that Kafka and we read and write
+LATENCIES: Final = 600
+WARMING: Final = 50  # writes before, which do not count
+PACE_S: Final = 0.02  # between writes
 
 
 def line(n: int) -> str:
@@ -129,7 +139,7 @@ class Bench:
         self.startup_s = timed(lambda: self._start(cores))
 
     def _start(self, cores: int) -> None:
-        conf = {"spark.driver.memory": MEMORY, "spark.local.dir": str(self._place)}
+        conf = {"spark.driver.memory": MEMORY, "spark.local.dir": str(self._place), **kafka.settings()}
         self.spark: SparkSession = session.build("bench", master=f"local[{cores},4]", conf=conf)
         self.spark.range(1).collect()
         self.spark.dataSource.register(Ready)
@@ -151,9 +161,9 @@ class Bench:
         with pa.OSFile(str(self._batch), "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
             writer.write_batch(batch)
 
-    def served(self) -> DataFrame:
+    def served(self, ending: str = "latest") -> DataFrame:
         reader = self.spark.read.format("topics").option("url", self._url).option("topic", TOPIC)
-        return reader.option("minPartitions", 2).load()
+        return reader.option("minPartitions", 2).option("endingSeq", ending).load()
 
     def sink(self, format: str) -> None:
         """Rows that are there already, so that the sink is what is measured."""
@@ -167,8 +177,7 @@ class Bench:
 
     def fresh(self, name: str) -> str:
         """A new topic that remembers keys."""
-        self._topics += 1
-        topic = f"{name}-{self._cores}-{self._topics}"
+        topic = self._named(name)
         with Client(self._url, "") as client:
             client.put_topic(topic, idempotency_window_ms=WINDOW_MS)
         return topic
@@ -213,11 +222,92 @@ class Bench:
             )
         return {"archive_per_s": self._records / archived, "import_per_s": self._records / imported}
 
+    # --- beside Kafka
+
+    def compared(self, rounds: int, address: str | None) -> dict[str, float]:
+        """Scan, sink and latency, ours and Kafka's in turn; ours alone without a broker."""
+        taken = min(self._records, COMPARED)
+        self._cached = self.parquet().limit(taken).select("data", "tag", "node").repartition(2).cache()
+        self._cached.count()
+        sinks: dict[str, Callable[[], Any]] = {"topics_sink": lambda: self.sink("topics")}
+        scans: dict[str, Callable[[], Any]] = {"topics_scan": lambda: drained(self.served(str(taken)))}
+        if address is not None:
+            sinks["kafka_sink"] = lambda: kafka.write(self._cached, address, self._named("sink"))
+            kafka.write(self._cached, address, "scan")
+            scans["kafka_scan"] = lambda: drained(kafka.read(self.spark, address, "scan"))
+        seconds = in_turn(rounds, **scans) | in_turn(rounds, **sinks)
+        self._cached.unpersist()
+        return {f"{name}_per_s": taken / found for name, found in seconds.items()} | self._latencies(rounds, address)
+
+    def _latencies(self, rounds: int, address: str | None) -> dict[str, float]:
+        times: dict[str, list[float]] = {}
+        for _ in range(rounds):
+            times.setdefault("topics", []).extend(self._our_latencies())
+            if address is not None:
+                times.setdefault("kafka", []).extend(self._latencies_of_kafka(address))
+        return {
+            f"{name}_p{percent}_ms": statistics.quantiles(found, n=100, method="inclusive")[percent - 1] * 1000
+            for name, found in times.items()
+            for percent in (50, 90, 99)
+        }
+
+    def _our_latencies(self) -> list[float]:
+        topic = self.fresh("latency")
+        reader = self.spark.readStream.format("topics").option("url", self._url).option("topic", topic)
+        rows = reader.option("startingSeq", "earliest").load().selectExpr("data AS text")
+        with Client(self._url, "") as client:
+            return latencies(rows, lambda text: client.append(topic, [{"data": int(text)}]), self._place / topic)
+
+    def _latencies_of_kafka(self, address: str) -> list[float]:
+        topic = self._named("latency")
+        with kafka.producer(self.spark, address, topic) as send:
+            send("-1")  # creates the topic
+            rows = kafka.follow(self.spark, address, topic).selectExpr("CAST(value AS STRING) AS text")
+            return latencies(rows, send, self._place / f"kafka-{topic}")
+
+    def _named(self, name: str) -> str:
+        self._topics += 1
+        return f"{name}-{self._cores}-{self._topics}"
+
     def memory(self) -> dict[str, float]:
         """The most that the JVM and the largest of its Python workers have had."""
         pid = int(self.spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
         workers = [peak_bytes(child) for child in below(pid)]
         return {"jvm_mib": peak_bytes(pid) / 2**20, "worker_mib": max(workers, default=0) / 2**20}
+
+
+def latencies(rows: DataFrame, send: Callable[[str], Any], checkpoint: Path) -> list[float]:
+    """Seconds from each write to the batch with its row; `rows` has the text of each write."""
+    sent: dict[int, float] = {}
+    arrived: dict[int, float] = {}
+    has_more = threading.Condition()
+
+    def take(batch: DataFrame, _: int) -> None:
+        found = [int(row.text) for row in batch.collect()]
+        now = time.perf_counter()
+        with has_more:
+            arrived.update((n, now) for n in found if n not in arrived)
+            has_more.notify_all()
+
+    def wait_for(n: int) -> None:
+        with has_more:
+            assert has_more.wait_for(lambda: n in arrived or query.exception(), peers.PATIENCE_S * 10), "it hangs"
+        if failure := query.exception():
+            raise failure
+
+    query = rows.writeStream.foreachBatch(take).option("checkpointLocation", f"file://{checkpoint}").start()
+    try:
+        send("0")
+        wait_for(0)  # what comes before the first batch is the start of the query
+        begun = time.perf_counter()
+        for n in range(1, WARMING + LATENCIES + 1):
+            time.sleep(max(0.0, begun + n * PACE_S - time.perf_counter()))
+            sent[n] = time.perf_counter()
+            send(str(n))
+        wait_for(WARMING + LATENCIES)
+    finally:
+        query.stop()
+    return [arrived[n] - at for n, at in sent.items() if n > WARMING]
 
 
 def peak_bytes(pid: int) -> int:
@@ -253,18 +343,24 @@ def on_one_core(url: str, place: Path, records: int, rounds: int) -> dict[str, f
 def measure(records: int, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="topics-bench-", dir=".") as path:
         place = Path(path).absolute()
-        with ServerProcess(place / "server") as server:
+        with ServerProcess(place / "server") as server, ExitStack() as stack:
             fill("http://{}:{}".format(*server.address), records)
             server.stop()  # everything is sealed
             server.start()
             url = "http://{}:{}".format(*server.address)
             bench = Bench(2, url, place, records)
             figures = {"startup_s": bench.startup_s, **bench.measure(rounds), **bench.jobs(), **bench.memory()}
+            address = stack.enter_context(kafka.broker(place / "kafka")) if kafka.is_installed() else None
+            figures |= bench.compared(rounds, address)
             bench.spark.stop()
+            stack.close()
             figures |= on_one_core(url, place, records, rounds)
     figures["segments_to_parquet"] = figures["segments_per_s"] / figures["parquet_per_s"]
     figures["ready_to_parquet"] = figures["ready_per_s"] / figures["parquet_per_s"]
     figures["sink_to_null"] = figures["sink_per_s"] / figures["null_per_s"]
+    if "kafka_scan_per_s" in figures:
+        figures["scan_to_kafka"] = figures["topics_scan_per_s"] / figures["kafka_scan_per_s"]
+        figures["sink_to_kafka"] = figures["topics_sink_per_s"] / figures["kafka_sink_per_s"]
     for name in ("segments", "http", "sink"):
         figures[f"{name}_cores_ratio"] = figures[f"{name}_per_s"] / figures[f"one_{name}_per_s"]
     return figures

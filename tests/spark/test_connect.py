@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +66,15 @@ topic = "{name}"
 """
 
 
-@pytest.fixture
-def remote(tmp_path: Path) -> Iterator[str]:
-    """The address of a Connect server with two cores."""
-    port, log = free_port(), tmp_path / "connect.log"
+@contextmanager
+def connect_server(directory: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """A Connect server with two cores, a process group of its own: its address, and its process."""
+    directory.mkdir(exist_ok=True)
+    port, log = free_port(), directory / "connect.log"
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
-        "spark.local.dir": str(tmp_path),
+        "spark.local.dir": str(directory),
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
     }
@@ -81,8 +83,8 @@ def remote(tmp_path: Path) -> Iterator[str]:
     with log.open("wb") as file:
         process = subprocess.Popen(
             [*command, "spark-internal"],
-            env=environ_of_spark(tmp_path),
-            cwd=tmp_path,
+            env=environ_of_spark(directory),
+            cwd=directory,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
@@ -90,10 +92,17 @@ def remote(tmp_path: Path) -> Iterator[str]:
         )
     try:
         until(lambda: "Spark Connect server started" in log.read_text(), "the Connect server starts", process)
-        yield f"sc://127.0.0.1:{port}"
+        yield f"sc://127.0.0.1:{port}", process
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[str]:
+    with connect_server(tmp_path) as (address, _):
+        yield address
 
 
 def test_the_jobs_run_on_a_connect_server(remote: str, tmp_path: Path) -> None:

@@ -7,14 +7,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.live.object_store import BUCKET, ENVIRON, ObjectStore, command, object_store
 from topics.client import Client
+from topics.errors import ConfigurationError, Damaged, InvalidRequest
+from topics.spark.jobs import importing
 from topics.spark.options import read_options
 from topics.spark.schema import Projection
 from topics.spark.source import TopicsReader
-from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, open_root
-from topics.spark.tables.outputs import Place
+from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, open_root, read_rows
+from topics.spark.tables.outputs import Place, check_connector
 from topics.testing.server import ServerThread
 
 pytestmark = pytest.mark.skipif(command() is None, reason="there is no S3 server: make s3")
@@ -53,3 +56,45 @@ def test_history_comes_from_a_lake_on_an_object_store(store: ObjectStore) -> Non
 def test_spark_is_told_the_place_without_keys_and_endpoint(store: ObjectStore) -> None:
     place = Place(store.uri("some/lake"))
     assert place.uri("records/a.parquet") == f"s3a://{BUCKET}/some/lake/records/a.parquet"
+
+
+def test_a_second_writer_that_lags_behind_does_not_overwrite_a_commit(store: ObjectStore) -> None:
+    """An object store has no lock that a process holds for as long as it lives."""
+    root = store.uri("lake")
+    one, other = (Lake.load(root, must_exist=False) for _ in range(2))
+    one.commit(Commit(run="a", batch=0, covered=[Covered("t", 1, 1, 10)]))
+    with pytest.raises(InvalidRequest, match="another job writes to this lake"):
+        other.commit(Commit(run="b", batch=0, covered=[Covered("t", 1, 1, 20)]))
+    assert Lake.load(root).covered("t", 1) == [(1, 10)]
+
+
+def test_keys_in_the_place_are_in_no_message_and_no_name(store: ObjectStore) -> None:
+    root, shown = store.uri("lake"), f"s3://{BUCKET}/lake"
+    with pytest.raises(InvalidRequest) as caught:
+        Lake.load(root)
+    assert str(caught.value).startswith(f"{shown} is not a lake")
+    lake = Lake.load(root, must_exist=False)
+    file = LakeFile("records/one.parquet", 1, 10, 10)
+    lake.commit(Commit(run="r", batch=0, covered=[Covered("t", 1, 1, 10, [file])]))
+    assert lake.paths("t") == [f"{shown}/records/one.parquet"]
+    with pytest.raises(Damaged) as damaged:
+        list(read_rows(root, [file], [(1, 10)], ["data"]))
+    assert f"{shown}/records/one.parquet" in str(damaged.value) and "SECRET" not in str(damaged.value)
+
+
+def test_files_to_import_have_the_names_that_spark_knows(store: ObjectStore) -> None:
+    system, path = open_root(store.uri("in"))
+    for name in ("a.ndjson", "b/c.ndjson", "_part/d.ndjson"):
+        with system.open_output_stream(f"{path}/{name}") as stream:
+            stream.write(b"1\n")
+    names = [file.path for file in importing.found(store.uri("in"))]
+    assert names == [f"s3a://{BUCKET}/in/a.ndjson", f"s3a://{BUCKET}/in/b/c.ndjson"]
+    with pytest.raises(InvalidRequest) as caught:
+        importing.found(store.uri("nothing"))
+    assert str(caught.value) == f"s3://{BUCKET}/nothing: there is no file to import"
+
+
+def test_spark_without_a_connector_is_told_which_one_to_get(store: ObjectStore, spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match=r"no connector for s3a://bucket/lake: .*hadoop-aws:\d+\.\d+\.\d+$"):
+        check_connector(spark, Place(store.uri("lake")))
+    check_connector(spark, Place("/lake"))

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
 import topics.spark
 from tests.spark.rig import Rig
+from topics.client import NewRecord
 from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.servers.connection import Connection
 from topics.testing.patience import wait_until
@@ -83,9 +85,20 @@ def test_a_write_whose_workers_are_killed_has_each_row_once(rig: Rig) -> None:
     assert found.exceptAll(rows).isEmpty() and rows.exceptAll(found).isEmpty()
 
 
+def fill(rig: Rig) -> str:
+    """A topic of records of which each part matters."""
+    topic = rig.topic("in")
+    for first in range(0, ROWS, 5000):
+        numbers = range(first, first + 5000)
+        rig.client.append(
+            topic, [NewRecord(n, f"t.{n % 7}", f"n{n % 3}", {"m": n} if n % 2 else None) for n in numbers]
+        )
+    return topic
+
+
 def test_an_archive_whose_workers_are_killed_has_each_row_once(rig: Rig, tmp_path: Path) -> None:
-    topic = rig.topic()
-    rig.append(topic, range(ROWS))
+    """All columns, row by row."""
+    topic = fill(rig)
     plan = Plan(selection=topic, server=Connection(url=rig.url), is_once=True)
     for attempt in range(TRIES):
         root = tmp_path / f"lake{attempt}"
@@ -101,3 +114,30 @@ def test_an_archive_whose_workers_are_killed_has_each_row_once(rig: Rig, tmp_pat
     expected = rig.load(topic=topic)
     assert found.count() == ROWS
     assert found.exceptAll(expected).isEmpty() and expected.exceptAll(found).isEmpty()
+
+
+def test_a_stream_whose_workers_are_killed_has_each_row_once(rig: Rig, tmp_path: Path) -> None:
+    """ID1: data, tag, node and meta, row by row. One of the workers plans for the driver: Spark gives the query up."""
+    topic = fill(rig)
+    options = {"startingSeq": "earliest", "maxRecordsPerTrigger": 100_000, "minPartitions": 2}
+    rows = rig.stream(topic=topic, **options).select("data", "tag", "node", "meta")
+
+    def copy(out: str, checkpoint: Path) -> None:
+        try:
+            rig.run(rows, out, checkpoint)
+        except StreamingQueryException:
+            rig.run(rows, out, checkpoint)
+
+    for attempt in range(TRIES):
+        out = rig.topic(f"out{attempt}", idempotency_window_ms=86_400_000)
+        done = is_disturbed(
+            rig,
+            lambda out=out: copy(out, tmp_path / out),  # type: ignore[misc]
+            lambda out=out: rig.client.state(out, touch=False).head_seq > 0,  # type: ignore[misc]
+        )
+        if done:
+            break
+    assert done, "it was never disturbed"
+    assert rig.client.state(out).head_seq == ROWS
+    copied, given = (rig.load(topic=name).select("data", "tag", "node", "meta") for name in (out, topic))
+    assert copied.exceptAll(given).isEmpty() and given.exceptAll(copied).isEmpty()

@@ -27,9 +27,9 @@ from topics.spark.runs.progress import Progress
 from topics.spark.runs.pulse import Pulse
 from topics.spark.servers.connection import Connection
 from topics.spark.servers.several import origins_of
-from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed
+from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed, shown
 from topics.spark.tables.layout import compact, described, remove_replaced
-from topics.spark.tables.outputs import Place
+from topics.spark.tables.outputs import Place, check_connector
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,6 +110,7 @@ class Archive:
 
         if plan.compacts and plan.iceberg is not None:
             raise InvalidRequest("--compact does not go with --iceberg: compact the Iceberg table by its own means")
+        check_connector(spark, place)
         self._spark = spark
         self._plan = plan
         self._place = place
@@ -302,7 +303,7 @@ class Archive:
                 self._place.remove(path)
         found = sum(file.rows for _, file in files)
         if found != rows:
-            raise Damaged(f"{self._place.root}/{directory}", 0, f"it has {found} rows, and {rows} were written")
+            raise Damaged(f"{shown(self._place.root)}/{directory}", 0, f"it has {found} rows, and {rows} were written")
         return files
 
     def _put_gaps(self, name: str, moves: Sequence[Move], gaps: Sequence[Gap]) -> None:

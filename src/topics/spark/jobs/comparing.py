@@ -23,7 +23,7 @@ from topics.reader import Lost
 from topics.spark.origins import clipped
 from topics.spark.schema import STORED, as_type
 from topics.spark.servers.connection import Connection
-from topics.spark.tables.lake import MANIFEST, Instance, Lake, LakeFile, checksum_of, open_root, read_rows
+from topics.spark.tables.lake import MANIFEST, Instance, Lake, LakeFile, checksum_of, open_root, read_rows, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,9 +184,9 @@ def _check_rows(root: str, file: LakeFile) -> None:
         with pq.ParquetFile(f"{path}/{file.path}", filesystem=system) as parquet:
             found = parquet.metadata.num_rows
     except FileNotFoundError:
-        raise Damaged(f"{root}/{file.path}", 0, "the manifest names this file, and it is missing") from None
+        raise Damaged(f"{shown(root)}/{file.path}", 0, "the manifest names this file, and it is missing") from None
     if found != file.rows:
-        raise Damaged(f"{root}/{file.path}", 0, f"it has {found} rows; the manifest says {file.rows}")
+        raise Damaged(f"{shown(root)}/{file.path}", 0, f"it has {found} rows; the manifest says {file.rows}")
 
 
 def _changed(root: str, file: LakeFile) -> str:

@@ -19,7 +19,8 @@ from topics.model import is_topic_name
 from topics.spark.runs.progress import Progress, share_of_tasks
 from topics.spark.servers.connection import Connection
 from topics.spark.tables.formats import record_lines
-from topics.spark.tables.outputs import Place
+from topics.spark.tables.lake import shown
+from topics.spark.tables.outputs import Place, check_connector
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,6 +98,7 @@ def export(
     """Write the records as files. Run again, it takes what there is then. Without a server, `wanted.path` is read."""
     progress = progress or Progress("export")
     place = Place(destination)
+    check_connector(spark, place)
     given = {} if server is None else server.options()
     url = {} if server is None else {"url": server.url}
     asked = {"format": format, **url, **{name: value for name, value in asdict(wanted).items() if value}}
@@ -161,9 +163,9 @@ def _take(place: Place, asked: dict[str, Any]) -> None:
     names = place.names()
     marker = place.read(MARKER)
     if marker is None and names:
-        raise InvalidRequest(f"{place.root} is not empty: give a new directory, or remove what is in it")
+        raise InvalidRequest(f"{shown(place.root)} is not empty: give a new directory, or remove what is in it")
     if marker is not None and msgspec.json.decode(marker).get("asked") != asked:
-        raise InvalidRequest(f"{place.root} has an export that was asked for differently: give a new directory")
+        raise InvalidRequest(f"{shown(place.root)} has an export that was asked for differently: give a new directory")
     _mark(place, asked, None)
     for name in names:
         if name.startswith(LEFT_BY_SPARK) or name == GAPS:

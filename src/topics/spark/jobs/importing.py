@@ -23,7 +23,8 @@ from topics.spark.runs.marks import Ledger
 from topics.spark.runs.progress import Progress, share_of_tasks
 from topics.spark.servers.connection import Connection
 from topics.spark.tables.formats import Mapped, rows_of
-from topics.spark.tables.lake import open_root
+from topics.spark.tables.lake import shown
+from topics.spark.tables.outputs import Place, check_connector
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,6 +96,7 @@ def import_(
     """Import what is not in the topic yet. `name` tells apart imports of the same files into the same topic."""
     progress = progress or Progress("import")
     server = server.holding(topic)
+    check_connector(spark, Place(source.path))
     job = _Job(spark, source, topic, server, name, progress)
     about = {"source": _absolute(source.path), "topic": topic, "url": server.url, "name": name, "by": job.options_id}
     id = marks.identity("import", about)
@@ -189,10 +191,10 @@ def _cut_alike(spark: "SparkSession") -> Iterator[None]:
 def found(path: str) -> list[File]:
     """The files of a source, by name: a file, all in a directory and those below it, or a pattern."""
     files = _found_remotely(path) if "://" in path else _found_locally(path)
-    shown = [file for file in files if not _is_hidden(file.path, path)]
-    if not shown:
-        raise InvalidRequest(f"{path}: there is no file to import")
-    return sorted(shown)
+    wanted = [file for file in files if not _is_hidden(file.path, path)]
+    if not wanted:
+        raise InvalidRequest(f"{shown(path)}: there is no file to import")
+    return sorted(wanted)
 
 
 def _found_locally(path: str) -> list[File]:
@@ -209,10 +211,11 @@ def _found_locally(path: str) -> list[File]:
 def _found_remotely(path: str) -> list[File]:
     import pyarrow.fs as fs
 
-    system, place = open_root(path)
-    scheme = path.partition("://")[0]
-    info = system.get_file_info(place)
-    infos = [info] if info.is_file else system.get_file_info(fs.FileSelector(place, recursive=True))
+    place = Place(path)
+    scheme = _absolute(path).partition("://")[0]
+    info = place.system.get_file_info(place.path)
+    below = fs.FileSelector(place.path, recursive=True, allow_not_found=True)
+    infos = [info] if info.is_file else place.system.get_file_info(below)
     return [File(f"{scheme}://{i.path}", i.size, i.mtime_ns or 0) for i in infos if i.is_file]
 
 
@@ -222,7 +225,11 @@ def _is_hidden(path: str, root: str) -> bool:
 
 
 def _absolute(path: str) -> str:
-    return path if "://" in path else os.path.abspath(path)
+    """As Spark is told of it: without keys, and S3 by the name that it has for Hadoop."""
+    if "://" not in path:
+        return os.path.abspath(path)
+    named = shown(path)
+    return f"s3a://{named.removeprefix('s3://')}" if named.startswith("s3://") else named
 
 
 def format_of(files: Sequence[File], source: Source) -> Format:
@@ -231,7 +238,9 @@ def format_of(files: Sequence[File], source: Source) -> Format:
         return source.format
     formats = {_format_by_name(file.path) for file in files}
     if len(formats) > 1:
-        raise InvalidRequest(f"{source.path} has files of {len(formats)} formats: say which ones, or give --format")
+        raise InvalidRequest(
+            f"{shown(source.path)} has files of {len(formats)} formats: say which ones, or give --format"
+        )
     return formats.pop()
 
 

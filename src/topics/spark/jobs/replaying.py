@@ -21,8 +21,8 @@ from topics.spark.runs.arrivals import Arrivals
 from topics.spark.runs.marks import Ledger
 from topics.spark.runs.progress import Progress
 from topics.spark.servers.connection import Connection
-from topics.spark.tables.lake import Lake
-from topics.spark.tables.outputs import Place
+from topics.spark.tables.lake import Lake, shown
+from topics.spark.tables.outputs import Place, check_connector
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +72,9 @@ def replay(
 ) -> Replayed:
     """Append what is not in the topic yet; at most `rate` records per second, None = as fast as it goes."""
     progress, clock, server = progress or Progress("replay"), clock or SystemClock(), server.holding(topic)
-    about = {"lake": Place(lake).path, "history": asdict(history), "topic": topic, "url": server.url, "name": name}
+    place = Place(lake)
+    check_connector(spark, place)
+    about = {"lake": place.path, "history": asdict(history), "topic": topic, "url": server.url, "name": name}
     id = marks.identity("replay", about)
     ledger = Ledger.open(state or marks.default_directory(), f"replay-{id}", about, clock)
     chosen = Chosen.of(Lake.load(lake), history, ledger, rate)
@@ -112,7 +114,9 @@ class Chosen:
         if not epochs or history.epoch not in (None, *epochs):
             wanted = history.topic if history.epoch is None else f"{history.topic}, epoch {history.epoch}"
             there = sorted({topic for topic, _ in lake.entries})
-            raise InvalidRequest(f"{lake.root} has nothing of topic {wanted}; it has {', '.join(there) or 'no topic'}")
+            raise InvalidRequest(
+                f"{shown(lake.root)} has nothing of topic {wanted}; it has {', '.join(there) or 'no topic'}"
+            )
         plan = ledger.contents.about.setdefault("plan", {})
         epoch = plan.setdefault("epoch", history.epoch or epochs[-1])
         entries = lake.entries[(history.topic, epoch)]

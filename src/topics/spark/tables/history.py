@@ -35,8 +35,8 @@ from topics.spark.plan import RecordsLost, describe, without
 from topics.spark.schema import STORED, TYPES, declared
 from topics.spark.servers.connection import Connection
 from topics.spark.session import is_connected
-from topics.spark.tables.lake import Lake, LakeFile
-from topics.spark.tables.outputs import Place
+from topics.spark.tables.lake import Lake, LakeFile, shown
+from topics.spark.tables.outputs import Place, check_connector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,7 +130,9 @@ def table(
             "gap, or to ignore to continue without them"
         )
     shape = _Shape(topic, declared(includes_meta, on_gap == "record"), chosen.condition())
-    parts = [shape.archived(rows) for rows in _history(spark, Place(lake), known, chosen)]
+    place = Place(lake)
+    check_connector(spark, place)
+    parts = [shape.archived(rows) for rows in _history(spark, place, known, chosen)]
     if known.has_more and (server is not None or path is not None):
         reading = spark.read.format("topics").option("topic", topic).option("archive", lake).option("onGap", on_gap)
         reading = reading.options(**({} if server is None else server.options()))
@@ -211,7 +213,7 @@ def _known(lake: Lake, topic: str, server: Connection | None, path: str | None) 
             return _joined(lake, _sealed(directory, lake, topic))
     epochs = [epoch for name, epoch in lake.entries if name == topic]
     if not epochs:
-        raise InvalidRequest(f"{lake.root} has nothing of topic {topic}, and neither url nor path is given")
+        raise InvalidRequest(f"{shown(lake.root)} has nothing of topic {topic}, and neither url nor path is given")
     epoch = max(epochs)
     entries = lake.entries[topic, epoch]
     gaps = [gap for entry in entries for gap in entry.gaps]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import ConfigurationError, InvalidRequest
-from topics.spark.tables.lake import Lake
+from topics.spark.tables.lake import Lake, shown
 from topics.spark.tables.outputs import Place
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class Table:
 def _own_catalog(place: Place) -> dict[str, str]:
     if not place.is_local:
         raise InvalidRequest(
-            f"{place.root} is not on a local disk, so its Iceberg table needs a catalog: configure one with the name "
-            f"{CATALOG!r} for pyiceberg"
+            f"{shown(place.root)} is not on a local disk, so its Iceberg table needs a catalog: configure one with the "
+            f"name {CATALOG!r} for pyiceberg"
         )
     os.makedirs(f"{place.path}/iceberg", exist_ok=True)
     return {

@@ -122,7 +122,7 @@ class Lake:
         system, path = open_root(root)
         names = _manifests(system, path)
         if not names and must_exist:
-            raise InvalidRequest(f"{root} is not a lake: it has no {MANIFEST} directory with commits")
+            raise InvalidRequest(f"{shown(root)} is not a lake: it has no {MANIFEST} directory with commits")
         commits = [(number, _read_commit(system, f"{path}/{MANIFEST}/{name}")) for number, name in names]
         starts = [index for index, (_, commit) in enumerate(commits) if commit.is_base]
         for number, commit in commits[starts[-1] if starts else 0 :]:
@@ -165,10 +165,13 @@ class Lake:
         return sorted(found, key=lambda file: file.first)
 
     def paths(self, topic: str, epoch: int | None = None) -> list[str]:
-        """The files of a topic, ascending by seq, for whoever reads Parquet; None = of its last instance."""
+        """The files of a topic, ascending by seq, for whoever reads Parquet; None = of its last instance.
+
+        On an object store they are URIs without keys and endpoint: those are for the reader to know.
+        """
         if epoch is None:
             epoch = max((epoch for name, epoch in self.entries if name == topic), default=0)
-        return [f"{self.root.rstrip('/')}/{file.path}" for file in self.files(topic, epoch, 1, SEQ_MAX)]
+        return [f"{shown(self.root).rstrip('/')}/{file.path}" for file in self.files(topic, epoch, 1, SEQ_MAX)]
 
     def cursor_before(self, topic: str, epoch: int, ts: int) -> int | None:
         """The cursor before the first archived record that is not older than `ts` (epoch-ms); None = all are."""
@@ -244,7 +247,7 @@ def read_rows(
                     if chosen.num_rows:
                         yield _with_all(chosen, names)
         except FileNotFoundError:
-            raise Damaged(f"{root}/{file.path}", 0, "the manifest names this file, and it is missing") from None
+            raise Damaged(f"{shown(root)}/{file.path}", 0, "the manifest names this file, and it is missing") from None
 
 
 def _may_hold(group: "pa.parquet.RowGroupMetaData", ranges: Sequence[Range]) -> bool:
@@ -302,6 +305,12 @@ def open_root(root: str) -> "tuple[fs.FileSystem, str]":
     return system, path
 
 
+def shown(root: str) -> str:
+    """A place as messages may name it: without the keys of an object store, and without where that is."""
+    scheme, separator, rest = root.partition("://")
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if separator else root
+
+
 def make_folder(system: "fs.FileSystem", path: str) -> None:
     """A directory to write into. An object store has none, and not every one takes the empty object for it."""
     if system.type_name not in ("s3", "gcs", "abfs"):
@@ -329,12 +338,17 @@ def _read_commit(system: "fs.FileSystem", name: str) -> Commit:
 
 
 def _write_durably(system: "fs.FileSystem", name: str, text: bytes) -> None:
-    """Whole or not at all, and not over another commit: two writers would lose each other's."""
+    """Whole or not at all, and not over another commit: two writers would lose each other's.
+
+    An object store is asked before. It is not told to refuse, so two writers within the same moment are not noticed.
+    """
     import os
 
     import pyarrow.fs as fs
 
     if not isinstance(system, fs.LocalFileSystem):
+        if system.get_file_info(name).type != fs.FileType.NotFound:
+            raise InvalidRequest(f"{name} exists: another job writes to this lake")
         with system.open_output_stream(name) as stream:
             stream.write(text)
         return

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from topics.clock import Clock
 from topics.errors import Damaged
-from topics.spark.tables.lake import Commit, Covered, Instance, Lake, LakeFile, Replaced, checksum_of, make_folder
+from topics.spark.tables.lake import (
+    Commit,
+    Covered,
+    Instance,
+    Lake,
+    LakeFile,
+    Replaced,
+    checksum_of,
+    make_folder,
+    shown,
+)
 from topics.spark.tables.outputs import Place
 
 if TYPE_CHECKING:
@@ -144,7 +154,9 @@ def _merge(lake: Lake, place: Place, instance: Instance, entries: Sequence[Cover
     rows = sum(one.rows for one in files)
     if (found, file.rows, file.first, file.last) != (topic, rows, files[0].first, files[-1].last):
         place.remove(path)
-        raise Damaged(f"{lake.root}/{path}", 0, f"{len(files)} files of {rows} rows made {file.rows} rows of {found}")
+        raise Damaged(
+            f"{shown(lake.root)}/{path}", 0, f"{len(files)} files of {rows} rows made {file.rows} rows of {found}"
+        )
     gaps = [gap for entry in entries for gap in entry.gaps]
     at = clock.now_ms()
     lake.commit(

@@ -8,13 +8,14 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from topics.errors import InvalidRequest
+from topics.errors import ConfigurationError, InvalidRequest
 from topics.spark.tables.lake import make_folder, open_root
 
 if TYPE_CHECKING:
     import pyarrow.fs as fs
+    from pyspark.sql import SparkSession
 
 
 class Place:
@@ -110,6 +111,20 @@ class Place:
             except OSError:
                 raise InvalidRequest(f"another job writes to {self.root}") from None
             yield
+
+
+def check_connector(spark: "SparkSession", place: Place) -> None:
+    """Refuse a place on S3 if Spark has nothing to open it with. A Connect server is not asked: its JVM is far away."""
+    if not place.uri("").startswith("s3a://") or type(spark).__module__.startswith("pyspark.sql.connect."):
+        return
+    context: Any = spark.sparkContext
+    settings = context._jsc.hadoopConfiguration()
+    if settings.getClassByNameOrNull(settings.get("fs.s3a.impl", "")) is None:
+        version = context._jvm.org.apache.hadoop.util.VersionInfo.getVersion()
+        raise ConfigurationError(
+            f"Spark has no connector for {place.uri('').rstrip('/')}: start it with "
+            f"--conf spark.jars.packages=org.apache.hadoop:hadoop-aws:{version}"
+        )
 
 
 def sync(path: str) -> None:
