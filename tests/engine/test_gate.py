@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.core.engine_adapter import open_gap
-from tests.engine.running import begun, data, running, seqs, tick, views
+from tests.engine.running import begun, data, running, seqs, tick, turns, views
 from topics.engine import Engine
 from topics.errors import TopicFull, TopicNotFound
 from topics.model import Durability, TagMatch
@@ -42,7 +42,7 @@ async def test_a_change_of_an_fsync_topic_is_shown_to_nobody_before_it_is_synced
         await prepare(engine, "fsync")
         before = await views(engine, ["t"])
         disk.hold_syncs()
-        held = await begun(change(engine), engine.read("t"), engine.topic_state("t"))  # type: ignore[arg-type]
+        held = await begun(change(engine), engine.read("t", 0), engine.topic_state("t"))  # type: ignore[arg-type]
         assert disk.held_syncs == 1
         assert [task.done() for task in held] == [False] * 3
         disk.release_syncs()
@@ -60,7 +60,7 @@ async def test_a_change_of_any_other_topic_is_shown_without_a_sync(change: Chang
         await prepare(engine, durability)
         before = await views(engine, ["t"])
         disk.hold_syncs()
-        held = await begun(change(engine), engine.read("t"), engine.topic_state("t"))  # type: ignore[arg-type]
+        held = await begun(change(engine), engine.read("t", 0), engine.topic_state("t"))  # type: ignore[arg-type]
         assert [task.done() for task in held] == [True] * 3
         assert await views(engine, ["t"]) != before
 
@@ -72,7 +72,7 @@ async def test_expiry_on_an_fsync_topic_is_shown_when_it_is_synced() -> None:
         await prepare(engine, "fsync")
         disk.hold_syncs()
         clock.advance(1001)
-        read, state = await begun(engine.read("t"), engine.topic_state("t"))  # type: ignore[arg-type]
+        read, state = await begun(engine.read("t", 0), engine.topic_state("t"))  # type: ignore[arg-type]
         assert not read.done() and not state.done()
         disk.release_syncs()
         assert (await read).tombstone is not None
@@ -195,6 +195,24 @@ async def test_a_refusal_tells_nothing_of_records_that_are_not_synced() -> None:
         await held[0]
         with pytest.raises(TopicFull):
             await held[1]
+
+
+async def test_a_reader_who_may_not_be_shown_anything_leaves_the_loop_to_others() -> None:
+    """G1: between the failure of the log and the turn that deals with it, a look fails at once, and the next one too."""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("t", {"durability": "fsync"})
+        disk.hold_syncs()
+        [write] = await begun(engine.append("t", data(1)))
+        engine.wal.is_read_only = True
+        [read, survey] = await begun(engine.read("t", 0), engine.survey.branches("", 10))
+        await turns()  # others have them
+        assert not read.done() and not survey.done()
+        engine.wal.is_read_only = False
+        disk.release_syncs()
+        await write
+        assert (await read).head_seq == 1
+        await survey
 
 
 async def test_a_disk_topic_never_waits_for_the_sync_of_an_fsync_topic() -> None:

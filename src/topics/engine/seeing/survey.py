@@ -173,6 +173,7 @@ class Survey:
             try:
                 await self._gates.wait_open(gate, at_once=True)
             except CommitFailed:
+                await asyncio.sleep(0)  # as in `Gates.shown`
                 continue
             return answer
 
