@@ -464,3 +464,43 @@ def test_a_broken_invariant_is_found(broken: str) -> None:
     BROKEN[broken](log)
     with pytest.raises(AssertionError):
         log.check()
+
+
+def contents(log: Log) -> object:
+    """All that a log of chunks holds."""
+    pace = None if log._pace is None else (log._pace._seconds, log._pace._totals)
+    chunks = [{slot: getattr(chunk, slot) for slot in Chunk.__slots__} for chunk in (*log.parts, *log.dropped)]
+    slots = {slot for kind in Log.__mro__ for slot in getattr(kind, "__slots__", ())} - {"_pace", "parts", "dropped"}
+    return chunks, pace, {slot: getattr(log, slot) for slot in slots}
+
+
+@given(st.integers(0, 2**32))
+def test_single_writes_that_are_added_together_make_the_log_of_writes_added_one_by_one(seed: int) -> None:
+    """ST8: with bodies that fill a chunk, a chunk that is there and may be closed, and samples on the way."""
+    random = Random(seed)
+    one_by_one, together = Log(), Log()
+    ts = random.choice([0, 5_000])
+    for _ in range(random.randrange(1, 4)):
+        has_tags, large = random.random() < 0.3, random.random() < 0.5
+        sizes = [random.choice([1, 200_000, 1_100_000]) if large else 1 for _ in range(random.choice([1, 2, 9, 1500]))]
+        sizes = sizes[:12] if large else sizes
+        writes = [batch(1, size, "a" if has_tags else None) for size in sizes]
+        times = []
+        for _ in writes:
+            ts += random.choice([0, 0, 0, 1, 700]) if random.random() < 0.1 else 0
+            times.append(ts)
+        if random.random() < 0.2:
+            times = [random.randrange(ts + 9000) for _ in writes]
+        for write, at in zip(writes, times, strict=True):
+            one_by_one.append(write, at)
+        together.append_singles([write.body for write in writes], sizes, times, has_tags)
+        assert contents(together) == contents(one_by_one)
+        ts = max(times)
+        change = random.random()
+        for log in (one_by_one, together):
+            if change < 0.3:
+                log.evict(log.head // 2, ts)
+            elif change < 0.5:
+                log.open_gap(log.head + 7, "cap", ts)
+            elif change < 0.7 and isinstance(log.parts[-1], Chunk):
+                log.fold(log.parts[-1])

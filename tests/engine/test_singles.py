@@ -12,7 +12,7 @@ from tests.effort import tries
 from tests.engine.running import open_engine, running
 from topics.core import decide, entries
 from topics.core.decide import Append, Caps
-from topics.core.entries import Appended, TopicCreated, encode
+from topics.core.entries import Appended, TopicConfigured, TopicCreated, encode
 from topics.core.framing import frames_of
 from topics.core.state import State
 from topics.core.topic.log import Log
@@ -67,8 +67,14 @@ async def step(engine: Engine, clock: ManualClock, random: Random) -> None:
     elif kind < 0.96:
         await engine.delete_topic("plain")
         await engine.put_topic("plain", {"durability": random.choice(["disk", "memory", "fsync", "ephemeral"])})
+    elif kind < 0.97:
+        await engine.put_topic("passing", {"durability": "ephemeral"})
+        await engine.append("passing", [record(random)])
+        await engine.put_topic("passing", {"durability": "disk"})
+        await engine.append("passing", [record(random)])
     elif kind < 0.98:
-        await engine.checkpoint()
+        writers = [engine.append(random.choice(NAMES[:-1]), [record(random)]) for _ in range(30)]
+        await asyncio.gather(*writers[:10], engine.checkpoint(), *writers[10:])
     else:
         clock.advance(random.choice([1, 400, 1000, 70_000]))
 
@@ -135,7 +141,7 @@ async def test_records_taken_together_make_the_state_of_records_taken_one_by_one
     assert together[1] == apart[1], "frames"
     for topic in together[0].topics.values():
         live = engine.state.topics[topic.name].log
-        if topic.is_logged:
+        if topic.is_logged and topic.name != "passing":  # whose first records were in no file
             assert (topic.log.head, topic.log.earliest, topic.log.count, topic.log.bytes, topic.log.lost) == (
                 (live.head, live.earliest, live.count, live.bytes, live.lost)
             )
@@ -219,7 +225,14 @@ def single(topic: int, seq: int, ts: int = 1) -> bytes:
     return encode([Appended(topic, seq, ts, one_record())])
 
 
+def with_key(payload: bytes) -> bytes:
+    """An entry with a key of four bytes, though its flags do not say so."""
+    length = int.from_bytes(payload[1:5], "little") + 4
+    return payload[:1] + length.to_bytes(4, "little") + payload[5:34] + b"\x04\0" + bytes(4) + payload[36:]
+
+
 CREATED = encode([TopicCreated(1, "t", 1, TopicConfig())])
+PASSING = encode([TopicCreated(2, "e", 2, TopicConfig(durability="ephemeral")), TopicConfigured(2, TopicConfig())])
 NONSENSE = {
     "a gap": (single(1, 1), single(1, 3)),
     "the same seq twice": (single(1, 1), single(1, 1)),
@@ -228,6 +241,8 @@ NONSENSE = {
     "an empty body": (single(1, 1), single(1, 2)[:1] + (35).to_bytes(4, "little") + single(1, 2)[5:40]),
     "time that goes back": (single(1, 1, 5000), single(1, 2, 1), single(1, 3, 9000), single(1, 4, 3)),
     "more behind the entry": (single(1, 1), single(1, 2) + single(1, 3), single(1, 4)),
+    "a key that no flag announces": (single(1, 1), with_key(single(1, 2)), single(1, 3)),
+    "a gap behind the first record of a topic that was ephemeral": (PASSING, single(2, 1), single(2, 2), single(2, 4)),
     "a length of its own": (single(1, 1), single(1, 2)[:1] + (99).to_bytes(4, "little") + single(1, 2)[5:]),
 }
 
