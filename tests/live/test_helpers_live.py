@@ -15,7 +15,7 @@ BATCH = [{"data": "x" * 40_000}] * 20
 @pytest.mark.parametrize("kind", HELPERS)
 def test_a_helper_that_hangs_does_not_hold_up_a_stop(tmp_path: Path, kind: str) -> None:
     """SC3, G1: what was acked is there afterwards."""
-    victim = Victim(tmp_path, {"TOPICS_CACHE_BYTES": str(CACHE_BYTES)})
+    victim = Victim(tmp_path, {"TOPICS_CACHE_BYTES": str(CACHE_BYTES)}, is_confined=kind == "sync helper")
     try:
         victim.start()
         client = Client(victim.server.address)

@@ -25,22 +25,21 @@ They compose: `MemoryDisk(hooks=[CrashAt(7, "torn"), OrderMonitor([synced_before
 Nothing here uses threads or time; a run is repeated exactly by running it again.
 """
 
-import asyncio
 import errno
 import os
 import random
 import sys
-from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import count
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from topics.errors import DirectoryLocked
 from topics.storage.disk import RESERVE_BYTES, File, check_name
-from topics.storage.syncing.ways import Done
+from topics.testing.held_syncs import HeldSyncs, completed
 
 T = TypeVar("T")
 
@@ -78,12 +77,11 @@ class Crashed(BaseException):
     """The process is dead. Not an Exception, so that no handler keeps it alive."""
 
 
-class MemoryDisk:
+class MemoryDisk(HeldSyncs):
     """A data directory in memory. `files` are in it from the start, durable."""
 
-    turns: Callable[[], int] = staticmethod(lambda: 0)  # of the loop that a sync takes, each time anew
-
     def __init__(self, files: Mapping[str, bytes] | None = None, *, boot: int = 1, hooks: Iterable[Hook] = ()) -> None:
+        super().__init__()
         self.path = "memory"
         self.boot_id = f"boot-{boot}"
         self.hooks: list[Hook] = list(hooks)
@@ -99,9 +97,6 @@ class MemoryDisk:
         self.free_bytes, self.total_bytes = 1 << 40, 1 << 41
         self._is_locked = False
         self._is_closed = False
-        self._is_holding = False
-        self._held: deque[asyncio.Future[None]] = deque()
-        self._syncs: set[asyncio.Task[None]] = set()  # those that `start_sync` began
 
     # The Disk.
 
@@ -155,48 +150,19 @@ class MemoryDisk:
         async def turn() -> T:
             return work()
 
-        return await _completed(turn())
+        return await completed(turn())
 
-    def start_sync(self, file: File, done: Done) -> None:
-        async def work(syncing: Callable[[], Coroutine[Any, Any, None]]) -> None:
-            try:
-                await _completed(syncing())
-            except OSError as error:
-                done(error)
-            else:
-                done(None)
-
-        loop = asyncio.get_running_loop()
-        try:
-            task = loop.create_task(work(self.syncing(file)))
-        except OSError as error:
-            loop.call_soon(done, error)
-        else:
-            self._syncs.add(task)
-            task.add_done_callback(self._syncs.discard)
-
-    async def sync(self, file: File) -> None:
-        await _completed(self.syncing(file)())
-
-    def syncing(self, file: File) -> Callable[[], Coroutine[Any, Any, None]]:
-        """The sync of what is written by now, to be carried out in later turns of the loop."""
+    def begin_sync(self, file: File) -> Callable[[], None]:
         self._check_usable()
         assert isinstance(file, MemoryFile)
         file.check()
         covered = file.inode.newest
-        held = asyncio.get_running_loop().create_future() if self._is_holding else None
-        if held is not None:
-            self._held.append(held)
 
-        async def turn() -> None:
-            if held is not None:
-                await held
-            for _ in range(self.turns()):
-                await asyncio.sleep(0)
+        def carry_out() -> None:
             self._check_usable()
             file.sync_changes(covered)
 
-        return turn
+        return carry_out
 
     def missing(self, file: File) -> str:
         assert isinstance(file, MemoryFile)
@@ -291,21 +257,6 @@ class MemoryDisk:
 
     def is_durable(self, name: str) -> bool:
         return self.is_entry_synced(name) and self.is_synced(name)
-
-    @property
-    def held_syncs(self) -> int:
-        return len(self._held)
-
-    def hold_syncs(self) -> None:
-        """From now on `sync` waits. It still covers only what was written before it was called."""
-        self._is_holding = True
-
-    def release_syncs(self, syncs: int | None = None) -> None:
-        """Let the oldest `syncs` held ones go on; None = all of them, and hold no more."""
-        if syncs is None:
-            self._is_holding = False
-        for _ in range(len(self._held) if syncs is None else min(syncs, len(self._held))):
-            self._held.popleft().set_result(None)
 
     # The way of every operation.
 
@@ -697,11 +648,6 @@ def entry_before_sync(name: str) -> Rule:
         return None
 
     return rule
-
-
-async def _completed(work: Coroutine[Any, Any, T]) -> T:
-    """Do `work` in a later turn of the loop, even if the caller is cancelled."""
-    return await asyncio.shield(asyncio.ensure_future(work))
 
 
 def _choose(choose: Choose | random.Random | Outcome) -> Choose:

@@ -1,0 +1,1 @@
+"""Prototypes that decisions rest on. Measured, never shipped."""
