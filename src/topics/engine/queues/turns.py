@@ -69,14 +69,17 @@ class Turns:
         asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
-        """The turn is over. Only the event loop is further up the stack (ST17)."""
+        """The turn is over. Only the event loop is further up the stack (ST17).
+
+        Claims come first: behind acks they would have to wait until the log has those.
+        """
         self._is_due = False
         acks, self._acks = self._acks, {}
         claims, self._claims = self._claims, {}
-        for name, acking in acks.items():
-            self._ack(name, acking)
         for name, claiming in claims.items():
             self._claim(name, claiming)
+        for name, acking in acks.items():
+            self._ack(name, acking)
 
     # --- acks
 
