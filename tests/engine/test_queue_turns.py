@@ -72,6 +72,26 @@ async def test_claims_of_a_turn_get_jobs_one_after_the_other_and_acks_are_one_fr
         topic.log.check()
 
 
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+async def test_durable_leases_of_a_turn_are_one_frame_and_outlive_a_crash(durability: str) -> None:
+    """QU18: and if the log fails, nobody holds what nobody was told of."""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("q", {**QUEUE, "durability": durability, "leases_durable": True})
+        await engine.append("q", data(*range(6)))
+        frames = engine.wal.counters.frames
+        assert await claims(engine, Claimer("a", 2), Claimer("b", 1)) == [[1, 2], [3]]
+        assert engine.wal.counters.frames == frames + 1
+        disk.hooks.append(Faulty("write", name="log-*"))
+        found = await claims(engine, Claimer("a", 2), Claimer("b", 1))
+        assert [type(one) for one in found] == [CommitFailed] * 2
+        assert await counts(engine) == (3, 3, 0)
+        disk = disk.kill()
+    async with running(disk) as engine:
+        assert await counts(engine) == (3, 3, 0)
+        assert engine.state.topics["q"].queue.deliveries == {1: 1, 2: 1, 3: 1}
+
+
 async def test_jobs_given_back_come_first_and_every_hand_is_in_order() -> None:
     """QU5"""
     async with running() as engine:
