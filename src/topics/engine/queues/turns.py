@@ -13,6 +13,7 @@ Invariant: whoever asked is told exactly once.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from topics.core.queue.leasing import Ack, Claimer
@@ -61,8 +62,8 @@ class Turns:
     def settle(self, name: str) -> None:
         """Have the acks of a queue done that came before now: a worker that acks and leaves has acked."""
         waiting = self._acks.pop(name, None)
-        if waiting is not None:
-            self._ack(name, waiting)
+        if waiting is not None:  # the caller may be amid a change: nobody is told before it is over (ST17)
+            asyncio.get_running_loop().call_soon(self._ack(name, waiting))
 
     def _end_soon(self) -> None:
         self._is_due = True
@@ -79,23 +80,25 @@ class Turns:
         for name, claiming in claims.items():
             self._claim(name, claiming)
         for name, acking in acks.items():
-            self._ack(name, acking)
+            self._ack(name, acking)()
 
     # --- acks
 
-    def _ack(self, name: str, waiting: Sequence[tuple[Ack, ToldAck]]) -> None:
+    def _ack(self, name: str, waiting: Sequence[tuple[Ack, ToldAck]]) -> Callable[[], None]:
+        """Do acks. Gives what tells those who asked, when they may be told."""
         tellers = [told for _, told in waiting]
         try:
             changes, gate = self._queues.ack_all(name, [ack for ack, _ in waiting])
         except Exception as error:
             if len(waiting) > 1 and isinstance(error, StorageError) and not isinstance(error, CommitFailed):
-                for one in waiting:  # a damaged page is met by those alone whose jobs are in it
-                    self._ack(name, (one,))
-            else:
-                _tell(tellers, [None] * len(tellers), error)
-            return
-        self._gates.when_open(
-            gate, lambda failure: _tell(tellers, changes if failure is None else [None] * len(tellers), failure)
+                each = [self._ack(name, (one,)) for one in waiting]  # a damaged page is met by those whose jobs it has
+                return partial(_call_each, each)
+            return partial(_tell, tellers, [None] * len(tellers), error)
+        nothing = [None] * len(tellers)
+        return partial(
+            self._gates.when_open,
+            gate,
+            lambda failure: _tell(tellers, changes if failure is None else nothing, failure),
         )
 
     # --- claims
@@ -121,6 +124,11 @@ class Turns:
             self._claims[name] = waiting[count:] + self._claims.get(name, [])
             if not self._is_due:
                 self._end_soon()
+
+
+def _call_each(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
 
 
 def _tell(
