@@ -36,19 +36,30 @@ class Heard:
 
         return told
 
+    @property
+    def is_told(self) -> bool:
+        """Whether the last one who asked is told."""
+        return self._told[-1].done()
+
     async def all(self) -> list[Any]:
         return await asyncio.gather(*self._told)
 
 
+def crowd(engine: Engine) -> Heard:
+    """Somebody to ask, among many: nobody is served before the end of the turn."""
+    engine._turns._is_crowded = True
+    return Heard()
+
+
 async def claims(engine: Engine, *claimers: Claimer, name: str = "q") -> list[Any]:
-    asked = Heard()
+    asked = crowd(engine)
     for claimer in claimers:
         engine.claim_soon(name, claimer, asked.teller())
     return [one if isinstance(one, Exception) else claimed_seqs(one) for one in await asked.all()]
 
 
 async def acks(engine: Engine, *asking: Ack, name: str = "q") -> list[Any]:
-    asked = Heard()
+    asked = crowd(engine)
     for ack in asking:
         engine.ack_soon(name, ack, asked.teller())
     return [one if isinstance(one, Exception) else (one.done, one.skipped) for one in await asked.all()]
@@ -70,6 +81,26 @@ async def test_claims_of_a_turn_get_jobs_one_after_the_other_and_acks_are_one_fr
         topic = engine.state.topics["q"]
         topic.queue.check(topic.log)
         topic.log.check()
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+async def test_durable_leases_of_a_turn_are_one_frame_and_outlive_a_crash(durability: str) -> None:
+    """QU18: and if the log fails, nobody holds what nobody was told of."""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("q", {**QUEUE, "durability": durability, "leases_durable": True})
+        await engine.append("q", data(*range(6)))
+        frames = engine.wal.counters.frames
+        assert await claims(engine, Claimer("a", 2), Claimer("b", 1)) == [[1, 2], [3]]
+        assert engine.wal.counters.frames == frames + 1
+        disk.hooks.append(Faulty("write", name="log-*"))
+        found = await claims(engine, Claimer("a", 2), Claimer("b", 1))
+        assert [type(one) for one in found] == [CommitFailed] * 2
+        assert await counts(engine) == (3, 3, 0)
+        disk = disk.kill()
+    async with running(disk) as engine:
+        assert await counts(engine) == (3, 3, 0)
+        assert engine.state.topics["q"].queue.deliveries == {1: 1, 2: 1, 3: 1}
 
 
 async def test_jobs_given_back_come_first_and_every_hand_is_in_order() -> None:
@@ -129,7 +160,7 @@ async def test_who_is_refused_is_told_and_others_are_served() -> None:
         await engine.put_topic("log")
         await engine.put_topic("q", QUEUE)
         await engine.append("q", data(1))
-        asked = Heard()
+        asked = crowd(engine)
         engine.claim_soon("log", Claimer("a", 1), asked.teller())
         engine.claim_soon("none", Claimer("a", 1), asked.teller())
         engine.claim_soon("q", Claimer("a", 1), asked.teller())
@@ -166,7 +197,7 @@ async def test_a_worker_that_acks_and_leaves_in_one_turn_has_acked() -> None:
         engine.add_worker("q", worker)
         await turns()
         assert worker.got == [1, 2]
-        asked = Heard()
+        asked = crowd(engine)
         engine.ack_soon("q", Ack("w", [1], None), asked.teller())
         engine.remove_worker(worker)
         (change,) = await asked.all()
@@ -212,11 +243,38 @@ async def test_a_queue_that_goes_while_its_leases_end_is_gone(monkeypatch: pytes
         assert await counts(engine) == (0, 0, 0)
 
 
+async def test_who_is_alone_is_served_at_once_and_a_crowd_at_the_end_of_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """QU5, QU9"""
+    monkeypatch.setattr(turns_module, "LOOK_EVERY", 3)
+    async with running() as engine:
+        await engine.put_topic("q", {**QUEUE, "durability": "ephemeral"})
+        await engine.append("q", data(*range(30)))
+
+        async def served_at_once(*nodes: str) -> list[bool]:
+            asked, found = Heard(), []
+            for node in nodes:
+                engine.claim_soon("q", Claimer(node, 1), asked.teller())
+                found.append(asked.is_told)
+            assert all(len(claimed.texts) == 1 for claimed in await asked.all())
+            return found
+
+        for _ in range(9):
+            assert await served_at_once("a") == [True]
+            await turns(2)
+        assert await served_at_once("a", "b", "c", "d") == [True, True, True, False], "the third looks who else asks"
+        assert await served_at_once("a", "b") == [False, False]
+        assert await served_at_once("a") == [False]
+        assert await served_at_once("a") == [True], "it was alone the last time"
+        assert await counts(engine) == (13, 17, 0)
+
+
 async def test_whoever_cannot_be_told_keeps_nobody_from_being_told(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as engine:
         await engine.put_topic("q", QUEUE)
         await engine.append("q", data(1, 2))
-        asked = Heard()
+        asked = crowd(engine)
 
         def fail(*_: object) -> None:
             raise RuntimeError("no line")

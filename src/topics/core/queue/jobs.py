@@ -350,11 +350,11 @@ class Queue:
             self._keep(lambda place: [seq for seq in place if seq not in gone])
         else:
             stops = [run.stop for run in runs]
-            self._forget_if(lambda seq: (at := bisect_right(stops, seq)) < len(runs) and seq in runs[at])
 
-    def _forget_if(self, is_gone: Callable[[int], bool]) -> None:
-        """Forget all jobs of which this is true."""
-        self._keep(lambda place: list(filterfalse(is_gone, place)))
+            def is_gone(seq: int) -> bool:
+                return (at := bisect_right(stops, seq)) < len(runs) and seq in runs[at]
+
+            self._keep(lambda place: list(filterfalse(is_gone, place)))
 
     def _keep(self, left: Callable[[Collection[int]], list[int]]) -> None:
         """Forget all jobs but those that are left of a place: it is made anew, at a fraction of the work for each."""
@@ -407,7 +407,7 @@ class Queue:
         A delete may have reached a segment before the snapshot that has it, and a queue that was ephemeral has lost
         jobs whose leases were logged later.
         """
-        self._forget_if(lambda seq: not log.is_live(seq))
+        self._keep(lambda place: list(filter(log.is_live, place)))
 
     def drop_leases(self) -> None:
         """Leases and delays of jobs given back were not kept: those jobs are claimable (QU18)."""

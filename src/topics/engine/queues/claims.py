@@ -28,7 +28,7 @@ from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
 from topics.engine.queues.dead_letters import DeadLetters
 from topics.engine.queues.job_pages import JobPages
-from topics.errors import CommitFailed, NotAQueue, TopicNotFound
+from topics.errors import CommitFailed, NotAQueue, StorageError, TopicNotFound
 from topics.model import TagMatch
 from topics.storage.wal import Callback
 
@@ -82,8 +82,8 @@ class Queues:
     ) -> tuple[list[Claimed], Gate]:
         """One pass for claims that come one after the other: each gets as many jobs as it wants, while there are some.
 
-        As `hand_out`, but if a page is missing, or the texts are many bytes, only the first ones are served: there are
-        fewer hands than claimers then, and one at least.
+        As `hand_out`, but if a page is missing or damaged, or the texts are many bytes, only the first ones are served:
+        there are fewer hands than claimers then, and one at least.
         """
         topic = self.claimable(name)
         if topic.paused:
@@ -104,7 +104,7 @@ class Queues:
                 picked[at : at + claimer.wanted] = seqs
             try:
                 own = pages.texts(seqs, takes_what_is_warm)
-            except Cold:
+            except (Cold, StorageError):
                 if not leased:
                     raise
                 break
