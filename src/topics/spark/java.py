@@ -15,12 +15,12 @@ import hashlib
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from topics.clock import Clock, SystemClock
 from topics.errors import ConfigurationError
 
 VERSIONS: Final = (17, 21, 25)
@@ -117,7 +117,7 @@ def _bundled() -> Path | None:
 # --- the classes of Spark
 
 
-def class_options(java: Java, jars: str, directory: Path) -> list[str]:
+def class_options(java: Java, jars: str, directory: Path, clock: Clock | None = None) -> list[str]:
     """The options under which a JVM takes the classes of `jars` from an archive in `directory`, or makes one.
 
     None, if it is too early for that, or the directory cannot be used.
@@ -129,7 +129,7 @@ def class_options(java: Java, jars: str, directory: Path) -> list[str]:
         return []  # options are separated by spaces
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _adopt(archive)
+        _adopt(archive, (clock or SystemClock()).now_ms() / 1000)
         if archive.exists():
             os.utime(archive)
             return [MUTE, f"-XX:SharedArchiveFile={archive}"]
@@ -143,17 +143,17 @@ def class_options(java: Java, jars: str, directory: Path) -> list[str]:
     return [MUTE, f"-XX:ArchiveClassesAtExit={archive}.{os.getpid()}.new"]
 
 
-def _adopt(archive: Path) -> None:
+def _adopt(archive: Path, now: float) -> None:
     """Put a new archive in its place, if one is whole; remove what was given up, and what nobody uses any more."""
     for old in archive.parent.glob("*.jsa"):
-        if time.time() - old.stat().st_mtime > UNUSED_S:
+        if now - old.stat().st_mtime > UNUSED_S:
             old.unlink(missing_ok=True)
     for new in archive.parent.glob(f"{archive.name}.*.new"):
         with new.open("rb") as file:
             is_whole = file.read(len(WHOLE)) == WHOLE
         if is_whole and not archive.exists():
             new.replace(archive)
-        elif is_whole or time.time() - new.stat().st_mtime > STALE_S:
+        elif is_whole or now - new.stat().st_mtime > STALE_S:
             new.unlink(missing_ok=True)
 
 
