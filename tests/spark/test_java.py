@@ -114,28 +114,25 @@ def test_an_archive_is_of_one_java(tmp_path: Path) -> None:
     assert sessions(place, homes[0], 1) == [[]], "an update of Java begins anew"
 
 
-def test_what_was_given_up_or_came_second_is_removed(tmp_path: Path) -> None:
+def test_what_was_given_up_cut_off_or_is_unused_is_removed(tmp_path: Path) -> None:
     home, place = install(tmp_path / "home", "17.0.15"), tmp_path / "spark"
     new = Path(sessions(place, home, 3)[2][1].removeprefix("-XX:ArchiveClassesAtExit="))
-    stem = new.name.partition(".")[0]
-    broken, second = (place / f"{stem}.jsa.{pid}.new" for pid in (1, 2))
-    broken.write_bytes(b"\0")
-    os.utime(broken, (0, 0))
+    name, now = new.name.partition(".")[0], time.time()
+    for left, age_s in (
+        (f"{name}.1.new", java.STALE_S + 60),
+        (f"{name}.2.new", 0),
+        ("old-1.jsa", java.UNUSED_S + 60),
+        ("young-1.jsa", java.UNUSED_S / 2),
+        ("cut-2.jsa", 0),
+    ):
+        (place / left).write_bytes(b"\0")
+        os.utime(place / left, (now - age_s, now - age_s))
     new.write_bytes(java.WHOLE)
-    second.write_bytes(java.WHOLE)
     sessions(place, home, 1)
-    assert sorted(path.name for path in place.iterdir()) == [f"{stem}.jsa", f"{stem}.sessions"]
-
-
-def test_an_archive_that_nobody_has_used_for_a_month_is_removed(tmp_path: Path) -> None:
-    home, place = install(tmp_path / "home", "17.0.15"), tmp_path / "spark"
-    place.mkdir()
-    for name, age_s in (("old", java.UNUSED_S + 60), ("young", java.UNUSED_S / 2)):
-        (place / f"{name}.jsa").write_bytes(java.WHOLE)
-        then = time.time() - age_s
-        os.utime(place / f"{name}.jsa", (then, then))
-    sessions(place, home, 1)
-    assert [path.name for path in place.glob("*.jsa")] == ["young.jsa"]
+    left = sorted(path.name for path in place.iterdir())
+    assert left == sorted([f"{name}-4.jsa", f"{name}.2.new", f"{name}.sessions", "young-1.jsa"])
+    (place / f"{name}-4.jsa").write_bytes(b"\0")
+    assert sessions(place, home, 1)[0][1] == f"-XX:ArchiveClassesAtExit={new}", "a cut off one is made anew"
 
 
 @pytest.mark.parametrize("name", ["a b", 'a"b'])

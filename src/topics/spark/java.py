@@ -15,12 +15,12 @@ import hashlib
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from topics.clock import Clock, SystemClock
 from topics.errors import ConfigurationError
 
 VERSIONS: Final = (17, 21, 25)
@@ -117,20 +117,19 @@ def _bundled() -> Path | None:
 # --- the classes of Spark
 
 
-def class_options(java: Java, jars: str, directory: Path) -> list[str]:
+def class_options(java: Java, jars: str, directory: Path, clock: Clock | None = None) -> list[str]:
     """The options under which a JVM takes the classes of `jars` from an archive in `directory`, or makes one.
 
     None, if it is too early for that, or the directory cannot be used.
     """
     about = f"{os.path.realpath(java.home)}\n{_release(java.home)}\n{jars}"
     name = hashlib.sha256(about.encode()).hexdigest()[:16]
-    archive = directory / f"{name}.jsa"
     if any(character in str(directory) for character in " \t\"'\\"):
         return []  # options are separated by spaces
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _adopt(archive)
-        if archive.exists():
+        archive = _archive(directory, name, (clock or SystemClock()).now_ms() / 1000)
+        if archive is not None:
             os.utime(archive)
             return [MUTE, f"-XX:SharedArchiveFile={archive}"]
         seen = directory / f"{name}.sessions"
@@ -140,21 +139,31 @@ def class_options(java: Java, jars: str, directory: Path) -> list[str]:
             return []
     except OSError:
         return []
-    return [MUTE, f"-XX:ArchiveClassesAtExit={archive}.{os.getpid()}.new"]
+    return [MUTE, f"-XX:ArchiveClassesAtExit={directory / name}.{os.getpid()}.new"]
 
 
-def _adopt(archive: Path) -> None:
-    """Put a new archive in its place, if one is whole; remove what was given up, and what nobody uses any more."""
-    for old in archive.parent.glob("*.jsa"):
-        if time.time() - old.stat().st_mtime > UNUSED_S:
-            old.unlink(missing_ok=True)
-    for new in archive.parent.glob(f"{archive.name}.*.new"):
+def _archive(directory: Path, name: str, now: float) -> Path | None:
+    """The archive in force, which may be a new one; what was given up, cut off or unused for long is removed.
+
+    The name tells the size: a JVM ends in the middle of its work when it maps an archive that was cut off.
+    """
+    for new in directory.glob(f"{name}.*.new"):
         with new.open("rb") as file:
             is_whole = file.read(len(WHOLE)) == WHOLE
-        if is_whole and not archive.exists():
-            new.replace(archive)
-        elif is_whole or time.time() - new.stat().st_mtime > STALE_S:
+            if is_whole:
+                os.fsync(file.fileno())
+        if is_whole:
+            new.replace(directory / f"{name}-{new.stat().st_size}.jsa")
+        elif now - new.stat().st_mtime > STALE_S:
             new.unlink(missing_ok=True)
+    found = None
+    for archive in sorted(directory.glob("*.jsa")):
+        told = archive.stat()
+        if now - told.st_mtime > UNUSED_S or not archive.stem.endswith(f"-{told.st_size}"):
+            archive.unlink(missing_ok=True)
+        elif archive.stem.startswith(f"{name}-"):
+            found = archive
+    return found
 
 
 def _release(home: Path) -> str:
