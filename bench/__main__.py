@@ -30,10 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--long", action="store_true", help="also what takes minutes: a recovery of 10 M records")
     parser.add_argument("--no-write", action="store_true", help="print only, leave RESULTS.md alone")
     options = parser.parse_args(arguments)
-    end_on_signals()
-    for section in options.sections or SECTIONS:
+    for section in options.sections:
         if section not in SECTIONS:
             parser.error(f"there is no section {section!r}; use {', '.join(SECTIONS)}")
+    if options.runs < 1:
+        parser.error(f"--runs is {options.runs}; a figure takes at least one run")
+    end_on_signals()
+    for section in options.sections or SECTIONS:
         figures = [figure for figure in SECTIONS[section] if options.long or not figure.is_long]
         table = _table(figures, _measure(figures, options.runs, options.quick))
         print(table)
