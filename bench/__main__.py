@@ -37,13 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--runs is {options.runs}; a figure takes at least one run")
     end_on_signals()
     for section in options.sections or SECTIONS:
-        figures = [figure for figure in SECTIONS[section] if options.long or not figure.is_long]
+        figures = chosen(section, options.long)
         table = _table(figures, _measure(figures, options.runs, options.quick))
         print(table)
         if not (options.no_write or options.quick):
             _write(section, table, f"{options.runs}" + " --long" * options.long)
             plots.draw()
     return 0
+
+
+def chosen(section: str, is_long: bool) -> list[Figure]:
+    """The figures of a section, without those that take minutes unless they are wanted."""
+    return [figure for figure in SECTIONS[section] if is_long or not figure.is_long]
 
 
 def _measure(figures: Sequence[Figure], runs: int, is_quick: bool) -> dict[str, list[dict[str, float]]]:

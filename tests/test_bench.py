@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bench import figures
+from bench.__main__ import chosen
 from bench.__main__ import main as run_benchmarks
 from bench.peers import Address
 from bench.processes import Load, cpu_seconds, tree_cpu_seconds
@@ -218,6 +219,11 @@ def test_what_cannot_be_run_is_refused_before_anything_is(
     with pytest.raises(SystemExit, match="2"):
         run_benchmarks(arguments)
     assert complaint in capsys.readouterr().err
+
+
+def test_what_takes_minutes_is_left_out_unless_it_is_asked_for() -> None:
+    programs = [{figure.program for figure in chosen("recovery", is_long)} for is_long in (False, True)]
+    assert programs[1] - programs[0] == {"bench.recovery 10m"}
 
 
 def test_what_is_said_of_time_is_the_clock_of_the_client() -> None:
