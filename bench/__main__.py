@@ -32,18 +32,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--long", action="store_true", help="also what takes minutes: a recovery of 10 M records")
     parser.add_argument("--no-write", action="store_true", help="print only, leave RESULTS.md alone")
     options = parser.parse_args(arguments)
-    end_on_signals()
-    for section in options.sections or SECTIONS:
+    for section in options.sections:
         if section not in SECTIONS:
             parser.error(f"there is no section {section!r}; use {', '.join(SECTIONS)}")
+    if options.runs is not None and options.runs < 1:
+        parser.error(f"--runs is {options.runs}; a figure takes at least one run")
+    end_on_signals()
+    for section in options.sections or SECTIONS:
         runs = options.runs or (SPARK_RUNS if section == "spark" else RUNS)
-        figures = [figure for figure in SECTIONS[section] if options.long or not figure.is_long]
+        figures = chosen(section, options.long)
         table = _table(figures, _measure(figures, runs, options.quick))
         print(table)
         if not (options.no_write or options.quick):
             _write(section, table, f"{runs}" + " --long" * options.long)
             plots.draw()
     return 0
+
+
+def chosen(section: str, is_long: bool) -> list[Figure]:
+    """The figures of a section, without those that take minutes unless they are wanted."""
+    return [figure for figure in SECTIONS[section] if is_long or not figure.is_long]
 
 
 def _measure(figures: Sequence[Figure], runs: int, is_quick: bool) -> dict[str, list[dict[str, float]]]:

@@ -18,7 +18,7 @@ from typing import Final
 from bench import peers
 from bench.peers import Peer
 from bench.processes import Load, tree_cpu_seconds
-from bench.systems.logs import DurableStream, JetStream, Log, NullLog, PostgresTable, RedisLog, TopicsLog
+from bench.systems.logs import DurableStream, JetStream, Log, NullLog, PostgresTable, RedisLog, TopicsLog, null_answers
 from bench.systems.rabbit import RabbitStream
 from bench.wire import null
 from bench.wire.epoll import Latency, converse, in_processes, latency_of
@@ -61,7 +61,8 @@ def logs(directory: Path) -> Iterator[Logs]:
         enter = stack.enter_context
         server = enter(ServerProcess(directory / "topics"))
         ours = Peer(server.address, server.pid)
-        found: Logs = {"disk": (TopicsLog(ours.address, "disk", "disk"), ours)}
+        disk = TopicsLog(ours.address, "disk", "disk")
+        found: Logs = {"disk": (disk, ours)}
         found["fsync"] = TopicsLog(ours.address, "fsync", "fsync"), ours
         if peers.has("redis-server"):
             for key, policy in (("redis", "everysec"), ("redis_always", "always")):
@@ -80,8 +81,8 @@ def logs(directory: Path) -> Iterator[Logs]:
         if peers.has_rabbitmq():
             peer = enter(peers.rabbitmq(directory / "rabbitmq"))
             found["rabbitmq"] = RabbitStream(peer.address), peer
-        nothing = enter(null.constant({}))
-        found["null"] = NullLog(nothing.address), nothing
+        nothing = enter(null.constant(null_answers(disk)))
+        found["null"] = NullLog(nothing.address, "disk"), nothing
         yield found
 
 

@@ -38,7 +38,7 @@ from topics.testing.server import ServerProcess
 
 RATE: Final = 50  # writes per second of the latency runs
 AHEAD: Final = 64  # records by which writers may be ahead of the watchers when they saturate them
-DURABLE_MAX: Final = 100  # watchers of Durable Streams, which serves each with a read of its own
+DURABLE_MAX: Final = 100  # watchers of Durable Streams: more were not tried
 PAUSE_S: Final = 0.002  # of watchers that only count
 UNLIMITED: Final = {"TOPICS_MAX_SSE_CONNECTIONS": "0", "TOPICS_MAX_WATCH_SESSIONS": "0"}
 
@@ -162,7 +162,7 @@ def saturation(all_systems: dict[str, Under], sizes: Sizes) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name, under in all_systems.items():
         if name == "durable":
-            continue  # it closes connections that wait for their turn
+            continue  # with files, it closed connections of the writers in such a run
         topic = f"{name}_saturated"
         writer = under.system.writer(topic)
         with Watchers(partial(under.system.watch, topic), PAUSE_S) as watchers:

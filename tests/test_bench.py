@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from bench import figures
+from bench.__main__ import chosen
+from bench.__main__ import main as run_benchmarks
 from bench.peers import Address
 from bench.processes import Load, cpu_seconds, tree_cpu_seconds
 from bench.systems.streams import NullHub, masked
@@ -202,6 +204,26 @@ def test_every_figure_has_a_key_of_its_own() -> None:
     for section, listed in figures.SECTIONS.items():
         keys = [(figure.program, figure.key) for figure in listed]
         assert len(keys) == len(set(keys)), section
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["recovery", "nope"], "there is no section 'nope'; use engine, server"),
+        (["recovery", "--runs", "0"], "--runs is 0; a figure takes at least one run"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_benchmarks(arguments)
+    assert complaint in capsys.readouterr().err
+
+
+def test_what_takes_minutes_is_left_out_unless_it_is_asked_for() -> None:
+    programs = [{figure.program for figure in chosen("recovery", is_long)} for is_long in (False, True)]
+    assert programs[1] - programs[0] == {"bench.recovery 10m"}
 
 
 def test_what_is_said_of_time_is_the_clock_of_the_client() -> None:

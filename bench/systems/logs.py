@@ -10,7 +10,7 @@ from typing import Final
 
 from bench.peers import Address
 from bench.systems import nats, postgres, redis
-from bench.wire import http
+from bench.wire import http, null
 from bench.wire.epoll import Conversation, IsWhole
 
 DATA: Final = b'{"sku":"AEROPRESS-GO","qty":1,"total":3499,"customer":"c-123456","note":"' + b"x" * 125 + b'"}'
@@ -57,10 +57,17 @@ class TopicsLog(Log):
 
 
 class NullLog(TopicsLog):
-    """A server that does nothing, asked as ours is."""
+    """A server that does nothing, asked as ours is; `null_answers` are what it gives."""
 
-    def __init__(self, address: Address) -> None:
-        self._address, self._path = address, "/"
+    def __init__(self, address: Address, topic: str) -> None:
+        self._address, self._path = address, f"/v0/topics/{topic}"
+
+
+def null_answers(log: TopicsLog) -> dict[bytes, null.Answer]:
+    """What our server answers to an append, by the first line of the request."""
+    request, _ = log.append(0)
+    with log.connect(0) as connection:
+        return {request[: request.index(b"\r\n")]: http.exchange(connection, request)}
 
 
 class RedisLog(Log):
