@@ -106,6 +106,7 @@ class App:
         self._inflating = asyncio.Semaphore(INFLATIONS_MAX)
         self.packing = asyncio.Semaphore(PACKINGS_MAX)
         self.decoding = asyncio.Semaphore(1)  # large bodies, which take many times their size while they are decoded
+        self.scraping = asyncio.Semaphore(1)  # metrics, which take about 2 MiB while they are put together
         self.connections: Connections | None = None  # those of the listener, for the metrics
         self.origins: Mapping[str, str] = {}  # where each setting comes from; what is missing has its default
         self._logs_access = self.watches_ends = engine.settings.access_log
