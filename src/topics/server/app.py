@@ -51,6 +51,7 @@ from topics.server.transport.encoding import (
     media_type,
 )
 from topics.server.transport.exchange import JSON, Answer, Connections, Exchange, Request
+from topics.server.wire.queries import check_query
 from topics.server.wire.replies import refusal
 from topics.server.wire.requests import small_body_bytes_max
 
@@ -305,6 +306,8 @@ class App:
                 key.check_names((name,))
         if route.media:
             call.media = _media(route, request)
+        if request.query:
+            check_query(request.query)
         return call
 
     def unavailable(self) -> Refusal:
