@@ -225,3 +225,26 @@ def test_http2_requests_that_wait_for_a_turn_end_with_their_connection() -> None
     while one_turn(peer):
         pass
     assert len(app.requests) == seen
+
+
+def test_a_large_read_that_took_long_is_the_last_of_its_turn() -> None:
+    """LM10: the loop reads up to thirty times in one turn from a socket that has so much."""
+    app, peer = slow_peer()
+    data = b"".join(get(f"/{number}?" + "x" * 7_000) for number in range(12))
+    first_turn(peer, data)
+    assert not peer.reads
+    while one_turn(peer):
+        pass
+    assert peer.reads and len(app.requests) == 12
+
+
+def test_an_http2_read_that_took_long_is_the_last_of_its_turn() -> None:
+    """LM10"""
+    app, peer = slow_peer()
+    first_turn(peer, PREFACE + SETTINGS + http2_requests(3))
+    assert not peer.reads
+    while one_turn(peer):
+        pass
+    assert peer.reads and len(app.requests) == 3
+    first_turn(peer, frame(6, 0, 0, bytes(8)))
+    assert peer.reads

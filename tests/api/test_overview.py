@@ -15,6 +15,7 @@ PLAIN = ["topic", "head_seq", "earliest_seq", "count", "bytes", "durable", "effe
 DETAILS = [
     *("type", "class", "written_rate", "read_rate", "oldest_ts", "newest_ts", "lost_total", "deleted_total"),
     "cursors",
+    "memory_bytes",
 ]
 ORDERS = ("-written_rate", "-bytes", "-count", "-lost_total", "-ready")
 

@@ -67,6 +67,8 @@ def test_checkpoints_disk_and_memory_are_told(start: Start) -> None:
     assert (before["checkpoints"]["taken"], before["checkpoints"]["last_ts"]) == (0, None)
     assert before["disk"] == {"free_bytes": 1 << 40, "total_bytes": 1 << 41, "seconds_until_full": None}
     assert before["memory"]["resident_bytes"] > 0
+    assert before["memory"]["kept_bytes_max"] > before["memory"]["kept_bytes"] == 0
+    assert before["memory"]["write_bytes_max"] == 64 * 1024 * 1024
     api.write("a", 1)
     server.do(server.server.engine.checkpoint())
     after = ok(api.get("/v0/server"))["checkpoints"]
@@ -166,7 +168,10 @@ def test_memory_near_its_limit_is_found_before_writes_are_refused(start: Start) 
     api = Client(start(max_memory_bytes=100_000).address)
     api.create("kept", durability="ephemeral")
     assert said_of(api, "memory") == []
-    api.write("kept", *["x" * 1000] * 92)
+    api.write("kept", *["x" * 1000] * 80)
+    [finding] = [one for one in findings(api) if one["subject"] == "memory"]
+    assert finding["level"] == "note" and finding["remedy"]
+    api.write("kept", *["x" * 1000] * 12)
     [finding] = [one for one in findings(api) if one["subject"] == "memory"]
     assert finding["level"] == "fault" and "TOPICS_MAX_MEMORY_BYTES" in finding["said"] and finding["remedy"]
     ok(api.delete("/v0/topics/kept"))

@@ -164,3 +164,17 @@ async def test_a_filtered_read_of_scattered_records_ends_after_a_bounded_number_
             assert cursor < answer.next_from_seq <= cursor + 4 * BLOCK or answer.caught_up
             cursor, reads = answer.next_from_seq, reads + 1
         assert reads >= 5
+
+
+async def test_a_delete_that_selects_nothing_lets_others_have_their_turns() -> None:
+    """LM10: every part of the topic is looked at, and a pause comes after each that takes long."""
+    async with running(clock=SlowClock()) as engine:
+        for _ in range(20):
+            await fill(engine, 1000)
+        before = asyncio.get_running_loop().create_task(engine.delete("t", match=TagMatch("Eq", "none")))
+        turns = 0
+        while not before.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert before.result().deleted == 0
+        assert turns >= len(engine.state.topics["t"].log.parts) > 5

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from struct import pack
 from typing import Final
 from urllib.parse import quote
 
@@ -278,26 +279,48 @@ def test_bodies_that_are_being_inflated_do_not_hold_up_a_stop(tmp_path: Path, at
         assert "still running" not in server.output
 
 
-def pipelined_diffs() -> bytes:
+# --- reads
+
+
+def pipelined_diffs(address: tuple[str, int]) -> None:
     """Reads that look at all and find nothing, one behind the other."""
-    return request_bytes("POST", "/v0/topics/t/diff", {"filter": ["tag", "Glob", "*x*"]}) * 200
+    send_all(address, request_bytes("POST", "/v0/topics/t/diff", {"filter": ["tag", "Glob", "*x*"]}) * 200)
 
 
-def concurrent_diffs() -> bytes:
+def concurrent_diffs(address: tuple[str, int]) -> None:
     """The same as streams of HTTP/2, as many as there may be at once."""
-    path = "/v0/topics/t/diff?filter=" + quote('["tag","Glob","*x*"]')
-    packer, frames = Encoder(), []
+    ask_at_once(address, "/v0/topics/t/diff?filter=" + quote('["tag","Glob","*x*"]'))
+
+
+def concurrent_scrapes(address: tuple[str, int]) -> None:
+    ask_at_once(address, "/v0/metrics")
+
+
+def ask_at_once(address: tuple[str, int], path: str) -> None:
+    """A hundred GETs over HTTP/2, with room for all answers; wait for these."""
+    packer, stream_end = Encoder(), 0x01
+    settings = FrameWatch.HEADER.pack(0, 6, 4, 0, 0) + pack(">HL", 4, 2**30)  # the windows of streams
+    window = FrameWatch.HEADER.pack(0, 4, 8, 0, 0) + pack(">L", 2**30)  # and that of the connection
+    frames = [PREFACE, settings, window]
     for stream in range(1, 200, 2):
-        head = packer.encode(
-            [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "localhost")], huffman=False
-        )
+        head = packer.encode([(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "localhost")])
         frames.append(FrameWatch.HEADER.pack(0, len(head), 1, 0x05, stream) + head)
-    return PREFACE + FrameWatch.HEADER.pack(0, 0, 4, 0, 0) + b"".join(frames)
+    with socket.create_connection(address, timeout=PATIENCE_S) as connection, connection.makefile("rb") as answers:
+        connection.sendall(b"".join(frames))
+        ended = 0
+        while ended < 100:
+            high, low, kind, flags, _ = FrameWatch.HEADER.unpack(answers.read(FrameWatch.HEADER.size))
+            answers.read((high << 16) + low)
+            ended += kind == 0 and bool(flags & stream_end)
 
 
-@pytest.mark.parametrize("attack", [pipelined_diffs, concurrent_diffs], ids=lambda attack: attack.__name__)
-def test_reads_of_one_client_leave_others_their_turns(tmp_path: Path, attack: Attack) -> None:
-    """LM10, LM13: every live record of the topic lies between two dead ones."""
+@pytest.mark.parametrize(
+    "attack", [pipelined_diffs, concurrent_diffs, concurrent_scrapes], ids=lambda attack: attack.__name__
+)
+def test_reads_of_one_client_leave_others_their_turns(
+    tmp_path: Path, attack: Callable[[tuple[str, int]], None]
+) -> None:
+    """LM10, LM11, LM13: every live record of the topic lies between two dead ones, and it is one of many."""
     with ServerProcess(tmp_path) as server:
         api = Client(server.address)
         api.create("t")
@@ -305,12 +328,17 @@ def test_reads_of_one_client_leave_others_their_turns(tmp_path: Path, attack: At
             records = [{"data": 1, "tag": f"t{number % 2}"} for number in range(10_000)]
             ok(api.post("/v0/topics/t?return_seqs=false", {"records": records}))
         ok(api.post("/v0/topics/t/delete", {"match": "t0"}))
-        worst, attacker = 0.0, threading.Thread(target=send_all, args=(server.address, attack()))
+        for number in range(500):
+            api.create(f"topic-{number}", durability="ephemeral")
+        before, worst = peak_bytes(server.pid), 0.0
+        attacker = threading.Thread(target=attack, args=(server.address,))
         attacker.start()
         while attacker.is_alive():
             spent = cpu_s(server.pid)
             assert ask_status(server.address, "/v0/health") == 200
             worst = max(worst, cpu_s(server.pid) - spent)
-        print(f"{attack.__name__}: {worst:.2f} s")
+        grown = peak_bytes(server.pid) - before
+        print(f"{attack.__name__}: {worst:.2f} s, {grown / MIB:.0f} MiB")
         assert worst <= CPU_S_MAX
+        assert grown <= MEMORY_BYTES_MAX
         assert server.stop() == 0

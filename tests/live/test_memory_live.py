@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import ANY
 
 import pytest
 
@@ -9,7 +10,7 @@ from tests.api.clients.transcript import Client, ok
 from tests.api.clients.transcript import refused as throttled
 from topics.settings import MIB
 from topics.testing.patience import wait_until
-from topics.testing.server import ServerProcess
+from topics.testing.server import ServerFailed, ServerProcess
 
 LIMIT: Final = 32 * MIB
 MEMORY_BYTES_MAX: Final = 2 * LIMIT + 96 * MIB  # beyond what an idle server has: the estimate's factor, and buffers
@@ -73,4 +74,25 @@ def test_memory_is_flat_under_a_flood_that_never_ends(tmp_path: Path, flood: Any
             "room", lambda: api.post("/v0/topics/room", {"records": [{"data": "x" * 10_000}]}).status in (200, 201)
         )
         assert "Traceback" not in server.output
+        assert server.stop() == 0
+
+
+def test_a_server_is_not_started_with_too_little(tmp_path: Path) -> None:
+    """LM14: it says what would do."""
+    with pytest.raises(ServerFailed, match=r"TOPICS_MAX_MEMORY_BYTES is 1000000, .* use at least 3145728"):
+        ServerProcess(tmp_path, {"TOPICS_MAX_MEMORY_BYTES": "1000000"}).start()
+
+
+def test_a_server_that_keeps_more_than_it_may_starts_and_says_so(tmp_path: Path) -> None:
+    """LM14: or nothing could be deleted to get out."""
+    with ServerProcess(tmp_path) as server:
+        api = Client(server.address)
+        for number in range(1500):
+            api.create(f"topic-{number}")
+        assert server.stop() == 0
+    server.environ["TOPICS_MAX_MEMORY_BYTES"] = "3145728"
+    with server:
+        assert "writes are refused" in server.output
+        throttled(Client(server.address).post("/v0/topics/topic-1", {"records": [{"data": 1}]}), 429, "throttled", ANY)
+        ok(Client(server.address).delete("/v0/topics/topic-1"))
         assert server.stop() == 0

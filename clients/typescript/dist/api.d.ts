@@ -354,11 +354,14 @@ export type Me = {
     prefixes: (string)[];
     performance: Performance;
 };
-/** What the process has, what is held for connections, and how much may be. */
+/** What the process has; what is held for connections, and at most; what is kept (LM14), at most, and by a write. */
 export type MemoryShown = {
     resident_bytes: number;
     held_bytes: number;
     held_bytes_max: number;
+    kept_bytes: number;
+    kept_bytes_max: number;
+    write_bytes_max: number;
 };
 /** The JSON form. */
 export type Metrics = {
@@ -635,6 +638,7 @@ export type TopicDetailed = {
     deleted_total?: number;
     queue?: JobCounts;
     cursors?: CursorCounts;
+    memory_bytes?: number;
 };
 export type TopicGone = {
     topic: string;

@@ -120,8 +120,8 @@ export type LossShown = { gap_from: number; gap_to: number; reason: "cap" | "mix
 /** A key, to its holder. No prefixes: any name. `name` is null for a key of the environment, and without auth. */
 export type Me = { name: string | null; scopes: (string)[]; prefixes: (string)[]; performance: Performance };
 
-/** What the process has, what is held for connections, and how much may be. */
-export type MemoryShown = { resident_bytes: number; held_bytes: number; held_bytes_max: number };
+/** What the process has; what is held for connections, and at most; what is kept (LM14), at most, and by a write. */
+export type MemoryShown = { resident_bytes: number; held_bytes: number; held_bytes_max: number; kept_bytes: number; kept_bytes_max: number; write_bytes_max: number };
 
 /** The JSON form. */
 export type Metrics = { topics: number; topics_ephemeral: number; topics_memory: number; topics_disk: number; topics_fsync: number; routers: number; records_live: number; bytes_live: number; queue_topics: number; queue_leases_in_flight: number; sse_connections: number; watch_sessions: number; ready: boolean; replay_progress: number; uptime_ms: number; wal: WalMetrics };
@@ -204,7 +204,7 @@ export type Tombstone = { gap_from: number; gap_to: number; reason: "cap" | "fro
 export type TopicConfig = { type?: "log" | "queue"; ttl_ms?: number; cap_records?: number; cap_bytes?: number; discard?: "old" | "reject"; durable?: boolean; durability?: "disk" | "ephemeral" | "fsync" | "memory"; priority?: number | null; auto_priority?: boolean; auto_create?: boolean; idempotency_window_ms?: number; dedupe_node?: boolean; lease_ms?: number; claim_jitter_ms?: number; max_deliveries?: number; dead_letter?: string | null; leases_durable?: boolean };
 
 /** A topic in a list; from `type` on only with `detail`. Rates are records per second, of the last 60 s. */
-export type TopicDetailed = { topic: string; head_seq: number; earliest_seq: number; count: number; bytes: number; durable: boolean; effective_priority: number; epoch?: number; type?: "log" | "queue"; class?: "disk" | "ephemeral" | "fsync" | "memory"; written_rate?: number; read_rate?: number; oldest_ts?: number | null; newest_ts?: number | null; lost_total?: number; deleted_total?: number; queue?: JobCounts; cursors?: CursorCounts };
+export type TopicDetailed = { topic: string; head_seq: number; earliest_seq: number; count: number; bytes: number; durable: boolean; effective_priority: number; epoch?: number; type?: "log" | "queue"; class?: "disk" | "ephemeral" | "fsync" | "memory"; written_rate?: number; read_rate?: number; oldest_ts?: number | null; newest_ts?: number | null; lost_total?: number; deleted_total?: number; queue?: JobCounts; cursors?: CursorCounts; memory_bytes?: number };
 
 export type TopicGone = { topic: string; deleted: boolean; routers_removed: (string)[]; performance: Performance };
 

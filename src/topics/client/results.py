@@ -246,6 +246,7 @@ class TopicListed(Struct, frozen=True, kw_only=True, rename={"durability": "clas
     deleted_total: int | None = None
     queue: JobCounts | None = None
     cursors: CursorCounts | None = None
+    memory_bytes: int | None = None  # None: an older server, or no details
 
 
 class TopicPage(Page[TopicListed], frozen=True, kw_only=True, rename={"items": "topics"}):

@@ -223,6 +223,7 @@ class TopicDetail(Struct, frozen=True):
     newest_ts: int | None  # … None: there are none
     dead_letters: int | None  # waiting in its dead_letter topic, whatever queue they are from; None: it has none
     oldest_ready_ts: int | None  # when the oldest job that nobody holds was written; None: there is none
+    memory_bytes: int = 0  # what it weighs in memory, by estimate (LM14)
 
 
 class Sums(Struct):
@@ -417,7 +418,7 @@ def topic_detail(topic: Topic, now: int, dead_letters: Topic | None) -> TopicDet
     waiting = None
     if topic.is_queue and topic.config.dead_letter is not None:
         waiting = 0 if dead_letters is None else dead_letters.log.count
-    return TopicDetail(topic_state(topic, now), topic_totals(topic, now), oldest, newest, waiting, ready)
+    return TopicDetail(topic_state(topic, now), topic_totals(topic, now), oldest, newest, waiting, ready, topic.weight)
 
 
 def _ts_of(topic: Topic, seq: int) -> int:

@@ -51,6 +51,7 @@ from topics.server.transport.encoding import (
     media_type,
 )
 from topics.server.transport.exchange import JSON, Answer, Connections, Exchange, Request
+from topics.server.wire.queries import check_query
 from topics.server.wire.replies import refusal
 from topics.server.wire.requests import small_body_bytes_max
 
@@ -106,6 +107,7 @@ class App:
         self._inflating = asyncio.Semaphore(INFLATIONS_MAX)
         self.packing = asyncio.Semaphore(PACKINGS_MAX)
         self.decoding = asyncio.Semaphore(1)  # large bodies, which take many times their size while they are decoded
+        self.scraping = asyncio.Semaphore(1)  # metrics, which take about 2 MiB while they are put together
         self.connections: Connections | None = None  # those of the listener, for the metrics
         self.origins: Mapping[str, str] = {}  # where each setting comes from; what is missing has its default
         self._logs_access = self.watches_ends = engine.settings.access_log
@@ -304,6 +306,8 @@ class App:
                 key.check_names((name,))
         if route.media:
             call.media = _media(route, request)
+        if request.query:
+            check_query(request.query)
         return call
 
     def unavailable(self) -> Refusal:

@@ -17,6 +17,7 @@ import uvloop
 from topics import __version__
 from topics.clock import Clock
 from topics.engine.engine import Engine
+from topics.engine.seeing.footprint import WRITE_TIMES
 from topics.errors import ConfigurationError
 from topics.server.access.key_file import KeyFile, read_keys
 from topics.server.access.visitors import is_loopback
@@ -37,6 +38,7 @@ DRAIN_S: Final = 10.0  # for running requests, at a stop
 SAVE_MEMORY_S: Final = 30.0
 CLOSE_S: Final = 1.0  # for connections after that
 OUTPUT_BYTES_MAX: Final = 32 * 1024 * 1024  # held for one connection, beyond the largest body
+MEMORY_LEAST_BYTES: Final = 1024 * 1024  # beside the largest record
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 Bound = Callable[[str, str], None]
@@ -167,6 +169,16 @@ def check_bind(settings: Settings, keyring: Keyring) -> None:
     )
 
 
+def check_memory(settings: Settings) -> None:
+    """A limit on memory has room for a topic with a record of the largest size, and for those who follow it (LM14)."""
+    least = MEMORY_LEAST_BYTES + WRITE_TIMES * settings.max_record_bytes
+    if 0 < settings.max_memory_bytes < least:
+        raise ConfigurationError(
+            f"TOPICS_MAX_MEMORY_BYTES is {settings.max_memory_bytes}, in which a record of TOPICS_MAX_RECORD_BYTES "
+            f"({settings.max_record_bytes}) has no room; use at least {least}, or 0 for three quarters of what there is"
+        )
+
+
 def _reason(error: Exception) -> str:
     """Why a bind failed, without the address that asyncio repeats."""
     text = str(getattr(error, "strerror", None) or error)
@@ -186,6 +198,7 @@ def serve(
     set_up_logging(settings.log_level)
     for notice in notices:
         logger.warning("%s", notice)
+    check_memory(settings)
     server = Server.open(settings, sources=sources)
     del settings  # it holds the keys
     tune_process()
@@ -236,6 +249,10 @@ def _announce(server: Server) -> None:
         logger.warning("AUTH IS OFF: anyone who reaches this port may read, write and delete everything")
     engine = server.engine
     logger.info("topics %s: %d topics in %s", __version__, engine.topic_count, engine.settings.data_dir)
+    footprint = engine.footprint
+    if footprint.limit and footprint.used > footprint.limit:
+        said = "what is kept in memory is about %d bytes, and TOPICS_MAX_MEMORY_BYTES allows %d: writes are refused"
+        logger.warning(said, footprint.used, footprint.limit)
     logger.info("API      %s/v0", url)
     if engine.settings.unix_socket:
         logger.info("socket   unix:%s", engine.settings.unix_socket)

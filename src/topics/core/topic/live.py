@@ -286,8 +286,7 @@ class LiveRecords:
             blocks = blocks_of(seq for seq in map(part.seq_at, part.matching(match)) if seq < before)
             for number, mask in blocks.items():
                 self._measure(part, number, mask)
-            if blocks:
-                yield blocks
+            yield blocks  # also if nothing matches: the caller pauses here
 
     def _living(self, part: Part, number: int, mask: int) -> int:
         """Those bits of `mask` that are in the range of `part` and not marked dead."""

@@ -4,6 +4,7 @@ What the state weighs is counted by the core (core/memory.py), which also refuse
 server's own tables, of those who follow topics, are counted here. Must not know: what is in them.
 """
 
+import sys
 from typing import Final
 
 from topics.core.decide import Caps
@@ -11,6 +12,7 @@ from topics.core.memory import used
 from topics.engine.ledger import Ledger
 from topics.errors import Throttled
 
+WRITE_TIMES: Final = 2
 HELD_SHARE: Final = 4  # of the memory there may be, one part is for those who follow topics
 
 
@@ -24,6 +26,11 @@ class Footprint:
     @property
     def used(self) -> int:
         return used(self._ledger.state)
+
+    @property
+    def largest_write(self) -> int:
+        """How large the body of a write may be for which there is room: it weighs twice as much until it is decided."""
+        return max(0, (self.limit or sys.maxsize) - self.used) // WRITE_TIMES
 
     def hold(self, size: int) -> None:
         """The server holds so much for those who follow topics; below 0: it holds so much no longer."""

@@ -1,18 +1,20 @@
 """Metrics, as Prometheus text or JSON (HM3-HM6).
 
 What is shown of topics waits for its gate like any read, and a key sees only the topics that it may name (AU14). A
-scrape is made in many turns of the loop: there may be a hundred thousand topics to choose from.
+scrape is made in many turns of the loop, and one at a time: there may be a hundred thousand topics to choose from, and
+a client that asks a hundred times at once.
 """
 
 import asyncio
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
 
 from topics.engine.answers import InstanceCounters, LogCounters, RouterState, TopicDetail
 from topics.engine.instance import TopicFilter
-from topics.errors import StorageError
+from topics.errors import InvalidRequest, StorageError
 from topics.server.call import Call
 from topics.server.handlers.routers import may_see
 from topics.server.seeing import exposition
@@ -64,6 +66,14 @@ async def metrics(call: Call) -> None:
     if _wants_json(call):
         call.answer(200, _metrics(call, call.app.engine.counters()))
         return
+    async with call.app.scraping:
+        if call.exchange.is_lost:
+            raise InvalidRequest("the client was gone before its scrape began")
+        text = await _scrape(call)
+    call.respond(200, text, (), TEXT)
+
+
+async def _scrape(call: Call) -> bytes:
     app, key = call.app, call.key
     engine, wanted = app.engine, TopicFilter(allowed=key.prefixes)
     topics: list[TopicDetail] = []
@@ -77,15 +87,14 @@ async def metrics(call: Call) -> None:
             routers, _ = await engine.routers_after("", ROUTERS_MAX, lambda router: may_see(key, router))
     counters = engine.counters()
     await asyncio.sleep(0)
-    series = (
-        *exposition.of_contents(counters),
-        *exposition.of_server(app),
-        *exposition.of_log(counters.log),
-        *exposition.of_requests(app.traffic),
-        *exposition.of_process(app),
-        *exposition.of_topics(topics, has_more, app.clock.now_ms()),
-        exposition.of_cursors(lags),
-        exposition.of_routers(routers),
+    series = chain(
+        exposition.of_contents(counters),
+        exposition.of_server(app),
+        exposition.of_log(counters.log),
+        exposition.of_requests(app.traffic),
+        exposition.of_process(app),
+        exposition.of_topics(topics, has_more, app.clock.now_ms()),
+        (exposition.of_cursors(lags), exposition.of_routers(routers)),
     )
     texts, lines = list[str](), 0
     for one in series:
@@ -94,7 +103,7 @@ async def metrics(call: Call) -> None:
         if lines > LINES_MAX:
             lines = 0
             await asyncio.sleep(0)
-    call.respond(200, "".join(texts).encode(), (), TEXT)
+    return "".join(texts).encode()
 
 
 def _wants_json(call: Call) -> bool:

@@ -24,7 +24,8 @@ FORECAST_MS: Final = 3_600_000  # of the past, from which the future of the disk
 DESCRIPTORS_MIN: Final = 4096
 FREE_BYTES_MIN: Final = 1024**3
 FREE_SHARE_MIN: Final = 0.05
-MEMORY_SHARE_MAX: Final = 0.9  # of the memory that there may be
+MEMORY_SHARE_NOTED: Final = 0.8  # of the memory that there may be; from three quarters on what can be sealed is
+MEMORY_SHARE_MAX: Final = 0.9
 SYNC_MS_MAX: Final = 50.0
 SOON_S: Final = 86_400.0
 PRESSURE_MIN: Final = 0.8
@@ -87,7 +88,11 @@ def disk_shown(app: "App") -> DiskShown:
 
 def memory_shown(app: "App") -> MemoryShown:
     held = 0 if app.connections is None else sum(one.held_bytes for one in app.connections.open)
-    return MemoryShown(resident_bytes(), held, app.settings.max_held_bytes)
+    footprint = app.engine.footprint
+    room = min(footprint.largest_write, app.settings.max_body_bytes)
+    return MemoryShown(
+        resident_bytes(), held, app.settings.max_held_bytes, footprint.used, footprint.limit, max(0, room)
+    )
 
 
 # --- findings
@@ -138,12 +143,11 @@ def _of_disk(disk: DiskShown) -> Iterator[Finding]:
 
 
 def _of_memory(used: int, limit: int) -> Iterator[Finding]:
-    if limit and used > limit * MEMORY_SHARE_MAX:
-        said = f"about {_size(used)} of the {_size(limit)} that TOPICS_MAX_MEMORY_BYTES allows are in use"
-        remedy = (
-            "delete topics or records that are kept in memory, or raise the limit: at the limit, writes are refused"
-        )
-        yield Finding("fault", "memory", said, remedy)
+    said = f"about {_size(used)} of the {_size(limit)} that TOPICS_MAX_MEMORY_BYTES allows are in use"
+    if not limit or used <= limit * MEMORY_SHARE_NOTED:
+        return
+    remedy = "delete topics or records that are kept in memory, or raise the limit: at the limit, writes are refused"
+    yield Finding("fault" if used > limit * MEMORY_SHARE_MAX else "note", "memory", said, remedy)
 
 
 def _of_log(app: "App") -> Iterator[Finding]:

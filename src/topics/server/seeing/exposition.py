@@ -145,6 +145,8 @@ def of_topics(topics: Iterable[TopicDetail], has_more: bool, now_ms: int) -> Ite
     yield Series("topics_topic_earliest_seq", "gauge", "lowest live seq", [(at, s.earliest_seq) for at, s in states])
     yield Series("topics_topic_records_live", "gauge", "live records", [(at, s.count) for at, s in states])
     yield Series("topics_topic_bytes_live", "gauge", "sizes of the live records", [(at, s.bytes) for at, s in states])
+    memory = [(at, topic.memory_bytes) for at, topic in named]
+    yield Series("topics_topic_memory_bytes", "gauge", "what is kept of it in memory, by estimate", memory)
     yield Series("topics_topic_written_total", "counter", "seqs handed out", [(at, t.written) for at, t in totals])
     yield Series(
         "topics_topic_read_total", "counter", "records handed out since the start", [(at, t.read) for at, t in totals]

@@ -87,10 +87,8 @@ class Http1Exchange(Exchange):
         connection = self._connection
         self.keeps_alive = self.keeps_alive and not self.is_http10
         head = connection.shared.head(status, content_type) + self._extra(headers)
-        if not self.is_http10:
-            head += b"transfer-encoding: chunked\r\n"
-        if self.keeps_alive:
-            head += b"connection: keep-alive\r\n"
+        head += b"" if self.is_http10 else b"transfer-encoding: chunked\r\n"
+        head += b"connection: keep-alive\r\n" if self.keeps_alive else b""
         self.is_answered = True
         self.stream = stream = Http1Stream(self, connection, survives_eof)
         connection.reader.rests = True  # no input is expected for long
@@ -205,8 +203,7 @@ class Http1(asyncio.Protocol):
         self._burst = 0  # requests handled in this turn
         self._since = 0.0  # when the first of them was done
         self.stage = OPEN
-        self._lingers = False
-        self._has_eof = False
+        self._lingers = self._has_eof = False
         self._is_advance_due = self._is_advancing = self._is_read_paused = False
         self._stalled_bytes = 0  # waiting to be sent when the peer was last seen to take some
 
@@ -228,7 +225,11 @@ class Http1(asyncio.Protocol):
         if len(data) <= SLICE_BYTES:
             self.reader.feed(data)
         else:
+            began = self.shared.monotonic()
             self._feed_sliced(memoryview(data))
+            if self.shared.monotonic() - began > TURN_S and self.stage == OPEN:  # the loop may read more in this turn
+                self._pause_reading()
+                self._advance_soon()
         if self._ahead:
             self._advance_soon() if _has_worked(self) else self._advance()
         elif self.reader.request is not None or self.reader.target:
@@ -281,8 +282,7 @@ class Http1(asyncio.Protocol):
     def expire(self, now: float) -> None:
         waiting_bytes = self.transport.get_write_buffer_size()
         if 0 < waiting_bytes < self._stalled_bytes:  # the peer is slow, but it reads
-            self._stalled_bytes = waiting_bytes
-            self.deadline = now + self.shared.limits.stall_s
+            self._stalled_bytes, self.deadline = waiting_bytes, now + self.shared.limits.stall_s
             return
         self.shared.expired_total += 1
         if self.is_write_blocked or self.stage >= CLOSING:
@@ -306,7 +306,11 @@ class Http1(asyncio.Protocol):
     def _hold(self, data: bytes | memoryview) -> None:
         self._ahead += data
         self.shared.grew(len(data))
-        if len(self._ahead) > self.shared.limits.ahead_bytes_max and not self._is_read_paused:
+        if len(self._ahead) > self.shared.limits.ahead_bytes_max:
+            self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._is_read_paused:
             self._is_read_paused = True
             self.transport.pause_reading()
 
@@ -357,8 +361,7 @@ class Http1(asyncio.Protocol):
         if answer is not None:
             self.received(self.reader.request or NO_REQUEST, False, False, answer)
             return
-        self.stage = DEAF
-        self._lingers = True
+        self.stage, self._lingers = DEAF, True
         if self._current is None and not self._queue:
             self._close()
 
@@ -410,8 +413,7 @@ class Http1(asyncio.Protocol):
         """Go on with what waits. A handler that answers at once ends up here again, so this is not reentrant."""
         if self._is_advancing:
             return
-        self._is_advancing = True
-        is_due = False
+        self._is_advancing, is_due = True, False
         try:
             while self._current is None and not self.is_write_blocked and self.stage < CLOSING:
                 if _has_worked(self) and (self._queue or self.reader.has_stopped or self._ahead):
@@ -464,8 +466,7 @@ class Http1(asyncio.Protocol):
     def hand_over(self, protocol: asyncio.Protocol) -> None:
         """Give the connection to another protocol; the listener learns of its end through `Upgraded`."""
         rest = bytes(self._ahead)
-        self.stage = LOST
-        self._current = None
+        self.stage, self._current = LOST, None
         self._ahead.clear()
         self.reader.close()
         self.shared.forget(self)
@@ -493,8 +494,7 @@ def _has_worked(connection: Http1) -> bool:
 
 def _is_idle(connection: Http1) -> bool:
     """Whether nothing runs or waits, and what was received cannot become a request."""
-    if connection._current is not None or connection._queue or connection.reader.has_stopped:
-        return False
-    if connection._ahead and connection.stage == OPEN:
+    has_input = connection._ahead and connection.stage == OPEN
+    if has_input or connection._current is not None or connection._queue or connection.reader.has_stopped:
         return False
     return connection._has_eof or connection.stage >= DEAF or not connection.reader.is_midway

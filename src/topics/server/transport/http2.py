@@ -112,6 +112,9 @@ class Http2(asyncio.Protocol):
                 if handler is not None:
                     handler(self, event)
             self.flush()
+            if not self._ahead and self.shared.monotonic() - self._since > TURN_S and self.transport.is_reading():
+                self.transport.pause_reading()  # the loop may have more of it in this turn
+                self.shared.soon(self._take_more)
         except Flood:
             self._close(ErrorCodes.ENHANCE_YOUR_CALM)
         except ProtocolError:

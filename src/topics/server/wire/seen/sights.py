@@ -43,6 +43,7 @@ class TopicDetailed(TopicListed, kw_only=True, rename={"durability": "class"}):
     deleted_total: int | UnsetType = UNSET
     queue: JobCounts | UnsetType = UNSET
     cursors: CursorCounts | UnsetType = UNSET
+    memory_bytes: int | UnsetType = UNSET
 
 
 class TopicList(Struct, kw_only=True):
@@ -90,6 +91,7 @@ def topic_detailed(detail: TopicDetail, allowed: tuple[str, ...], with_epoch: bo
         deleted_total=state.deleted_total,
         queue=UNSET if jobs is None else JobCounts(jobs.ready, jobs.in_flight, jobs.delayed, dead, state.paused),
         cursors=CursorCounts(totals.cursors, totals.cursors_lag),
+        memory_bytes=detail.memory_bytes,
     )
 
 

@@ -58,11 +58,14 @@ class DiskShown(Struct):
 
 
 class MemoryShown(Struct):
-    """What the process has, what is held for connections, and how much may be."""
+    """What the process has; what is held for connections, and at most; what is kept (LM14), at most, and by a write."""
 
     resident_bytes: int
     held_bytes: int
     held_bytes_max: int
+    kept_bytes: int
+    kept_bytes_max: int
+    write_bytes_max: int
 
 
 class ServerShown(Struct):
