@@ -4,6 +4,9 @@ The manifest is the only memory: each batch begins where the lake ends, is writt
 durable, and counts once its commit is in the manifest. So a job that is killed anywhere begins its batch anew, and
 overwrites what it left. Each seq of a batch is in a file, in a gap, or was deleted; nothing else is committed.
 
+On an object store no lock keeps a second job away. So directories there have names that no other job gives, a job that
+finds its commit taken removes its own and ends, and one that commits removes what others left of the same batch.
+
 With trimming, records are deleted from a topic only after files and manifest are on the disk, and after the manifest
 says that they will be (so that a reader with `archive` looks for them in the lake).
 """
@@ -193,7 +196,7 @@ class Archive:
 
     def _take(self, moves: Sequence[Move]) -> None:
         batch = self._lake.runs.get(self._run, -1) + 1
-        name = f"run={self._run}/batch={batch:010d}"
+        name = f"run={self._run}/batch={batch:010d}{self._place.own}"
         try:
             rows, gaps = self._write(moves, f"records/{name}")
         except Moved as moved:
@@ -204,10 +207,22 @@ class Archive:
         self._put_gaps(name, moves, gaps)
         self._place.make_durable([file.path for _, file in files])
         covered = [_covered(move, files, gaps) for move in moves]
-        self._lake.commit(Commit(run=self._run, batch=batch, covered=covered))
+        try:
+            self._lake.commit(Commit(run=self._run, batch=batch, covered=covered))
+        except InvalidRequest:
+            self._place.remove(f"records/{name}")
+            raise
         self._place.make_durable([])
+        self._remove_others(name, batch)
         self._count(covered)
         self._finish()
+
+    def _remove_others(self, name: str, batch: int) -> None:
+        """What a killed job left of this batch, under a name of its own."""
+        if self._place.own:
+            for info in self._place.listing(f"records/run={self._run}"):
+                if info.base_name.startswith(f"batch={batch:010d}.") and not name.endswith(info.base_name):
+                    self._place.remove(f"records/run={self._run}/{info.base_name}")
 
     def _write(self, moves: Sequence[Move], directory: str) -> tuple[int, list[Gap]]:
         """The records of the batch as Parquet files; how many there are, and the gaps between them."""
