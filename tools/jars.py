@@ -93,7 +93,7 @@ def fetch(missing: Sequence[Jar]) -> None:
             check=False,
         )
     if done.returncode:
-        said = [line.strip() for line in done.stdout.splitlines() if "not found" in line or "problem" in line]
+        said = [line.strip() for line in done.stdout.splitlines() if "not found" in line]
         sys.exit(f"the jars could not be had: {'; '.join(said[:3]) or done.stderr.strip()[-300:]}")
 
 

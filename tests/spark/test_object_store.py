@@ -17,7 +17,9 @@ from topics.spark.options import read_options
 from topics.spark.schema import Projection
 from topics.spark.source import TopicsReader
 from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, open_root, read_rows
+from topics.spark.tables.layout import compact, described
 from topics.spark.tables.outputs import Place, check_connector
+from topics.testing.clock import ManualClock
 from topics.testing.server import ServerThread
 
 pytestmark = pytest.mark.skipif(command() is None, reason="there is no S3 server: make s3")
@@ -98,3 +100,23 @@ def test_spark_without_a_connector_is_told_which_one_to_get(store: ObjectStore, 
     with pytest.raises(ConfigurationError, match=r"no connector for s3a://bucket/lake: .*hadoop-aws:\d+\.\d+\.\d+$"):
         check_connector(spark, Place(store.uri("lake")))
     check_connector(spark, Place("/lake"))
+
+
+def test_small_files_are_merged_and_a_second_writer_does_not_touch_what_counts(store: ObjectStore) -> None:
+    root = store.uri("lake")
+    place, lake = Place(root), Lake.load(root, must_exist=False)
+    for n in range(2):
+        path, names = f"records/{n}.parquet", ("topic", "seq", "data")
+        rows = pa.table([["t"] * 10, list(range(10 * n + 1, 10 * n + 11)), ["x"] * 10], names=names)
+        pq.write_table(rows, f"{place.path}/{path}", filesystem=place.system)
+        _, file = described(place, path)
+        lake.commit(Commit(run="r", batch=n, covered=[Covered("t", 1, 10 * n + 1, 10 * n + 10, [file])]))
+    other = Lake.load(root)
+    assert compact(lake, place, ManualClock(0), files_min=2) == 2
+    with pytest.raises(InvalidRequest, match="another job writes to this lake"):
+        compact(other, Place(root), ManualClock(0), files_min=2)
+    for found in (lake, Lake.load(root)):
+        (file,) = found.files("t", 1, 1, 20)
+        assert described(place, file.path) == ("t", file), "it is the file that was committed"
+        batches = read_rows(root, [file], [(1, 20)], ["data"])
+        assert [n for batch in batches for n in batch["seq"].to_pylist()] == list(range(1, 21))

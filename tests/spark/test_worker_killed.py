@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -116,6 +117,7 @@ def test_an_archive_whose_workers_are_killed_has_each_row_once(rig: Rig, tmp_pat
     assert found.exceptAll(expected).isEmpty() and expected.exceptAll(found).isEmpty()
 
 
+@pytest.mark.full
 def test_a_stream_whose_workers_are_killed_has_each_row_once(rig: Rig, tmp_path: Path) -> None:
     """ID1: data, tag, node and meta, row by row. One of the workers plans for the driver: Spark gives the query up."""
     topic = fill(rig)

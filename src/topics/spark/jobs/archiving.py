@@ -4,6 +4,9 @@ The manifest is the only memory: each batch begins where the lake ends, is writt
 durable, and counts once its commit is in the manifest. So a job that is killed anywhere begins its batch anew, and
 overwrites what it left. Each seq of a batch is in a file, in a gap, or was deleted; nothing else is committed.
 
+On an object store no lock keeps a second job away. So directories there have names that no other job gives, a job that
+finds its commit taken removes its own and ends, and one that commits removes what others left of the same batch.
+
 With trimming, records are deleted from a topic only after files and manifest are on the disk, and after the manifest
 says that they will be (so that a reader with `archive` looks for them in the lake).
 """
@@ -11,6 +14,7 @@ says that they will be (so that a reader with `archive` looks for them in the la
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -234,21 +238,45 @@ class Archive:
 
     def _take(self, moves: Sequence[Move]) -> None:
         batch = self._lake.runs.get(self._run, -1) + 1
-        name = f"run={self._run}/batch={batch:010d}"
+        name = f"run={self._run}/batch={batch:010d}{self._place.own}"
         try:
             rows, gaps = self._write(moves, f"records/{name}")
+            files = self._files(f"records/{name}", rows)
+            self._put_gaps(name, moves, gaps)
         except Moved as moved:
             self._progress.note(str(moved))
             self._known = {}
             return
-        files = self._files(f"records/{name}", rows)
-        self._put_gaps(name, moves, gaps)
+        except Exception:
+            self._give_up(name)
+            raise
         self._place.make_durable([file.path for _, file in files])
         covered = [_covered(move, files, gaps, names_server=self._plan.server.is_several) for move in moves]
-        self._lake.commit(Commit(run=self._run, batch=batch, covered=covered))
+        try:
+            self._lake.commit(Commit(run=self._run, batch=batch, covered=covered))
+        except InvalidRequest:  # after any other failure the commit may be there all the same
+            self._give_up(name)
+            raise
         self._place.make_durable([])
+        self._remove_others(name, batch)
         self._count(covered)
         self._finish()
+
+    def _give_up(self, name: str) -> None:
+        """Remove what no commit names, where no other job would; if there is another job, say that this is wrong."""
+        if self._place.own:
+            with suppress(OSError):  # the store itself may be what is wrong
+                self._place.remove(f"records/{name}")
+                self._lake.check_alone()
+
+    def _remove_others(self, name: str, batch: int) -> None:
+        """What a killed job left of this batch, under a name of its own."""
+        if not self._place.own:
+            return
+        with suppress(OSError):  # they do no harm; and their job may be removing them as well
+            for info in self._place.listing(f"records/run={self._run}"):
+                if info.base_name.startswith(f"batch={batch:010d}.") and not name.endswith(info.base_name):
+                    self._place.remove(f"records/run={self._run}/{info.base_name}")
 
     def _write(self, moves: Sequence[Move], directory: str) -> tuple[int, list[Gap]]:
         """The records of the batch as Parquet files; how many there are, and the gaps between them."""

@@ -211,6 +211,11 @@ class Lake:
             self.number = self.base = number + 1
         return True
 
+    def check_alone(self) -> None:
+        """Refuse to go on if the manifest has gone on without us."""
+        system, path = open_root(self.root)
+        _check_free(system, f"{path}/{MANIFEST}/{self.number + 1:020d}.json")
+
     def _whole(self) -> Commit:
         return Commit(
             is_base=True,
@@ -337,6 +342,13 @@ def _read_commit(system: "fs.FileSystem", name: str) -> Commit:
     return commit
 
 
+def _check_free(system: "fs.FileSystem", name: str) -> None:
+    import pyarrow.fs as fs
+
+    if system.get_file_info(name).type != fs.FileType.NotFound:
+        raise InvalidRequest(f"{name} exists: another job writes to this lake")
+
+
 def _write_durably(system: "fs.FileSystem", name: str, text: bytes) -> None:
     """Whole or not at all, and not over another commit: two writers would lose each other's.
 
@@ -347,8 +359,7 @@ def _write_durably(system: "fs.FileSystem", name: str, text: bytes) -> None:
     import pyarrow.fs as fs
 
     if not isinstance(system, fs.LocalFileSystem):
-        if system.get_file_info(name).type != fs.FileType.NotFound:
-            raise InvalidRequest(f"{name} exists: another job writes to this lake")
+        _check_free(system, name)
         with system.open_output_stream(name) as stream:
             stream.write(text)
         return

@@ -147,7 +147,7 @@ def _merge(lake: Lake, place: Place, instance: Instance, entries: Sequence[Cover
     topic, epoch = instance
     files = sorted((file for entry in entries for file in entry.files), key=lambda file: file.first)
     first, last = entries[0].first, entries[-1].last
-    path = f"records/merged/{lake.number + 1:020d}.parquet"
+    path = f"records/merged/{lake.number + 1:020d}{place.own}.parquet"
     _write(place, path, files)
     place.make_durable([path])
     found, file = described(place, path)
@@ -170,14 +170,14 @@ def _merge(lake: Lake, place: Place, instance: Instance, entries: Sequence[Cover
 
 
 def _write(place: Place, path: str, files: Sequence[LakeFile]) -> None:
-    """The rows of files, one after the other, in one. Written aside first on a local disk, whole or not at all."""
+    """The rows of files, one after the other, in one, which is there whole or not at all: a local one is moved."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = pa.unify_schemas([_schema(place, file) for file in files])
     full = f"{place.path}/{path}"
     make_folder(place.system, full.rpartition("/")[0])
-    aside = f"{full}.tmp"
+    aside = f"{full}.tmp" if place.is_local else full
     with pq.ParquetWriter(aside, schema, filesystem=place.system, compression="zstd", version="2.6") as writer:
         waiting: list[pa.RecordBatch] = []
         rows = 0
@@ -189,7 +189,8 @@ def _write(place: Place, path: str, files: Sequence[LakeFile]) -> None:
                 waiting, rows = [], 0
         if waiting:
             writer.write_table(pa.Table.from_batches(waiting, schema), row_group_size=GROUP_ROWS)
-    place.system.move(aside, full)
+    if place.is_local:
+        place.system.move(aside, full)
 
 
 def _schema(place: Place, file: LakeFile) -> "pa.Schema":

@@ -6,6 +6,7 @@ have acknowledged.
 
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ class Place:
     def __init__(self, root: str) -> None:
         self.root = root
         self.system, self.path = open_root(root)
+        # The end of the names of what a job writes here: where no lock keeps another job away, it is like no other.
+        self.own = "" if self.is_local else f".{secrets.token_hex(4)}"
 
     @property
     def is_local(self) -> bool:
