@@ -128,7 +128,7 @@ def test_any_text_can_be_shown_and_compared(text: str) -> None:
         | st.booleans()
         | st.integers()
         | st.floats(allow_nan=False, allow_infinity=False)
-        | st.text(st.characters(exclude_characters="`$"), max_size=5),  # a message quotes what was sent
+        | st.text(st.characters(codec="utf-8", exclude_characters="`$"), max_size=5),  # a message quotes what was sent
         lambda inner: (
             st.lists(inner, max_size=3)
             | st.dictionaries(

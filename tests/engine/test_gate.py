@@ -198,7 +198,7 @@ async def test_a_refusal_tells_nothing_of_records_that_are_not_synced() -> None:
 
 
 async def test_a_reader_who_may_not_be_shown_anything_leaves_the_loop_to_others() -> None:
-    """G1: between the failure of the log and the turn that deals with it, a look fails at once, and the next one too."""
+    """G1: between a failure of the log and the turn that deals with it, a look fails at once, and so does the next."""
     disk = MemoryDisk()
     async with running(disk) as engine:
         await engine.put_topic("t", {"durability": "fsync"})
