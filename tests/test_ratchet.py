@@ -31,12 +31,12 @@ EXCEPTIONS: Sizes = {
         "engine.engine.Engine": 26,
         "engine.instance.Instance": 29,
         "storage.wal.Wal": 30,
-        "testing.disk.MemoryDisk": 32,
+        "testing.disk.MemoryDisk": 29,
         "testing.oracle.Oracle": 30,
         "testing.wire.WireTransport": 28,
     },
     FILE: {
-        "testing.disk": 689,
+        "testing.disk": 663,
         "testing.oracle": 709,
     },
     NAME: {
@@ -59,7 +59,7 @@ EXCEPTIONS: Sizes = {
         "worker": 2,
     },
     HEART: {
-        "all": 15568,
+        "all": 16763,
     },
 }
 

@@ -17,7 +17,6 @@ import uvloop
 from topics import __version__
 from topics.clock import Clock
 from topics.engine.engine import Engine
-from topics.engine.seeing.footprint import WRITE_TIMES
 from topics.errors import ConfigurationError
 from topics.server.access.key_file import KeyFile, read_keys
 from topics.server.access.visitors import is_loopback
@@ -30,7 +29,7 @@ from topics.server.seeing.condition import origins_of
 from topics.server.transport.exchange import Limits
 from topics.server.transport.listener import Listener
 from topics.settings import Settings
-from topics.tuning import give_memory_back, tune_process
+from topics.tuning import WRITE_TIMES, give_memory_back, tune_process
 
 logger = logging.getLogger("topics.server")
 

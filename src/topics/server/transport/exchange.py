@@ -1,8 +1,7 @@
 """The seam between the transports and the application.
 
-Owns what the application sees of a connection (`Request`, `Exchange`, `Stream`), what a transport calls
-(`Application`), and what all connections of one listener share (`Connections`: limits, cached time, the open
-connections). Must not know: HTTP/1.1 or HTTP/2 framing, routes, engine.
+Owns what the application sees of a connection (`Request`, `Exchange`, `Stream`), what transports call (`Application`),
+and what all connections of a listener share (`Connections`). Must not know: HTTP/1.1 or HTTP/2 framing, routes, engine.
 
 Invariants: an exchange is answered at most once, by `respond`, `start_stream` or `upgrade`; that the client is gone
 and that a stream is over is told at most once, and the latter is told however the stream ends; an exception of the

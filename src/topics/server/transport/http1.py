@@ -1,12 +1,11 @@
 """HTTP/1.1 and 1.0 on a socket: one protocol object per connection.
 
-Owns: the order of pipelined answers, answers as bytes, back-pressure, deadlines and the end of a connection.
-Must not know: how input is parsed (`http1_reader`), routes, JSON, HTTP/2.
+Owns: the order of pipelined answers, answers as bytes, back-pressure, deadlines and the end of a connection. Must not
+know: how input is parsed (`http1_reader`), routes, JSON, HTTP/2.
 
 Invariants
 - At most one exchange runs (`_current`). While it runs, or while the peer does not read, input is kept unparsed
-  (`_ahead`), and above a bound not read. Only requests in the same slice of input as the running one are parsed early;
-  they wait in `_queue`.
+  (`_ahead`), above a bound not read. Only requests in the running one's slice of input are parsed early (`_queue`).
 - A request is handled in a turn of the connection's own: when its input comes, when the peer reads again, or in a turn
   asked for (`_is_advance_due`). Whoever answers the request before it may be amid a change (ST17).
 - `stage` only grows. From DEAF on no input is interpreted; from CLOSING on nothing is written.
@@ -228,7 +227,7 @@ class Http1(asyncio.Protocol):
             began = self.shared.monotonic()
             self._feed_sliced(memoryview(data))
             if self.shared.monotonic() - began > TURN_S and self.stage == OPEN:  # the loop may read more in this turn
-                self._pause_reading()
+                _pause_reading(self)
                 self._advance_soon()
         if self._ahead:
             self._advance_soon() if _has_worked(self) else self._advance()
@@ -307,12 +306,7 @@ class Http1(asyncio.Protocol):
         self._ahead += data
         self.shared.grew(len(data))
         if len(self._ahead) > self.shared.limits.ahead_bytes_max:
-            self._pause_reading()
-
-    def _pause_reading(self) -> None:
-        if not self._is_read_paused:
-            self._is_read_paused = True
-            self.transport.pause_reading()
+            _pause_reading(self)
 
     def _feed_sliced(self, data: memoryview) -> None:
         for start in range(0, len(data), SLICE_BYTES):
@@ -498,3 +492,9 @@ def _is_idle(connection: Http1) -> bool:
     if has_input or connection._current is not None or connection._queue or connection.reader.has_stopped:
         return False
     return connection._has_eof or connection.stage >= DEAF or not connection.reader.is_midway
+
+
+def _pause_reading(connection: Http1) -> None:
+    if not connection._is_read_paused:
+        connection.transport.pause_reading()
+    connection._is_read_paused = True

@@ -201,16 +201,7 @@ class Http2(asyncio.Protocol):
         if exchange.body_bytes > min(exchange.request.body_bytes_max, self.shared.limits.body_bytes_max):
             exchange.answer(TOO_LARGE)
         elif exchange.unrefilled_bytes >= WINDOW_BYTES // 2:
-            self._refill()
-
-    def _refill(self) -> None:
-        """Give stream windows back, to the oldest unfinished body first."""
-        unfinished = [one for one in self._exchanges.values() if not one.is_complete and not one.is_answered]
-        held_bytes = sum(one.body_bytes for one in unfinished)
-        for n, exchange in enumerate(unfinished):
-            if exchange.unrefilled_bytes and (n == 0 or held_bytes <= self.shared.limits.body_bytes_max):
-                attempt(self.h2.increment_flow_control_window, exchange.unrefilled_bytes, exchange.id)
-                exchange.unrefilled_bytes = 0
+            _refill(self)
 
     def _on_end(self, event: StreamEnded) -> None:
         exchange = self._exchanges.get(event.stream_id)
@@ -220,13 +211,13 @@ class Http2(asyncio.Protocol):
         if exchange.is_answered:
             return
         exchange.request.body = exchange.take_body()
-        self._refill()
+        _refill(self)
         if self._due or self.shared.monotonic() - self._since > TURN_S:
             self._due.append(exchange)
             if len(self._due) == 1:
                 self.shared.soon(self._handle_due)
         else:
-            self._handle(exchange)
+            _handle(self.shared, exchange)
 
     def _handle_due(self) -> None:
         """A turn of its own: handle what was complete before, as much as is enough for a turn (LM10)."""
@@ -234,16 +225,10 @@ class Http2(asyncio.Protocol):
         while self._due and self.shared.monotonic() - self._since <= TURN_S:
             exchange = self._due[0]
             if not exchange.is_gone:
-                self._handle(exchange)
+                _handle(self.shared, exchange)
             del self._due[:1]  # it was lost with its connection, perhaps
         if self._due:
             self.shared.soon(self._handle_due)
-
-    def _handle(self, exchange: Http2Exchange) -> None:
-        try:
-            self.shared.app.handle(exchange.request, exchange)
-        except Exception as error:
-            exchange.fail(error)
 
     def _on_reset(self, event: StreamReset) -> None:
         exchange = self._exchanges.get(event.stream_id)
@@ -251,7 +236,7 @@ class Http2(asyncio.Protocol):
             self.noise.add(RESET_WEIGHT)
         if exchange is not None:
             exchange.lost()
-            self._refill()
+            _refill(self)
             self._rest()
 
     # --- output
@@ -321,6 +306,24 @@ def _on_window(connection: Http2, event: Event) -> None:
 def _on_goaway(connection: Http2, event: ConnectionTerminated) -> None:
     connection._stage = max(connection._stage, ENDING)
     connection._rest()
+
+
+def _handle(shared: Connections, exchange: Http2Exchange) -> None:
+    try:
+        shared.app.handle(exchange.request, exchange)
+    except Exception as error:
+        exchange.fail(error)
+
+
+def _refill(connection: Http2) -> None:
+    """Give stream windows back, to the oldest unfinished body first."""
+    exchanges, limits = connection._exchanges.values(), connection.shared.limits
+    unfinished = [one for one in exchanges if not one.is_complete and not one.is_answered]
+    held_bytes = sum(one.body_bytes for one in unfinished)
+    for n, exchange in enumerate(unfinished):
+        if exchange.unrefilled_bytes and (n == 0 or held_bytes <= limits.body_bytes_max):
+            attempt(connection.h2.increment_flow_control_window, exchange.unrefilled_bytes, exchange.id)
+            exchange.unrefilled_bytes = 0
 
 
 HANDLERS: Final[dict[type[Event], Callable[[Http2, Any], None]]] = {
