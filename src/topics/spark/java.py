@@ -36,7 +36,7 @@ PLACES: Final = (
 
 SESSIONS_MIN: Final = 2  # before an archive is made: a home that sees fewer, as of a container, is not worth one
 WHOLE: Final = (0xF00BABA8).to_bytes(4, sys.byteorder)  # how an archive begins once it is written: its head comes last
-UNUSED_S: Final = 30 * 86_400.0  # age at which an archive is of a Java or a Spark that are gone; some have 170 MB
+UNUSED_S: Final = 30 * 86_400.0  # age at which an archive is of a Java or a Spark that are gone; some have 200 MB
 STALE_S: Final = 3600.0  # age at which an archive that is not whole was given up
 MUTE: Final = "-Xlog:disable"  # of what the JVM says on stdout of classes that it cannot archive
 
