@@ -16,6 +16,7 @@ from topics.spark.jobs import importing
 from topics.spark.options import read_options
 from topics.spark.schema import Projection
 from topics.spark.source import TopicsReader
+from topics.spark.tables import lake as lakes
 from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, open_root, read_rows
 from topics.spark.tables.layout import compact, described
 from topics.spark.tables.outputs import Place, check_connector
@@ -68,6 +69,22 @@ def test_a_second_writer_that_lags_behind_does_not_overwrite_a_commit(store: Obj
     with pytest.raises(InvalidRequest, match="another job writes to this lake"):
         other.commit(Commit(run="b", batch=0, covered=[Covered("t", 1, 1, 20)]))
     assert Lake.load(root).covered("t", 1) == [(1, 10)]
+
+
+def test_a_claim_of_another_writer_counts_until_it_is_old(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what a writer leaves that is killed within a commit, and what one has that is about to commit."""
+    root = store.uri("lake")
+    Lake.load(root, must_exist=False).commit(Commit(run="a", batch=0, covered=[Covered("t", 1, 1, 10)]))
+    system, path = open_root(root)
+    with system.open_output_stream(f"{path}/claims/other") as stream:
+        stream.write(b"00000000000000000002.json")
+    lake, commit = Lake.load(root), Commit(run="a", batch=1, covered=[Covered("t", 1, 11, 20)])
+    with pytest.raises(InvalidRequest, match="another job writes to this lake; if it was killed, try again in 120 s"):
+        lake.commit(commit)
+    monkeypatch.setattr(lakes, "CLAIMED_NS", 0)
+    assert lake.commit(commit) and Lake.load(root).covered("t", 1) == [(1, 20)]
+    said = sorted(file.read_bytes() for file in (store.objects / BUCKET / "lake" / "claims").iterdir())
+    assert said == [b"00000000000000000002.json", b"none", b"none"], "its own claims are given up"
 
 
 def test_keys_in_the_place_are_in_no_message_and_no_name(store: ObjectStore) -> None:

@@ -2,6 +2,7 @@
 
     LAKE/records/…/*.parquet      topic, epoch, seq, ts, node, tag, meta, data of one topic each, ascending by seq
     LAKE/gaps/…                   a table of what was lost before it could be archived, for people
+    LAKE/claims/TOKEN             on an object store: the commit that a job is about to write
     LAKE/manifest/N.json          one commit each, N = 1, 2, 3 … in twenty digits; format of `Commit`
 
 A commit says of ranges of seqs, per topic and epoch, that they are covered: each seq of a range is in its files, in
@@ -14,6 +15,7 @@ lake has one writer at a time; readers need not know of it. Paths are local, or 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 2  # 2 = a commit that merges files
 MANIFEST: Final = "manifest"
+CLAIMS: Final = "claims"  # on an object store: of those who are about to commit
 DELTAS_MAX: Final = 64  # a base is written when as many commits lie behind the last one
 BATCH_ROWS: Final = 32_768
+CLAIMED_NS: Final = 120 * 10**9  # how long a claim counts that is not given up
 CHUNK_BYTES: Final = 4 * 1024 * 1024  # of a file, read at once for its checksum
 
 Instance = tuple[str, int]  # topic, epoch
@@ -114,6 +118,7 @@ class Lake:
     entries: dict[Instance, list[Covered]] = field(default_factory=dict)
     trims: dict[Instance, int] = field(default_factory=dict)
     replaced: dict[str, int] = field(default_factory=dict)  # files that were merged, and when (epoch-ms)
+    token: str = field(default_factory=lambda: token_hex(8))  # of its claims
 
     @classmethod
     def load(cls, root: str, *, must_exist: bool = True) -> "Lake":
@@ -229,7 +234,8 @@ class Lake:
         system, path = open_root(self.root)
         make_folder(system, f"{path}/{MANIFEST}")
         name = f"{path}/{MANIFEST}/{number:020d}.json"
-        _write_durably(system, name, msgspec.json.format(msgspec.json.encode(commit), indent=1) + b"\n")
+        text = msgspec.json.format(msgspec.json.encode(commit), indent=1) + b"\n"
+        _write_durably(system, name, text, self.token)
 
 
 def read_rows(
@@ -349,19 +355,56 @@ def _check_free(system: "fs.FileSystem", name: str) -> None:
         raise InvalidRequest(f"{name} exists: another job writes to this lake")
 
 
-def _write_durably(system: "fs.FileSystem", name: str, text: bytes) -> None:
-    """Whole or not at all, and not over another commit: two writers would lose each other's.
+def _put_alone(system: "fs.FileSystem", name: str, text: bytes, token: str) -> None:
+    """Put a commit, unless another writer does or did. Object stores cannot be told by pyarrow to refuse a second one.
 
-    An object store is asked before. It is not told to refuse, so two writers within the same moment are not noticed.
+    Each writer claims the commit in an object of its own, and only then looks. Of two, the one that claims later sees
+    the claim of the other, or its commit, as that is put before the claim is given up. Both may see each other.
     """
+    folder, _, commit = name.rpartition("/")
+    claim = f"{folder.removesuffix(MANIFEST)}{CLAIMS}/{token}"
+    _put(system, claim, commit.encode())
+    try:
+        _check_claims(system, claim, commit.encode())
+        _check_free(system, name)
+    except InvalidRequest:
+        _put(system, claim, b"none")
+        raise
+    _put(system, name, text)  # if this fails it may be there all the same: the claim stays, until it is old
+    _put(system, claim, b"none")
+
+
+def _check_claims(system: "fs.FileSystem", claim: str, wanted: bytes) -> None:
+    """Times are those of the store, so no clocks are compared."""
+    import pyarrow.fs as fs
+
+    folder, _, own = claim.rpartition("/")
+    claims = {info.path: info.mtime_ns or 0 for info in system.get_file_info(fs.FileSelector(folder)) if info.is_file}
+    at = next((found for path, found in claims.items() if path.endswith(own)), 0)
+    for path, found in claims.items():
+        if path.endswith(own) or at - found >= CLAIMED_NS:
+            continue
+        with system.open_input_stream(path) as stream:
+            if stream.read() == wanted:
+                seconds = CLAIMED_NS // 10**9
+                raise InvalidRequest(
+                    f"{path}: another job writes to this lake; if it was killed, try again in {seconds} s"
+                )
+
+
+def _put(system: "fs.FileSystem", name: str, content: bytes) -> None:
+    with system.open_output_stream(name) as stream:
+        stream.write(content)
+
+
+def _write_durably(system: "fs.FileSystem", name: str, text: bytes, token: str) -> None:
+    """Whole or not at all, and not over another commit: two writers would lose each other's."""
     import os
 
     import pyarrow.fs as fs
 
     if not isinstance(system, fs.LocalFileSystem):
-        _check_free(system, name)
-        with system.open_output_stream(name) as stream:
-            stream.write(text)
+        _put_alone(system, name, text, token)
         return
     temporary = f"{name}.{os.getpid()}.tmp"
     with open(temporary, "wb") as file:
