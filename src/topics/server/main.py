@@ -17,7 +17,6 @@ import uvloop
 from topics import __version__
 from topics.clock import Clock
 from topics.engine.engine import Engine
-from topics.engine.seeing.footprint import WRITE_TIMES
 from topics.errors import ConfigurationError
 from topics.server.access.key_file import KeyFile, read_keys
 from topics.server.access.visitors import is_loopback
@@ -171,7 +170,7 @@ def check_bind(settings: Settings, keyring: Keyring) -> None:
 
 def check_memory(settings: Settings) -> None:
     """A limit on memory has room for a topic with a record of the largest size, and for those who follow it (LM14)."""
-    least = MEMORY_LEAST_BYTES + WRITE_TIMES * settings.max_record_bytes
+    least = MEMORY_LEAST_BYTES + 2 * settings.max_record_bytes  # a write weighs twice its size until it is decided
     if 0 < settings.max_memory_bytes < least:
         raise ConfigurationError(
             f"TOPICS_MAX_MEMORY_BYTES is {settings.max_memory_bytes}, in which a record of TOPICS_MAX_RECORD_BYTES "
