@@ -33,7 +33,7 @@ from topics.tuning import give_memory_back, tune_process
 
 logger = logging.getLogger("topics.server")
 
-DRAIN_S: Final = 10.0  # for running requests, at a stop
+DRAIN_S: Final = 6.0  # for running requests, at a stop: with what comes after it, less than the 10 s that there may be
 SAVE_MEMORY_S: Final = 30.0
 CLOSE_S: Final = 1.0  # for connections after that
 OUTPUT_BYTES_MAX: Final = 32 * 1024 * 1024  # held for one connection, beyond the largest body
