@@ -20,6 +20,7 @@ from hpack import Encoder
 from tests.api.clients.raw import chunked
 from tests.api.clients.transcript import Client, ok, request_bytes
 from tests.api.clients.websocket import client_frame, handshake
+from topics.server.main import CLOSE_S, DRAIN_S
 from topics.server.transport.http2_reader import PREFACE, FrameWatch
 from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess, ask_status
@@ -342,3 +343,22 @@ def test_reads_of_one_client_leave_others_their_turns(
         assert worst <= CPU_S_MAX
         assert grown <= MEMORY_BYTES_MAX
         assert server.stop() == 0
+
+
+def test_a_download_that_nobody_reads_does_not_hold_up_a_stop(tmp_path: Path) -> None:
+    """SC3, LM10: it is cut off, early enough for the last checkpoint."""
+    with ServerProcess(tmp_path) as server:
+        api = Client(server.address)
+        api.create("t")
+        for _ in range(3):
+            ok(api.post("/v0/topics/t?return_seqs=false", {"records": [{"data": "x" * 1000}] * 10_000}))
+        requests = (request_bytes("GET", "/v0/topics/t/export"), request_bytes("POST", "/v0/backup", {}))
+        connections = [socket.create_connection(server.address, timeout=PATIENCE_S) for _ in requests]
+        for connection, request in zip(connections, requests, strict=True):
+            connection.sendall(request)
+            assert connection.recv(9) == b"HTTP/1.1 "
+        assert server.stop() == 0
+        assert "2 requests were still running" in server.output and "Traceback" not in server.output
+        for connection in connections:
+            connection.close()
+    assert DRAIN_S + CLOSE_S <= 8

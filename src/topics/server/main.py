@@ -33,7 +33,7 @@ from topics.tuning import WRITE_TIMES, give_memory_back, tune_process
 
 logger = logging.getLogger("topics.server")
 
-DRAIN_S: Final = 10.0  # for running requests, at a stop
+DRAIN_S: Final = 6.0  # for running requests, at a stop: with what comes after it, less than the 10 s that there may be
 SAVE_MEMORY_S: Final = 30.0
 CLOSE_S: Final = 1.0  # for connections after that
 OUTPUT_BYTES_MAX: Final = 32 * 1024 * 1024  # held for one connection, beyond the largest body
@@ -170,7 +170,7 @@ def check_bind(settings: Settings, keyring: Keyring) -> None:
 
 def check_memory(settings: Settings) -> None:
     """A limit on memory has room for a topic with a record of the largest size, and for those who follow it (LM14)."""
-    least = MEMORY_LEAST_BYTES + WRITE_TIMES * settings.max_record_bytes
+    least = MEMORY_LEAST_BYTES + 2 * settings.max_record_bytes  # a write weighs twice its size until it is decided
     if 0 < settings.max_memory_bytes < least:
         raise ConfigurationError(
             f"TOPICS_MAX_MEMORY_BYTES is {settings.max_memory_bytes}, in which a record of TOPICS_MAX_RECORD_BYTES "
