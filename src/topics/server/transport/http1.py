@@ -228,7 +228,7 @@ class Http1(asyncio.Protocol):
             began = self.shared.monotonic()
             self._feed_sliced(memoryview(data))
             if self.shared.monotonic() - began > TURN_S and self.stage == OPEN:  # the loop may read more in this turn
-                self._pause_reading()
+                _pause_reading(self)
                 self._advance_soon()
         if self._ahead:
             self._advance_soon() if _has_worked(self) else self._advance()
@@ -262,8 +262,7 @@ class Http1(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.stage = LOST
         self.shared.forget(self)
-        self._queue.clear()
-        self._ahead.clear()
+        self._queue, self._ahead = [], bytearray()
         self.reader.close()
         current, self._current = self._current, None
         if current is not None:
@@ -307,12 +306,7 @@ class Http1(asyncio.Protocol):
         self._ahead += data
         self.shared.grew(len(data))
         if len(self._ahead) > self.shared.limits.ahead_bytes_max:
-            self._pause_reading()
-
-    def _pause_reading(self) -> None:
-        if not self._is_read_paused:
-            self._is_read_paused = True
-            self.transport.pause_reading()
+            _pause_reading(self)
 
     def _feed_sliced(self, data: memoryview) -> None:
         for start in range(0, len(data), SLICE_BYTES):
@@ -480,6 +474,12 @@ class Http1(asyncio.Protocol):
             protocol.data_received(rest)
         if self._has_eof and not protocol.eof_received():
             self.transport.close()
+
+
+def _pause_reading(connection: Http1) -> None:
+    if not connection._is_read_paused:
+        connection._is_read_paused = True
+        connection.transport.pause_reading()
 
 
 def _has_worked(connection: Http1) -> bool:

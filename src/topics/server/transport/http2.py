@@ -14,6 +14,7 @@ Invariants
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from h2.errors import ErrorCodes
@@ -224,26 +225,9 @@ class Http2(asyncio.Protocol):
         if self._due or self.shared.monotonic() - self._since > TURN_S:
             self._due.append(exchange)
             if len(self._due) == 1:
-                self.shared.soon(self._handle_due)
+                self.shared.soon(partial(_handle_due, self))
         else:
-            self._handle(exchange)
-
-    def _handle_due(self) -> None:
-        """A turn of its own: handle what was complete before, as much as is enough for a turn (LM10)."""
-        self._since = self.shared.monotonic()
-        while self._due and self.shared.monotonic() - self._since <= TURN_S:
-            exchange = self._due[0]
-            if not exchange.is_gone:
-                self._handle(exchange)
-            del self._due[:1]  # it was lost with its connection, perhaps
-        if self._due:
-            self.shared.soon(self._handle_due)
-
-    def _handle(self, exchange: Http2Exchange) -> None:
-        try:
-            self.shared.app.handle(exchange.request, exchange)
-        except Exception as error:
-            exchange.fail(error)
+            exchange.run()
 
     def _on_reset(self, event: StreamReset) -> None:
         exchange = self._exchanges.get(event.stream_id)
@@ -321,6 +305,18 @@ def _on_window(connection: Http2, event: Event) -> None:
 def _on_goaway(connection: Http2, event: ConnectionTerminated) -> None:
     connection._stage = max(connection._stage, ENDING)
     connection._rest()
+
+
+def _handle_due(connection: Http2) -> None:
+    """A turn of its own: handle what was complete before, as much as is enough for a turn (LM10)."""
+    shared, due = connection.shared, connection._due
+    connection._since = shared.monotonic()
+    while due and shared.monotonic() - connection._since <= TURN_S:
+        if not due[0].is_gone:
+            due[0].run()
+        del due[:1]  # it was lost with its connection, perhaps
+    if due:
+        shared.soon(partial(_handle_due, connection))
 
 
 HANDLERS: Final[dict[type[Event], Callable[[Http2, Any], None]]] = {
