@@ -21,7 +21,6 @@ KEPT_BYTES = 256 * 1024 * 1024  # free memory at the heap's end that is kept
 FILES_RESERVE_MIN = 48  # descriptors that connections leave to the engine; an eighth, if that is more
 CONNECTIONS_MIN = 8
 MEMORY_SHARE = (3, 4)  # of what there is; caches, connections and the interpreter need the rest
-WRITE_TIMES = 2  # what a body weighs in memory until its write is decided
 SWITCH_SECONDS = 0.0001
 GC_THRESHOLDS = (50_000, 50, 1_000)
 

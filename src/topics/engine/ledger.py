@@ -70,7 +70,7 @@ class Ledger:
         self._on_rebuilt = on_rebuilt  # the state is another one
         self._clock = clock
         self._passing: set[int] = set()  # queues in which so much ends at once that the next turn goes on
-        self._listeners: dict[int, set[Listener]] = {}
+        self._listeners: dict[int, dict[Listener, None]] = {}  # in the order in which they came
         self._after_news: Listener = lambda: None
         self._unwritten: deque[tuple[int, int]] = deque()  # position, topic: to be told when it is written
         self._unsynced: deque[tuple[int, int]] = deque()  # the same for synced
@@ -294,12 +294,12 @@ class Ledger:
 
     def listen(self, topic_id: int, listener: Listener) -> None:
         """Call `listener` whenever something new can be read of a topic, or it is gone."""
-        self._listeners.setdefault(topic_id, set()).add(listener)
+        self._listeners.setdefault(topic_id, {})[listener] = None
 
     def unlisten(self, topic_id: int, listener: Listener) -> None:
         listeners = self._listeners.get(topic_id)
         if listeners is not None:
-            listeners.discard(listener)
+            listeners.pop(listener, None)
             if not listeners:
                 del self._listeners[topic_id]
 

@@ -29,7 +29,7 @@ from topics.server.seeing.condition import origins_of
 from topics.server.transport.exchange import Limits
 from topics.server.transport.listener import Listener
 from topics.settings import Settings
-from topics.tuning import WRITE_TIMES, give_memory_back, tune_process
+from topics.tuning import give_memory_back, tune_process
 
 logger = logging.getLogger("topics.server")
 

@@ -11,8 +11,8 @@ from topics.core.decide import Caps
 from topics.core.memory import used
 from topics.engine.ledger import Ledger
 from topics.errors import Throttled
-from topics.tuning import WRITE_TIMES
 
+WRITE_TIMES: Final = 2  # what a body weighs until its write is decided
 HELD_SHARE: Final = 4  # of the memory there may be, one part is for those who follow topics
 
 

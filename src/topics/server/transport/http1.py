@@ -261,8 +261,7 @@ class Http1(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.stage = LOST
         self.shared.forget(self)
-        self._queue.clear()
-        self._ahead.clear()
+        self._queue, self._ahead = [], bytearray()
         self.reader.close()
         current, self._current = self._current, None
         if current is not None:
@@ -476,6 +475,12 @@ class Http1(asyncio.Protocol):
             self.transport.close()
 
 
+def _pause_reading(connection: Http1) -> None:
+    if not connection._is_read_paused:
+        connection._is_read_paused = True
+        connection.transport.pause_reading()
+
+
 def _has_worked(connection: Http1) -> bool:
     """Whether this turn has done its share of work (LM10): the rest waits for the next turn."""
     if connection._burst >= BURST_MAX or connection.reader.work >= WORK_MAX:
@@ -492,9 +497,3 @@ def _is_idle(connection: Http1) -> bool:
     if has_input or connection._current is not None or connection._queue or connection.reader.has_stopped:
         return False
     return connection._has_eof or connection.stage >= DEAF or not connection.reader.is_midway
-
-
-def _pause_reading(connection: Http1) -> None:
-    if not connection._is_read_paused:
-        connection.transport.pause_reading()
-    connection._is_read_paused = True

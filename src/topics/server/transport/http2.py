@@ -14,6 +14,7 @@ Invariants
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from h2.errors import ErrorCodes
@@ -201,7 +202,16 @@ class Http2(asyncio.Protocol):
         if exchange.body_bytes > min(exchange.request.body_bytes_max, self.shared.limits.body_bytes_max):
             exchange.answer(TOO_LARGE)
         elif exchange.unrefilled_bytes >= WINDOW_BYTES // 2:
-            _refill(self)
+            self._refill()
+
+    def _refill(self) -> None:
+        """Give stream windows back, to the oldest unfinished body first."""
+        unfinished = [one for one in self._exchanges.values() if not one.is_complete and not one.is_answered]
+        held_bytes = sum(one.body_bytes for one in unfinished)
+        for n, exchange in enumerate(unfinished):
+            if exchange.unrefilled_bytes and (n == 0 or held_bytes <= self.shared.limits.body_bytes_max):
+                attempt(self.h2.increment_flow_control_window, exchange.unrefilled_bytes, exchange.id)
+                exchange.unrefilled_bytes = 0
 
     def _on_end(self, event: StreamEnded) -> None:
         exchange = self._exchanges.get(event.stream_id)
@@ -211,24 +221,13 @@ class Http2(asyncio.Protocol):
         if exchange.is_answered:
             return
         exchange.request.body = exchange.take_body()
-        _refill(self)
+        self._refill()
         if self._due or self.shared.monotonic() - self._since > TURN_S:
             self._due.append(exchange)
             if len(self._due) == 1:
-                self.shared.soon(self._handle_due)
+                self.shared.soon(partial(_handle_due, self))
         else:
-            _handle(self.shared, exchange)
-
-    def _handle_due(self) -> None:
-        """A turn of its own: handle what was complete before, as much as is enough for a turn (LM10)."""
-        self._since = self.shared.monotonic()
-        while self._due and self.shared.monotonic() - self._since <= TURN_S:
-            exchange = self._due[0]
-            if not exchange.is_gone:
-                _handle(self.shared, exchange)
-            del self._due[:1]  # it was lost with its connection, perhaps
-        if self._due:
-            self.shared.soon(self._handle_due)
+            exchange.run()
 
     def _on_reset(self, event: StreamReset) -> None:
         exchange = self._exchanges.get(event.stream_id)
@@ -236,7 +235,7 @@ class Http2(asyncio.Protocol):
             self.noise.add(RESET_WEIGHT)
         if exchange is not None:
             exchange.lost()
-            _refill(self)
+            self._refill()
             self._rest()
 
     # --- output
@@ -308,22 +307,16 @@ def _on_goaway(connection: Http2, event: ConnectionTerminated) -> None:
     connection._rest()
 
 
-def _handle(shared: Connections, exchange: Http2Exchange) -> None:
-    try:
-        shared.app.handle(exchange.request, exchange)
-    except Exception as error:
-        exchange.fail(error)
-
-
-def _refill(connection: Http2) -> None:
-    """Give stream windows back, to the oldest unfinished body first."""
-    exchanges, limits = connection._exchanges.values(), connection.shared.limits
-    unfinished = [one for one in exchanges if not one.is_complete and not one.is_answered]
-    held_bytes = sum(one.body_bytes for one in unfinished)
-    for n, exchange in enumerate(unfinished):
-        if exchange.unrefilled_bytes and (n == 0 or held_bytes <= limits.body_bytes_max):
-            attempt(connection.h2.increment_flow_control_window, exchange.unrefilled_bytes, exchange.id)
-            exchange.unrefilled_bytes = 0
+def _handle_due(connection: Http2) -> None:
+    """A turn of its own: handle what was complete before, as much as is enough for a turn (LM10)."""
+    shared, due = connection.shared, connection._due
+    connection._since = shared.monotonic()
+    while due and shared.monotonic() - connection._since <= TURN_S:
+        if not due[0].is_gone:
+            due[0].run()
+        del due[:1]  # it was lost with its connection, perhaps
+    if due:
+        shared.soon(partial(_handle_due, connection))
 
 
 HANDLERS: Final[dict[type[Event], Callable[[Http2, Any], None]]] = {

@@ -71,6 +71,13 @@ class Http2Exchange(Exchange):
             self.filling, self.parts = Filling(self.request.content_length, self.parts), []
         self.filling.add(data)
 
+    def run(self) -> None:
+        """Have the request, which is complete, handled."""
+        try:
+            self._connection.shared.app.handle(self.request, self)
+        except Exception as error:
+            self.fail(error)
+
     def take_body(self) -> bytes:
         """The whole body, which is not kept here any longer."""
         body = joined(self.parts) if self.filling is None else self.filling.take()
