@@ -89,6 +89,7 @@ class Host:
         self.engine._cache.bytes_max = CACHE_BYTES[variant % len(CACHE_BYTES)]
         self.server = Server.open(settings, engine=self.engine, source=lambda: 0.0)
         self.server.app.delivery.rounds.slice_s = math.inf  # of real time
+        self.server.listener.connections._clock = clock  # else how long a turn takes would decide what is done in it
         self.wire = Wire(self.server.listener.connections, high_bytes=HIGH_BYTES)
         for hook in disk.hooks:
             if isinstance(hook, Lifeline):

@@ -22,7 +22,7 @@ PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 1000
 LOSSES_DEFAULT: Final = 100
 LOSSES_MAX: Final = 1000
-PARAMETERS_MAX: Final = 256  # of a query: each costs a microsecond, and there are no routes with so many
+PARAMETERS_MAX: Final = 512  # of a query: each costs a microsecond; a reader may name 256 nodes
 QUERY_KEPT_BYTES_MAX: Final = 256  # of a query string whose parameters are remembered
 DIGITS_MAX: Final = 40  # of a number in a query; further ones are ignored, it is above every range anyway
 CURSOR_TEXT: Final = re.compile(r"[A-Za-z0-9_+/ -]+={0,2}", re.ASCII)
