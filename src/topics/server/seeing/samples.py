@@ -91,10 +91,10 @@ class SampleStream(EventStream):
     def heartbeat_ms(self) -> int:
         return HEARTBEAT_MS
 
-    def _writable(self) -> None:
+    def stream_writable(self) -> None:
         self.unblocked()
 
-    def _close(self) -> None:
+    def stream_closed(self) -> None:
         if not self.is_over:
             self.is_over = True
             self.wheel.discard(self)
