@@ -71,7 +71,7 @@ async def at_size(count: int) -> dict[str, float]:
 
         async def work() -> None:
             claimed = await engine.claim("jobs", "w", 8)
-            await engine.ack("jobs", "w", [seq for seq, _ in claimed.leases])
+            await engine.ack("jobs", "w", [seq for seq, *_ in claimed.leases])
 
         def read(place: int) -> Callable[[], Awaitable[object]]:
             return lambda: engine.read("log", place, 100)

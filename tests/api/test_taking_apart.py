@@ -323,6 +323,21 @@ def test_lines_that_are_no_records_are_refused_one_by_one(body: bytes) -> None:
             read(body, LIMITS)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [b'{"data":1,"delay_ms":-1}', b'{"data":NaN}', b'{"tag":"t"}', b"7", b'{"data":1,"tag":7}', b'{"data":"\xc3"}'],
+)
+def test_a_refused_line_is_told_in_the_same_words(line: bytes) -> None:
+    """CV3, WR3: with its number, its value and its byte in the whole."""
+    body = b'{"data":1}\r\n\n{"data":2}\n' + line + b"\n"
+    told = []
+    for read in (ndjson_in, lines_in):
+        with pytest.raises(InvalidRequest) as refused:
+            read(body, LIMITS)
+        told.append(refused.value.message)
+    assert told[0] == told[1]
+
+
 def test_a_line_that_is_too_long_is_not_decoded_to_its_end() -> None:
     """LM9, LM10"""
     with pytest.raises(RecordTooLarge, match=r"records\[1\] is more than"):

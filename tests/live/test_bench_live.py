@@ -35,7 +35,7 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bench.recovery memory": ("", ()),
     "bench.queues": ("redis-server beanstalkd nats-server postgres", ()),
     "bench.routers": ("wrk", ()),
-    "bench.routers growth": ("", ("copies_per_s_1000", "copy_us_1000", "ack_p50_ms_1000")),
+    "bench.routers growth": ("wrk", ("copies_per_s_1000", "copy_us_1000", "ack_p50_ms_1000")),
     "bench.live latency": (
         "nginx nats-server",
         tuple(f"{way}_" for way in ("sse", "ws", "nchan", "nats", "durable", "null")),

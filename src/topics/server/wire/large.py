@@ -54,7 +54,8 @@ class _WalkedRecord(RecordIn, gc=False, omit_defaults=True):
 
 
 _decode_record = msgspec.json.Decoder(_WalkedRecord).decode
-_decode_line = msgspec.json.Decoder(RecordIn).decode
+_line_decoder = msgspec.json.Decoder(RecordIn)
+_decode_line, _decode_lines = _line_decoder.decode, _line_decoder.decode_lines
 _decode_value = msgspec.json.Decoder(Raw).decode
 _decode_key = msgspec.json.Decoder(str).decode
 _decode_write = msgspec.json.Decoder(WriteIn).decode
@@ -115,31 +116,41 @@ def lines_in(body: bytes, limits: Limits) -> list[RecordIn]:
                     stop = min(start + window_bytes, len(body))
                     if stop < len(body):
                         raise _too_long(len(records), limits)
-                for text in body[start:stop].splitlines():  # a carriage return ends one, too
+                for text in body[start:stop].splitlines(keepends=True):  # a carriage return ends one, too
                     if text.strip():
                         if len(records) == limits.max_batch_records:
                             raise BatchTooLarge(f"records has more than {limits.max_batch_records} records")
-                        records.append(_line_in(text, len(records)))
+                        records.append(_line_in(text, start, len(records)))
+                    start += len(text)
                 start = stop + 1
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise InvalidRequest(fault_in(error, body, _decode_write)) from None
     return records
 
 
-def _line_in(text: bytes, number: int) -> RecordIn:
+def _line_in(text: bytes, start: int, number: int) -> RecordIn:
+    """The record of a line that begins at `start` of the body."""
     try:
         return _decode_line(text)
     except msgspec.ValidationError as error:
-        raise _placed(error, number) from None
+        said = fault_in(_placed(error, "[0]"), text, _decode_lines)
+        raise InvalidRequest(f"records[{number}]{said.removeprefix('[0]')}") from None
+    except msgspec.DecodeError as error:
+        raise _shifted(error, start) from None
 
 
-def _placed(error: msgspec.ValidationError, number: int) -> msgspec.ValidationError:
-    """What is wrong with a record, as it would be said of the whole."""
+def _shifted(error: msgspec.DecodeError, start: int) -> msgspec.DecodeError:
+    """What is wrong with a part of a text that begins at `start`, with its place in the whole."""
+    return msgspec.DecodeError(_AT_BYTE.sub(lambda byte: f"(byte {int(byte[1]) + start})", str(error)))
+
+
+def _placed(error: msgspec.ValidationError, within: str) -> msgspec.ValidationError:
+    """What is wrong with a record, as it would be said of the whole, in which it stands at `within`."""
     said = str(error)
     placed = _PLACED.search(said)
     place = "" if placed is None else placed[1]
     what = said if placed is None else said[: placed.start()]
-    return msgspec.ValidationError(f"{what} - at `$.records[{number}]{place}`")
+    return msgspec.ValidationError(f"{what} - at `${within}{place}`")
 
 
 def _window_bytes(limits: Limits) -> int:
@@ -252,7 +263,7 @@ class _Walk:
         try:
             self._pass(_decode_record)
         except msgspec.ValidationError as error:
-            placed = _placed(error, number)
+            placed = _placed(error, f".records[{number}]")
             self._refuse(InvalidRequest(fault_in(placed, self._body, _decode_write)))
             self._pass(_decode_value)
         else:
@@ -278,8 +289,7 @@ class _Walk:
             if trailing is None:
                 if "truncated" in said and stop < len(self._body):
                     raise _TooLong from None
-                shifted = _AT_BYTE.sub(lambda byte: f"(byte {int(byte[1]) + start})", said)
-                raise msgspec.DecodeError(shifted) from None
+                raise _shifted(error, start) from None
             self._at = start + int(trailing[1]) - 1
         if decode is _decode_record:
             return b""
