@@ -134,6 +134,7 @@ class Instance:
         self.remove_worker = self.workers.leave
         self.is_open = gates.is_open
         self.when_open = gates.when_open
+        self.end_turn = ledger.wal.end_turn
         self.obstacle = ledger.obstacle
         self.checkpoints = self._upkeep.checkpoints
         self.move = self.queues.move  # a coroutine

@@ -31,6 +31,7 @@ from topics.server.auth import ANYONE, Key, Keyring
 from topics.server.call import PACKED, Call, wants_gzip
 from topics.server.console.static import is_for_browser
 from topics.server.cors import Cors
+from topics.server.handlers.writing.turn import WriteTurn
 from topics.server.live.delivery import Delivery
 from topics.server.live.pressure import Pressure
 from topics.server.live.registry import Registry
@@ -93,6 +94,7 @@ class App:
         self.history = History(
             engine, self.traffic, pressure, lambda: self.delivery.records_total + self.work.jobs_total
         )
+        self.writes = WriteTurn(self)
         self.watch = Sessions(self.delivery, self.slots, self.registry)
         self.work = WorkStreams(engine, self.slots, self.delivery.wheel, self.registry)
         self.samples = SampleStreams(self.history, self.slots, self.delivery.wheel, self.registry)

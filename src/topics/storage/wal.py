@@ -68,7 +68,7 @@ class Wal(Progress):
         self._steps: Iterator[None] | None = None  # what is left of a write that is done in steps …
         self._step_bytes = 0  # … all of whose bytes are so many
         self._failure: OSError | None = None  # dealt with at the end of a turn
-        self._is_flush_scheduled = False
+        self._flushing: asyncio.Handle | None = None  # a turn that will write what is buffered
         self._is_end_scheduled = False
         self._is_held = False
         self._syncing: asyncio.Future[None] | None = None  # done when the sync that runs is over
@@ -240,7 +240,7 @@ class Wal(Progress):
         self.bytes_since_roll += size
         self.bytes_appended += size
         self.counters.frames += 1
-        if not self._is_flush_scheduled:
+        if self._flushing is None:
             self._schedule_flush()
         return end
 
@@ -318,15 +318,21 @@ class Wal(Progress):
 
     def _schedule_flush(self) -> None:
         if self._buffer or self._steps is not None:
-            self._is_flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush_turn)
+            self._flushing = asyncio.get_running_loop().call_soon(self._flush_turn)
+
+    def end_turn(self) -> None:
+        """Write what is buffered, and tell those who are due, now rather than in the turn that was asked for. For a
+        caller that is a turn of its own: nothing but the event loop may be further up the stack."""
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flush_turn()
 
     def _flush_turn(self) -> None:
-        self._is_flush_scheduled = False
+        self._flushing = None
         if not self._is_held:
             self._write_buffer(in_steps=True)
         self._end_turn()
-        if self._steps is not None and not self._is_flush_scheduled:
+        if self._steps is not None and self._flushing is None:
             self._schedule_flush()
 
     def flush(self) -> None:

@@ -1,6 +1,6 @@
 """GET /v0/ws, and the commands that are given over a WebSocket (WS1-WS5, WS7, AU7, AU8, PR7).
 
-A publish climbs the ladder of appends (`records.Write`): unless something unusual happens, it is decided at once and
+A publish climbs the ladder of appends (`ladder.Write`): unless something unusual happens, it is decided at once and
 acked from the log's callback. A subscribe goes on in a task. A topic is followed from the moment at which `subscribed`
 is sent, so that none of its frames comes before.
 """
@@ -17,7 +17,7 @@ from topics.server.access.visitors import check_origin
 from topics.server.auth import READ, WRITE
 from topics.server.call import Call
 from topics.server.handlers.live.watch import states_of, template_of
-from topics.server.handlers.records import Write
+from topics.server.handlers.writing.ladder import Write
 from topics.server.live.conversation import Conversation, RunCommand, error_text
 from topics.server.live.feeds import Feed
 from topics.server.transport.websocket import VERSION, UnknownVersion, WebSocket, accept

@@ -221,7 +221,7 @@ class Http1(asyncio.Protocol):
             self._hold(data)
             return
         self._burst = self.reader.work = 0
-        if len(data) <= SLICE_BYTES:
+        if len(data) <= SLICE_BYTES or self.reader.is_one_known(data):
             self.reader.feed(data)
         else:
             began = self.shared.monotonic()
@@ -382,11 +382,12 @@ class Http1(asyncio.Protocol):
     def finished(self, exchange: Http1Exchange) -> None:
         """The answer of `exchange` is written."""
         self._current = exchange.on_disconnect = None
+        reader = self.reader
         if not exchange.keeps_alive:
             self._close()
-        elif self._queue or self._ahead or self.reader.has_stopped:
+        elif self._queue or self._ahead or reader.has_stopped:
             self._advance_soon()
-        elif self._has_eof or self.is_write_blocked or self.deadline == NEVER:
+        elif self.stage != OPEN or self._has_eof or self.is_write_blocked or self._is_read_paused or reader.is_midway:
             self._advance()
         else:
             self.deadline = self.shared.now + self.shared.limits.idle_s

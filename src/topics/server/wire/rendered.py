@@ -6,22 +6,24 @@ texts, and a topic's name needs no escaping. Rules: CV5, CV9, CV11, Appendix A.
 
 import msgspec
 
-from topics.engine.answers import Claimed, LeaseChange, ReadResult, RecordResult, WriteResult
+from topics.engine.answers import Claimed, LeaseChange, ReadResult, RecordResult
 
 _encode = msgspec.json.Encoder().encode
 
 
 def write_answer(
-    result: WriteResult,
-    with_seqs: bool,
-    more: bytes,
-    total_ms: float,
-    append_ms: float,
-    fsync_ms: float,
-    throttle_ms: float,
+    topic: bytes,
+    first: int,
+    last: int,
+    head: int,
+    performance: bytes,
+    *,
+    with_seqs: bool = True,
+    created: bool = False,
+    deduped: bool = False,
+    more: bytes = b"",
 ) -> bytes:
     """The answer to a write. A topic's name needs no escaping; `more` are fields that are not in every answer."""
-    first, last = result.first_seq, result.last_seq
     if not with_seqs:
         seqs = b""
     elif first == last:
@@ -30,22 +32,29 @@ def write_answer(
         seqs = b'"seqs":%b,' % _encode(list(range(first, last + 1)))
     return (
         b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b%b,'
-        b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f,"throttle_wait_ms":%.3f}}'
+        b'"performance":%b}'
         % (
-            result.topic.encode(),
+            topic,
             first,
             last,
             seqs,
-            result.head_seq,
-            result.count,
-            b"true" if result.created else b"false",
-            b"true" if result.deduped else b"false",
+            head,
+            last - first + 1,
+            b"true" if created else b"false",
+            b"true" if deduped else b"false",
             more,
-            total_ms,
-            append_ms,
-            fsync_ms,
-            throttle_ms,
+            performance,
         )
+    )
+
+
+def write_performance(total_ms: float, append_ms: float, fsync_ms: float, throttle_ms: float) -> bytes:
+    """How long a write took."""
+    return b'{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f,"throttle_wait_ms":%.3f}' % (
+        total_ms,
+        append_ms,
+        fsync_ms,
+        throttle_ms,
     )
 
 

@@ -1,0 +1,1 @@
+"""Appends: the ladder they climb, and those that climb it together."""
