@@ -43,7 +43,7 @@ def callers(server: ServerThread) -> Iterator[set[str]]:
 
     engine.append_now = watched  # type: ignore[method-assign]
     yield seen
-    assert any(name.endswith(("handlers/records.py", "handlers/ws.py")) for name in seen)
+    assert any(name.endswith(("writing/turn.py", "handlers/ws.py")) for name in seen)
     package = Path(topics.__file__).parent
     assert all((package / module).is_file() for module in CHANGING), "a module that was moved"
     below = {module for module in CHANGING for name in seen if name.endswith(f"topics/{module}")}

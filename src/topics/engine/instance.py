@@ -49,7 +49,7 @@ from topics.errors import UnusableDirectory
 from topics.model import TopicConfig
 from topics.settings import Settings
 from topics.storage.disk import Disk, RealDisk
-from topics.storage.wal import Wal, write_zeros_ahead
+from topics.storage.wal import Wal, end_turn, write_zeros_ahead
 from topics.tuning import memory_allowed
 
 # The instance, and what its callers hand to it or get from it.
@@ -134,7 +134,7 @@ class Instance:
         self.remove_worker = self.workers.leave
         self.is_open = gates.is_open
         self.when_open = gates.when_open
-        self.end_turn = ledger.wal.end_turn
+        self.end_turn = partial(end_turn, self.wal)  # write the log now; only for a turn of its own
         self.obstacle = ledger.obstacle
         self.checkpoints = self._upkeep.checkpoints
         self.move = self.queues.move  # a coroutine

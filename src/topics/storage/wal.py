@@ -320,13 +320,6 @@ class Wal(Progress):
         if self._buffer or self._steps is not None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush_turn)
 
-    def end_turn(self) -> None:
-        """Write what is buffered, and tell those who are due, now rather than in the turn that was asked for. For a
-        caller that is a turn of its own: nothing but the event loop may be further up the stack."""
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flush_turn()
-
     def _flush_turn(self) -> None:
         self._flushing = None
         if not self._is_held:
@@ -474,6 +467,16 @@ async def write_zeros_ahead(wal: Wal, size: int) -> None:
                 return
             wal._fill_ahead(min(wanted, wal._ahead + max(1, log_files.STEP_BYTES - AHEAD_BYTES)))
             await asyncio.sleep(0)
+
+
+def end_turn(wal: Wal) -> None:
+    """Write what is buffered, and tell those who are due, now rather than in the turn that was asked for.
+
+    For a caller that is a turn of its own: nothing but the event loop may be further up the stack.
+    """
+    if wal._flushing is not None:
+        wal._flushing.cancel()
+        wal._flush_turn()
 
 
 def _call_back(callbacks: list[Callback], failure: CommitFailed | None) -> None:

@@ -3,7 +3,7 @@
 Nothing here counts as a read, and nothing changes. Must not know: metrics, or any other form in which totals are shown.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from topics.clock import Clock
 from topics.core.state import Topic
@@ -58,12 +58,6 @@ class Totals:
         """The running totals of a topic, at the end of the log; None: there is no such topic."""
         topic = self._ledger.state.topics.get(name)
         return None if topic is None else topic_totals(topic, self._clock.now_ms())
-
-    def of_all(self) -> Iterator[TopicTotals]:
-        """The running totals of all topics, in no order. Nothing is awaited meanwhile."""
-        now = self._clock.now_ms()
-        for topic in self._ledger.state.topics.values():
-            yield topic_totals(topic, now)
 
     def _current(self, name: str) -> Topic:
         topic = self._ledger.current(name)

@@ -160,15 +160,6 @@ class Http1Reader:
         if self.rests and not self.is_midway and (self._is_between or end == HEAD_END):  # no next message has begun
             self._parser, self._is_between = None, True
 
-    def is_one_known(self, data: bytes) -> bool:
-        """Whether this input is one message with a known head, from its first byte to its last."""
-        if not self._is_between:
-            return False
-        stop = data.find(HEAD_END, 0, HEAD_KEPT_BYTES_MAX + 4) + 4
-        head = data[:stop] if stop >= 4 else b""
-        known = self._shared.known_heads.get(head) or self._shared.known_by_digest(head)
-        return known is not None and stop + known.content_length == len(data)
-
     def _take_known(self, data: bytes) -> bytes:
         """Take messages with known heads; gives the input from the first other one on."""
         shared, start = self._shared, 0
@@ -441,3 +432,13 @@ class Http1Reader:
             raise self._refuse_to_go_on(answer)
         self._is_refused = True
         self._sink.received(request, self._keeps_alive, self._is_http10, answer)
+
+
+def is_one_known(reader: Http1Reader, data: bytes) -> bool:
+    """Whether this input is one message with a known head, from its first byte to its last."""
+    if not reader._is_between:
+        return False
+    stop = data.find(HEAD_END, 0, HEAD_KEPT_BYTES_MAX + 4) + 4
+    head = data[:stop] if stop >= 4 else b""
+    known = reader._shared.known_heads.get(head) or reader._shared.known_by_digest(head)
+    return known is not None and stop + known.content_length == len(data)
