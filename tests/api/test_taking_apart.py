@@ -114,7 +114,7 @@ def outcome(decode: Any, body: bytes) -> Any:
     try:
         write = decode(body)
     except Refusal as refusal:
-        return type(refusal), refusal.message
+        return refusal.code, refusal.message
     return {name: repr(getattr(write, name)) for name in write.__struct_fields__ if name != "records"}, [
         (bytes(one.data).strip(), one.tag, one.node, bytes(one.meta).strip(), one.delay_ms, one.deliver_at)
         for one in write.records
@@ -124,8 +124,8 @@ def outcome(decode: Any, body: bytes) -> Any:
 def same(body: bytes) -> None:
     """However a write is decoded, the same comes of it; of several faults another one may be named."""
     whole, apart = outcome(lambda text: decode_json(_decode, text), body), outcome(_apart, body)
-    if whole[0] is InvalidRequest:
-        assert apart[0] is InvalidRequest, (body, whole, apart)
+    if whole[0] == InvalidRequest.code:
+        assert apart[0] == InvalidRequest.code, (body, whole, apart)
     else:
         assert apart == whole, body
 
@@ -205,6 +205,8 @@ def test_a_write_that_is_taken_apart_is_the_write(
         b'{"records":[{"data":1,"data":2}]}',
         b'{"records":[{"data":1}%b]}' % (b" " * 2 * MIB),
         b'{"records":%b[%b{"data":1%b}]}' % (b" " * 2 * MIB, b" " * MIB, b"\n" * 200_000),
+        b'{"records":[{"data":1}],"node":"n"%b}' % (b" " * 2 * MIB),
+        b'{"idempotency_key"%b:"k","records":[{"data":1}]}' % (b"\n" * 2 * MIB),
         b'{"records":[{"data":"\xff"}]}',
         b'{"records":[{"data":' + b"[" * 100_000,
         b'{"records":[{"data":1}],"x":' + b"[" * 900 + b"]" * 900 + b"}",
@@ -314,7 +316,15 @@ def test_lines_are_the_same_one_by_one(lines: list[tuple[dict[str, Any], str]], 
 
 @pytest.mark.parametrize(
     "body",
-    [b"{}", b'{"data":1}\n[]', b'{"data":1}{"data":2}', b'{"data":\r1}', b'{"data":\n1}'],
+    [
+        b"{}",
+        b'{"data":1}\n[]',
+        b'{"data":1}{"data":2}',
+        b'{"data":\r1}',
+        b'{"data":\n1}',
+        b'{"data":1}\n\x0c\n',
+        b"\x0b",
+    ],
 )
 def test_lines_that_are_no_records_are_refused_one_by_one(body: bytes) -> None:
     """WR3"""

@@ -10,7 +10,7 @@ Invariant: work and memory are bounded by the limits and not by the body.
 
 import re
 import threading
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -28,6 +28,7 @@ FIELD_BYTES: Final = 64  # what one of them counts beyond its text
 SPACE_BYTES: Final = 64 * 1024  # passed over in one step
 NO_RECORD: Final = RecordIn(Raw())
 EMPTY: Final = b'"records":[]'
+BLANKS: Final = b" \t\r\n"
 
 W = TypeVar("W", bound=WriteIn)
 
@@ -58,6 +59,10 @@ _decode_line = msgspec.json.Decoder(RecordIn).decode
 _decode_value = msgspec.json.Decoder(Raw).decode
 _decode_key = msgspec.json.Decoder(str).decode
 _decode_write = msgspec.json.Decoder(WriteIn).decode
+
+
+class NoObject(InvalidRequest):
+    """The text begins as JSON does, but as another value."""
 
 
 class Apart(NamedTuple):
@@ -116,7 +121,7 @@ def lines_in(body: bytes, limits: Limits) -> list[RecordIn]:
                     if stop < len(body):
                         raise _too_long(len(records), limits)
                 for text in body[start:stop].splitlines():  # a carriage return ends one, too
-                    if text.strip():
+                    if text.strip(BLANKS):
                         if len(records) == limits.max_batch_records:
                             raise BatchTooLarge(f"records has more than {limits.max_batch_records} records")
                         records.append(_line_in(text, len(records)))
@@ -174,8 +179,7 @@ class _Walk:
 
     def apart(self) -> Apart:
         if self._token() != b"{":
-            decode_json(_decode_write, self._body[self._at : self._at + SPACE_BYTES])  # says what it is instead
-            raise AssertionError("a write is an object")
+            self._refuse_other(self._body[self._at : self._at + SPACE_BYTES])
         self._at += 1
         if self._token() != b"}":
             while self._field() == b",":
@@ -185,6 +189,14 @@ class _Walk:
             if self._token(may_end=True):
                 raise self._malformed("trailing characters")
         return Apart(b"{%b}" % b",".join(self._fields), self._records, self._refusal)
+
+    def _refuse_other(self, text: bytes) -> NoReturn:
+        """Say what it is, if it is no object."""
+        try:
+            _decode_write(text)
+        except msgspec.ValidationError as error:
+            raise NoObject(fault_in(error, text, _decode_write)) from None
+        raise AssertionError("a write is an object")
 
     def _field(self) -> bytes:
         """Take one field; gives the token behind it, which is a comma or the end of the object."""
@@ -283,13 +295,16 @@ class _Walk:
             self._at = start + int(trailing[1]) - 1
         if decode is _decode_record:
             return b""
-        if self._at == stop < len(self._body):
+        if self._at == stop < len(self._body) and self._body[stop - 1] not in BLANKS:
             raise _TooLong  # or a number goes on there
-        if self._at - start > REST_BYTES_MAX:
-            if decode is _decode_value and self._refusal is not None:
-                return b""
+        if self._at - start <= REST_BYTES_MAX:
+            return self._body[start : self._at]
+        if decode is _decode_value and self._refusal is not None:
+            return b""
+        text = self._body[start : self._at].rstrip(BLANKS)
+        if len(text) > REST_BYTES_MAX:
             raise _TooLong
-        return self._body[start : self._at]
+        return text
 
     def _token(self, *, may_end: bool = False) -> bytes:
         """Pass over blanks; gives the byte that is there then."""
