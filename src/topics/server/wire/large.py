@@ -179,7 +179,8 @@ class _Walk:
 
     def apart(self) -> Apart:
         if self._token() != b"{":
-            self._refuse_other(self._body[self._at : self._at + SPACE_BYTES])
+            text = self._body[self._at : self._at + SPACE_BYTES]
+            self._refuse_other(b'""' if text.startswith(b'"') else text)  # whose end may not be there
         self._at += 1
         if self._token() != b"}":
             while self._field() == b",":
