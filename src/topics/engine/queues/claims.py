@@ -114,6 +114,8 @@ class Queues:
             number += len(own)
             leased.append(entry)
             texts.append(own)
+            if len(own) < len(seqs):  # whoever is next gets what is given back first, of what is left
+                break
         if number != self._next_number:
             self._next_number = number
             self._ledger.commit([entry for entry in leased if entry.leases])
