@@ -61,8 +61,7 @@ class Singles:
             return None
         if start + _HEAD.size > limit or data[start + FRAME_OVERHEAD_BYTES] != KIND_APPENDED:
             return None
-        base, offset, count = frames.position_of(number, 0), start, 0
-        synced, seeded, seed = -1, -1, 0  # what the last frame says of the log, and what `seed` belongs to
+        base, offset, count, synced, seeded, seed = frames.position_of(number, 0), start, 0, -1, -1, 0
         stop = min(limit - _HEAD.size, start + STRETCH_BYTES)
         unpack, gathered, topic, flags, expected = _HEAD.unpack_from, self._gathered, -1, 0, 0
         while offset <= stop:
