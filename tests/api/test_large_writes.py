@@ -171,6 +171,12 @@ def test_a_large_publish_is_decoded_beside_the_loop_and_answered_in_its_order(se
             "record_too_large",
             "large",
         ),
+        (
+            b'{"op":"publish","topic":"t","request_id":"large","records":[{"data":[ %b]}]}'
+            % b",".join([b"-1"] * 2_000_000),
+            "record_too_large",
+            "large",
+        ),
     ],
     ids=[
         "cut short",
@@ -184,6 +190,7 @@ def test_a_large_publish_is_decoded_beside_the_loop_and_answered_in_its_order(se
         "not a publish",
         "too many",
         "too large",
+        "cut in a number",
     ],
 )
 def test_a_large_message_is_refused_as_a_small_one_is(

@@ -20,7 +20,7 @@ from topics.errors import InvalidRequest, RecordTooLarge, Refusal
 from topics.server.transport.encoding import FILLED_BYTES_MIN, Filling
 from topics.server.transport.websocket_reader import BINARY, CONT, TEXT, BrokenOff, FrameReader
 from topics.server.wire.bulk import ndjson_in
-from topics.server.wire.large import REST_BYTES_MAX, lines_in, take_apart
+from topics.server.wire.large import LARGE_BYTES, REST_BYTES_MAX, lines_in, take_apart
 from topics.server.wire.large import decode_large as decode_apart
 from topics.settings import MIB, Settings
 
@@ -253,6 +253,19 @@ def test_a_value_that_cannot_be_taken_is_not_decoded_to_its_end(
     print(f"{spent:.4f} s, {plain:.4f} s as a whole")
     if b"{}" in body:
         assert spent < plain
+
+
+@pytest.mark.parametrize("number", [b"-1", b"1.5", b"1e5", b"1e-5", b"true", b'"\\u00e4"', '"\u00e4"'.encode()])
+def test_wherever_a_window_ends_what_does_not_fit_it_is_too_large_and_no_bad_json(number: bytes) -> None:
+    """LM10, WR3"""
+    window_bytes = 4 * LIMITS.max_record_bytes + LARGE_BYTES
+    opening, record = b'{"records":[', b'{"data":['
+    for cut in range(1, len(number) + 1):
+        filling = b"1," * ((window_bytes - len(record) - cut) // 2)
+        blank = b" " * (window_bytes - len(record) - cut - len(filling))
+        body = b"%b%b%b%b%b]}]}" % (opening, record, filling, blank, number)
+        assert body[len(opening) + window_bytes - cut :].startswith(number)
+        take(body, RecordTooLarge, r"records\[0\] is more than")
 
 
 def take(body: bytes, refusal: type[Refusal], message: str) -> None:

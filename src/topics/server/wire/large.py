@@ -289,7 +289,9 @@ class _Walk:
             said = str(error)
             trailing = _TRAILING.fullmatch(said)
             if trailing is None:
-                if "truncated" in said and stop < len(self._body):
+                at = _AT_BYTE.search(said)
+                is_cut = "truncated" in said if at is None else int(at[1]) >= stop - start  # the latter: in a number
+                if is_cut and stop < len(self._body):
                     raise _TooLong from None
                 shifted = _AT_BYTE.sub(lambda byte: f"(byte {int(byte[1]) + start})", said)
                 raise msgspec.DecodeError(shifted) from None
