@@ -346,6 +346,16 @@ def test_lines_that_are_no_records_are_refused_one_by_one(body: bytes) -> None:
             read(body, LIMITS)
 
 
+@pytest.mark.parametrize("body", [b'{"data":1}\n{"data":NaN}', b' \r\n\n{"data":1}\r\n{"data":[1,}\n'])
+def test_the_byte_at_which_a_line_is_bad_is_that_of_the_whole_body(body: bytes) -> None:
+    """WR3"""
+    whole, lines = (
+        outcome(lambda text: ndjson_in(text, LIMITS), body),
+        outcome(lambda text: lines_in(text, LIMITS), body),
+    )
+    assert lines == whole and "(byte " in lines[1]
+
+
 def test_a_line_that_is_too_long_is_not_decoded_to_its_end() -> None:
     """LM9, LM10"""
     with pytest.raises(RecordTooLarge, match=r"records\[1\] is more than"):

@@ -120,22 +120,31 @@ def lines_in(body: bytes, limits: Limits) -> list[RecordIn]:
                     stop = min(start + window_bytes, len(body))
                     if stop < len(body):
                         raise _too_long(len(records), limits)
-                for text in body[start:stop].splitlines():  # a carriage return ends one, too
+                for text in body[start:stop].splitlines(keepends=True):  # a carriage return ends one, too
                     if text.strip(BLANKS):
                         if len(records) == limits.max_batch_records:
                             raise BatchTooLarge(f"records has more than {limits.max_batch_records} records")
-                        records.append(_line_in(text, len(records)))
+                        records.append(_line_in(text, len(records), start))
+                    start += len(text)
                 start = stop + 1
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise InvalidRequest(fault_in(error, body, _decode_write)) from None
     return records
 
 
-def _line_in(text: bytes, number: int) -> RecordIn:
+def _line_in(text: bytes, number: int, start: int) -> RecordIn:
+    """The record in a line, which begins at `start`."""
     try:
         return _decode_line(text)
     except msgspec.ValidationError as error:
         raise _placed(error, number) from None
+    except msgspec.DecodeError as error:
+        raise _shifted(str(error), start) from None
+
+
+def _shifted(said: str, start: int) -> msgspec.DecodeError:
+    """What is wrong with a text that begins at `start`, as it would be said of the whole."""
+    return msgspec.DecodeError(_AT_BYTE.sub(lambda byte: f"(byte {int(byte[1]) + start})", said))
 
 
 def _placed(error: msgspec.ValidationError, number: int) -> msgspec.ValidationError:
@@ -293,8 +302,7 @@ class _Walk:
                 is_cut = "truncated" in said if at is None else int(at[1]) >= stop - start  # the latter: in a number
                 if is_cut and stop < len(self._body):
                     raise _TooLong from None
-                shifted = _AT_BYTE.sub(lambda byte: f"(byte {int(byte[1]) + start})", said)
-                raise msgspec.DecodeError(shifted) from None
+                raise _shifted(said, start) from None
             self._at = start + int(trailing[1]) - 1
         if decode is _decode_record:
             return b""
