@@ -89,6 +89,13 @@ def test_line_ends_and_blank_lines_do_not_matter(api: Client, topic: str, body: 
     assert api.data(topic) == [1, 2]
 
 
+def test_a_bad_line_of_a_large_body_is_named_by_its_byte_in_the_whole(api: Client, topic: str) -> None:
+    """WR3, LM10"""
+    good = '{"data":"%s"}\n' % ("x" * 600_000)
+    reply = api.post(f"/v0/topics/{topic}", good * 2 + '{"data":NaN}', NDJSON)
+    assert (reply.status, f"(byte {2 * len(good) + 8})" in reply.json["error"]["message"]) == (400, True), reply.json
+
+
 BAD_LINES = [
     b"",
     b"\n",

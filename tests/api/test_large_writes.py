@@ -153,6 +153,9 @@ def test_a_large_publish_is_decoded_beside_the_loop_and_answered_in_its_order(se
     ("message", "code", "request_id"),
     [
         (PUBLISH[:-1], "invalid_json", None),
+        (b"[%b]" % PUBLISH, "invalid_request", None),
+        (b'"%b"' % (b"x" * 2_000_000), "invalid_request", None),
+        (b"x%b" % PUBLISH, "invalid_json", None),
         (PUBLISH.replace(b'"meta":{"m":1}', b'"meta":"m"'), "invalid_request", "large"),
         (PUBLISH.replace(b'"tag":"t"', b'"tag":7', 1), "invalid_request", "large"),
         (PUBLISH.replace(b"publish", b"nothing", 1), "invalid_request", "large"),
@@ -168,8 +171,27 @@ def test_a_large_publish_is_decoded_beside_the_loop_and_answered_in_its_order(se
             "record_too_large",
             "large",
         ),
+        (
+            b'{"op":"publish","topic":"t","request_id":"large","records":[{"data":[ %b]}]}'
+            % b",".join([b"-1"] * 2_000_000),
+            "record_too_large",
+            "large",
+        ),
     ],
-    ids=["cut short", "a meta", "a tag", "no such op", "no records", "not a publish", "too many", "too large"],
+    ids=[
+        "cut short",
+        "an array",
+        "a text",
+        "no JSON",
+        "a meta",
+        "a tag",
+        "no such op",
+        "no records",
+        "not a publish",
+        "too many",
+        "too large",
+        "cut in a number",
+    ],
 )
 def test_a_large_message_is_refused_as_a_small_one_is(
     server: ServerThread, message: bytes, code: str, request_id: str | None

@@ -20,7 +20,7 @@ from topics.errors import InvalidRequest, RecordTooLarge, Refusal
 from topics.server.transport.encoding import FILLED_BYTES_MIN, Filling
 from topics.server.transport.websocket_reader import BINARY, CONT, TEXT, BrokenOff, FrameReader
 from topics.server.wire.bulk import ndjson_in
-from topics.server.wire.large import REST_BYTES_MAX, lines_in, take_apart
+from topics.server.wire.large import LARGE_BYTES, REST_BYTES_MAX, lines_in, take_apart
 from topics.server.wire.large import decode_large as decode_apart
 from topics.settings import MIB, Settings
 
@@ -114,7 +114,7 @@ def outcome(decode: Any, body: bytes) -> Any:
     try:
         write = decode(body)
     except Refusal as refusal:
-        return type(refusal), refusal.message
+        return refusal.code, refusal.message
     return {name: repr(getattr(write, name)) for name in write.__struct_fields__ if name != "records"}, [
         (bytes(one.data).strip(), one.tag, one.node, bytes(one.meta).strip(), one.delay_ms, one.deliver_at)
         for one in write.records
@@ -124,8 +124,8 @@ def outcome(decode: Any, body: bytes) -> Any:
 def same(body: bytes) -> None:
     """However a write is decoded, the same comes of it; of several faults another one may be named."""
     whole, apart = outcome(lambda text: decode_json(_decode, text), body), outcome(_apart, body)
-    if whole[0] is InvalidRequest:
-        assert apart[0] is InvalidRequest, (body, whole, apart)
+    if whole[0] == InvalidRequest.code:
+        assert apart[0] == InvalidRequest.code, (body, whole, apart)
     else:
         assert apart == whole, body
 
@@ -205,6 +205,8 @@ def test_a_write_that_is_taken_apart_is_the_write(
         b'{"records":[{"data":1,"data":2}]}',
         b'{"records":[{"data":1}%b]}' % (b" " * 2 * MIB),
         b'{"records":%b[%b{"data":1%b}]}' % (b" " * 2 * MIB, b" " * MIB, b"\n" * 200_000),
+        b'{"records":[{"data":1}],"node":"n"%b}' % (b" " * 2 * MIB),
+        b'{"idempotency_key"%b:"k","records":[{"data":1}]}' % (b"\n" * 2 * MIB),
         b'{"records":[{"data":"\xff"}]}',
         b'{"records":[{"data":' + b"[" * 100_000,
         b'{"records":[{"data":1}],"x":' + b"[" * 900 + b"]" * 900 + b"}",
@@ -251,6 +253,19 @@ def test_a_value_that_cannot_be_taken_is_not_decoded_to_its_end(
     print(f"{spent:.4f} s, {plain:.4f} s as a whole")
     if b"{}" in body:
         assert spent < plain
+
+
+@pytest.mark.parametrize("number", [b"-1", b"1.5", b"1e5", b"1e-5", b"true", b'"\\u00e4"', '"\u00e4"'.encode()])
+def test_wherever_a_window_ends_what_does_not_fit_it_is_too_large_and_no_bad_json(number: bytes) -> None:
+    """LM10, WR3"""
+    window_bytes = 4 * LIMITS.max_record_bytes + LARGE_BYTES
+    opening, record = b'{"records":[', b'{"data":['
+    for cut in range(1, len(number) + 1):
+        filling = b"1," * ((window_bytes - len(record) - cut) // 2)
+        blank = b" " * (window_bytes - len(record) - cut - len(filling))
+        body = b"%b%b%b%b%b]}]}" % (opening, record, filling, blank, number)
+        assert body[len(opening) + window_bytes - cut :].startswith(number)
+        take(body, RecordTooLarge, r"records\[0\] is more than")
 
 
 def take(body: bytes, refusal: type[Refusal], message: str) -> None:
@@ -314,7 +329,15 @@ def test_lines_are_the_same_one_by_one(lines: list[tuple[dict[str, Any], str]], 
 
 @pytest.mark.parametrize(
     "body",
-    [b"{}", b'{"data":1}\n[]', b'{"data":1}{"data":2}', b'{"data":\r1}', b'{"data":\n1}'],
+    [
+        b"{}",
+        b'{"data":1}\n[]',
+        b'{"data":1}{"data":2}',
+        b'{"data":\r1}',
+        b'{"data":\n1}',
+        b'{"data":1}\n\x0c\n',
+        b"\x0b",
+    ],
 )
 def test_lines_that_are_no_records_are_refused_one_by_one(body: bytes) -> None:
     """WR3"""
@@ -336,6 +359,16 @@ def test_a_refused_line_is_told_in_the_same_words(line: bytes) -> None:
             read(body, LIMITS)
         told.append(refused.value.message)
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("body", [b'{"data":1}\n{"data":NaN}', b' \r\n\n{"data":1}\r\n{"data":[1,}\n'])
+def test_the_byte_at_which_a_line_is_bad_is_that_of_the_whole_body(body: bytes) -> None:
+    """WR3"""
+    whole, lines = (
+        outcome(lambda text: ndjson_in(text, LIMITS), body),
+        outcome(lambda text: lines_in(text, LIMITS), body),
+    )
+    assert lines == whole and "(byte " in lines[1]
 
 
 def test_a_line_that_is_too_long_is_not_decoded_to_its_end() -> None:

@@ -137,6 +137,20 @@ async def test_a_turn_hands_out_a_bounded_number_of_bytes_and_nobody_goes_withou
         assert found == [[1], [2, 3], [4], [5, 6]]
 
 
+async def test_behind_a_hand_that_is_full_jobs_given_back_come_first_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QU5, LM6"""
+    monkeypatch.setattr(leasing, "HAND_BYTES_MAX", 1000)
+    clock = ManualClock()
+    async with running(clock=clock) as engine:
+        await engine.put_topic("q", QUEUE)
+        await engine.append("q", [{"data": "x" * 400, "delay_ms": 5}] * 3)
+        await engine.append("q", data("x" * 400))
+        await engine.claim("q", "w", 1)
+        await engine.nack("q", "w", [4])
+        clock.advance(5)
+        assert await claims(engine, Claimer("a", 4), Claimer("b", 1), Claimer("c", 1)) == [[1, 2], [4], [3]]
+
+
 async def test_claims_before_a_page_that_is_not_in_memory_are_served() -> None:
     """QU5: the others are told that something has to be loaded, and nothing has changed for them."""
     disk = MemoryDisk()

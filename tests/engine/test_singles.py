@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -27,6 +28,8 @@ from topics.errors import Damaged, TopicsError, UnusableDirectory
 from topics.model import TagMatch, TopicConfig
 from topics.settings import Settings
 from topics.storage import frames, log_files
+from topics.storage.frames import FRAME_OVERHEAD_BYTES as FRAME_BYTES
+from topics.storage.log_files import Stretch
 from topics.storage.segments import SegmentFile
 from topics.storage.snapshots import Snapshots
 from topics.testing.clock import ManualClock
@@ -269,6 +272,20 @@ def test_a_frame_with_a_wrong_checksum_ends_what_is_taken() -> None:
     data[data.rindex(b"FRME") - 2] ^= 1
     state, count = recovered(MemoryDisk({log_files.name_of(1): bytes(data)}))
     assert (state.topics["t"].log.head, count) == (3, 4)
+
+
+async def test_a_bad_frame_is_not_believed_what_it_says_of_the_log(tmp_path: Path) -> None:
+    """ST8: neither where frames are taken, nor where the log is repaired, which starts at what is proven."""
+    data = bytearray(forged(*(single(1, seq) for seq in range(1, 6))).files()[log_files.name_of(1)])
+    says = data.rindex(b"FRME") + 8
+    data[says + 4 : says + 6] = b"\xff\x01"  # far behind the end of this file
+    taken = Singles(recovered(forged())[0]).take(bytes(data), 1, data.index(single(1, 1)) - FRAME_BYTES, len(data))
+    assert taken == Stretch(says - 8, 0, 4)
+    (tmp_path / log_files.name_of(1)).write_bytes(data)
+    engine = Engine.open(tmp_path, background=False)
+    await engine.start()
+    assert (await engine.read("t")).count == 4
+    await engine.close()
 
 
 @pytest.mark.parametrize("durability", ["disk", "memory", "fsync"])

@@ -202,6 +202,15 @@ def test_a_repeat_under_a_key_that_is_told_other_seqs_or_appended_again_is_found
             told.heard(Answer(request, 200, body), "h")
 
 
+def test_a_request_of_which_the_end_was_never_sent_may_be_refused_and_not_carried_out() -> None:
+    told, _ = history()
+    request = write(told, "log.disk", 0, "half")
+    told.withdrawn(request)
+    told.heard(Answer(request, 503, {"error": {}}), "h")
+    with pytest.raises(AssertionError, match="nobody asked"):
+        told.heard(Answer(request, 200, written(9, 1)), "h")
+
+
 def test_a_job_that_is_held_or_acked_and_handed_out_is_found() -> None:
     """G11"""
     for seq, complaint in ((1, "was acked, and handed out again"), (2, "is held by")):

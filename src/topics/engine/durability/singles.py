@@ -61,7 +61,7 @@ class Singles:
             return None
         if start + _HEAD.size > limit or data[start + FRAME_OVERHEAD_BYTES] != KIND_APPENDED:
             return None
-        base, offset, count, synced, seed = frames.position_of(number, 0), start, 0, -1, 0
+        base, offset, count, synced, seeded, seed = frames.position_of(number, 0), start, 0, -1, -1, 0
         stop = min(limit - _HEAD.size, start + STRETCH_BYTES)
         unpack, gathered, topic, flags, expected = _HEAD.unpack_from, self._gathered, -1, 0, 0
         while offset <= stop:
@@ -87,8 +87,8 @@ class Singles:
                 or record_bytes > size - PLAIN_BYTES
             ):
                 break
-            if says != synced:
-                synced, seed = says, frames.seed_of(0, says)
+            if says != seeded:
+                seeded, seed = says, frames.seed_of(0, says)
             payload = data[offset + FRAME_OVERHEAD_BYTES : end]
             if xxh3_64_intdigest(payload, (base | offset) ^ seed) != checksum:
                 break
@@ -97,7 +97,7 @@ class Singles:
             timestamps.append(ts)
             expected += 1
             count += 1
-            offset = end
+            offset, synced = end, says
         if not count:
             return None
         self._pause = 0 if count >= WORTHWHILE else min(2 * self._pause or WORTHWHILE, PAUSE_MAX)

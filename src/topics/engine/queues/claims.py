@@ -96,8 +96,6 @@ class Queues:
         is_mixed = bool(queue.returned or queue.overdue)
         at, size, leased, texts = 0, 0, list[Leased](), list[list[bytearray]]()
         for claimer in claimers:
-            if size > leasing.HAND_BYTES_MAX:
-                break
             seqs = picked[at : at + claimer.wanted]
             if is_mixed:
                 seqs.sort()
@@ -114,6 +112,8 @@ class Queues:
             number += len(own)
             leased.append(entry)
             texts.append(own)
+            if size > leasing.HAND_BYTES_MAX or len(own) < len(seqs):  # what is left begins with what was given back
+                break
         if number != self._next_number:
             self._next_number = number
             self._ledger.commit([entry for entry in leased if entry.leases])

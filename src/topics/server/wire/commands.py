@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from topics.core.topic.records import Batch, Limits, WriteIn, check_batch, decode_json
 from topics.errors import InvalidRequest, PayloadTooLarge, Refusal, TopicsError
 from topics.server.wire.counts import CountedRecord, decode_counted, may_exceed
-from topics.server.wire.large import LARGE_BYTES, decode_large, put_together, take_apart
+from topics.server.wire.large import LARGE_BYTES, NoObject, decode_large, put_together, take_apart
 from topics.server.wire.replies import WatchedTopic, encode
 from topics.server.wire.requests import (
     Match,
@@ -115,6 +115,8 @@ def large_in(text: bytes, settings: Settings) -> LargeIn:
     """A command that takes long to decode. Blocking; other threads have their turns between two records (LM10)."""
     try:
         apart = take_apart(text, settings, goes_on=True)
+    except NoObject as fault:
+        raise InvalidRequest(fault.message.replace("the body", "the message")) from None
     except InvalidRequest as fault:
         raise _invalid_json(fault) from None
     command = command_in(apart.rest)

@@ -10,7 +10,7 @@ Invariant: work and memory are bounded by the limits and not by the body.
 
 import re
 import threading
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -28,6 +28,7 @@ FIELD_BYTES: Final = 64  # what one of them counts beyond its text
 SPACE_BYTES: Final = 64 * 1024  # passed over in one step
 NO_RECORD: Final = RecordIn(Raw())
 EMPTY: Final = b'"records":[]'
+BLANKS: Final = b" \t\r\n"
 
 W = TypeVar("W", bound=WriteIn)
 
@@ -59,6 +60,10 @@ _decode_line, _decode_lines = _line_decoder.decode, _line_decoder.decode_lines
 _decode_value = msgspec.json.Decoder(Raw).decode
 _decode_key = msgspec.json.Decoder(str).decode
 _decode_write = msgspec.json.Decoder(WriteIn).decode
+
+
+class NoObject(InvalidRequest):
+    """The text begins as JSON does, but as another value."""
 
 
 class Apart(NamedTuple):
@@ -117,7 +122,7 @@ def lines_in(body: bytes, limits: Limits) -> list[RecordIn]:
                     if stop < len(body):
                         raise _too_long(len(records), limits)
                 for text in body[start:stop].splitlines(keepends=True):  # a carriage return ends one, too
-                    if text.strip():
+                    if text.strip(BLANKS):
                         if len(records) == limits.max_batch_records:
                             raise BatchTooLarge(f"records has more than {limits.max_batch_records} records")
                         records.append(_line_in(text, start, len(records)))
@@ -185,8 +190,8 @@ class _Walk:
 
     def apart(self) -> Apart:
         if self._token() != b"{":
-            decode_json(_decode_write, self._body[self._at : self._at + SPACE_BYTES])  # says what it is instead
-            raise AssertionError("a write is an object")
+            text = self._body[self._at : self._at + SPACE_BYTES]
+            self._refuse_other(b'""' if text.startswith(b'"') else text)  # whose end may not be there
         self._at += 1
         if self._token() != b"}":
             while self._field() == b",":
@@ -196,6 +201,14 @@ class _Walk:
             if self._token(may_end=True):
                 raise self._malformed("trailing characters")
         return Apart(b"{%b}" % b",".join(self._fields), self._records, self._refusal)
+
+    def _refuse_other(self, text: bytes) -> NoReturn:
+        """Say what it is, if it is no object."""
+        try:
+            _decode_write(text)
+        except msgspec.ValidationError as error:
+            raise NoObject(fault_in(error, text, _decode_write)) from None
+        raise AssertionError("a write is an object")
 
     def _field(self) -> bytes:
         """Take one field; gives the token behind it, which is a comma or the end of the object."""
@@ -287,19 +300,24 @@ class _Walk:
             said = str(error)
             trailing = _TRAILING.fullmatch(said)
             if trailing is None:
-                if "truncated" in said and stop < len(self._body):
+                at = _AT_BYTE.search(said)
+                is_cut = "truncated" in said if at is None else int(at[1]) >= stop - start  # the latter: in a number
+                if is_cut and stop < len(self._body):
                     raise _TooLong from None
                 raise _shifted(error, start) from None
             self._at = start + int(trailing[1]) - 1
         if decode is _decode_record:
             return b""
-        if self._at == stop < len(self._body):
+        if self._at == stop < len(self._body) and self._body[stop - 1] not in BLANKS:
             raise _TooLong  # or a number goes on there
-        if self._at - start > REST_BYTES_MAX:
-            if decode is _decode_value and self._refusal is not None:
-                return b""
+        if self._at - start <= REST_BYTES_MAX:
+            return self._body[start : self._at]
+        if decode is _decode_value and self._refusal is not None:
+            return b""
+        text = self._body[start : self._at].rstrip(BLANKS)
+        if len(text) > REST_BYTES_MAX:
             raise _TooLong
-        return self._body[start : self._at]
+        return text
 
     def _token(self, *, may_end: bool = False) -> bytes:
         """Pass over blanks; gives the byte that is there then."""
