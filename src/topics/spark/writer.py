@@ -10,7 +10,9 @@ that of the topic. Never two at a time: the server may refuse one for the moment
 
 Invariant: chunks depend on the rows and their order alone. So a task that is tried again, a batch that is run again
 from a checkpoint and a commit that got lost give the same keys, and the server appends each chunk once (ID1). A key
-that comes again with other rows is refused by the server, and fails the task (ID9): rows are never left out in silence.
+is the place where a chunk begins among the partition's rows for its topic, and not how long it is: rows that are not
+those of the first attempt begin at the same place, are refused by the server, and fail the task (ID9). They are neither
+left out nor doubled in silence.
 """
 
 import threading
@@ -170,7 +172,7 @@ class Sender:
         return TaskWrote(self._records, self._chunks, self._deduped)
 
     def _send(self, chunk: "Chunk") -> None:
-        key = f"{self._prefix}/{chunk.first_row}/{chunk.count}"
+        key = f"{self._prefix}/{chunk.place}"
         try:
             answer = self._append(chunk, key)
         except (BatchTooLarge, PayloadTooLarge):
@@ -264,14 +266,11 @@ class _Ahead:
 class Chunk:
     """Rows of one topic, in their order; the partition may have rows of others between them."""
 
-    def __init__(self, topic: str, table: "pa.Table", numbers: "pa.Array") -> None:
+    def __init__(self, topic: str, place: int, table: "pa.Table", numbers: "pa.Array") -> None:
         self.topic = topic
+        self.place = place  # how many rows of the topic the partition has before it
         self._table = table
         self._numbers = numbers  # of the rows, in the partition
-
-    @property
-    def first_row(self) -> int:
-        return self.row(0)
 
     @property
     def count(self) -> int:
@@ -283,8 +282,8 @@ class Chunk:
     def halves(self) -> "tuple[Chunk, Chunk]":
         middle = self.count // 2
         return (
-            Chunk(self.topic, self._table.slice(0, middle), self._numbers.slice(0, middle)),
-            Chunk(self.topic, self._table.slice(middle), self._numbers.slice(middle)),
+            Chunk(self.topic, self.place, self._table.slice(0, middle), self._numbers.slice(0, middle)),
+            Chunk(self.topic, self.place + middle, self._table.slice(middle), self._numbers.slice(middle)),
         )
 
     def records(self) -> list[NewRecord]:
@@ -338,6 +337,7 @@ class _Waiting:
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
+        self._place = 0  # rows of the topic in earlier chunks
         self._batches: list[pa.RecordBatch] = []
         self._numbers: list[pa.Array] = []
         self._count = 0
@@ -366,7 +366,9 @@ class _Waiting:
         import pyarrow as pa
 
         if self._count:
-            yield Chunk(self._topic, pa.Table.from_batches(self._batches), pa.concat_arrays(self._numbers))
+            rows, numbers = pa.Table.from_batches(self._batches), pa.concat_arrays(self._numbers)
+            yield Chunk(self._topic, self._place, rows, numbers)
+            self._place += self._count
         self._batches, self._numbers, self._count, self._size_bytes = [], [], 0, 0
 
 
@@ -386,7 +388,7 @@ def _mismatched(error: IdempotencyMismatch, chunk: Chunk, run: str, key: str) ->
     return InvalidRequest(
         f"other rows were written to topic {chunk.topic} under writeId {run} before: key {key} stands for its seqs "
         f"{first} to {last}; these {chunk.count} rows were not written. Give each write a writeId of its own, or none; "
-        "a batch that is run again must have the same rows in the same order"
+        "a write or batch that is run again must have the same rows, in the same order and the same partitions"
     )
 
 
