@@ -414,6 +414,24 @@ def test_segments_of_a_topic_that_is_gone_by_now_are_not_read(bench: Bench) -> N
     assert bench.read(parts, path=path) == bench.read(served) == [(1, 25, "recreated")]
 
 
+def test_a_directory_of_another_server_is_refused_though_epochs_and_seqs_are_alike(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.fill(20)
+    bench.checkpoint()
+    with ServerThread(Settings(), disk=RealDisk(tmp_path / "other")) as server:
+        other = Bench(server, tmp_path)
+        other.client.put_topic("t")
+        other.client.append("t", [{"data": f"other {n}"} for n in range(20)])
+        other.checkpoint()
+        other.client.close()
+        with pytest.raises(InvalidRequest, match=r"not the data directory of the server at http.* seq 1 as the server"):
+            bench.plan(path=str(tmp_path / "other"))
+    path = str(bench.path / "data")
+    bench.client.delete_records("t", before_seq=5)
+    assert bench.read(bench.plan(path=path), path=path) == list(range(5, 21))
+
+
 def test_a_topic_made_anew_to_the_same_length_is_noticed_at_the_next_look(bench: Bench) -> None:
     """TM11: its epoch is compared, whether or not it has moved."""
     bench.fill(5)

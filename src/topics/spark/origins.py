@@ -3,18 +3,19 @@
 A topic's instance, and what it has lost, are what the server says; without a server, what the directory says. Of that
 instance, the sealed records come from the directory if there is one, the rest from the server, and what neither has
 from the lake. The lake's rows and the live ones cannot overlap: only seqs that are absent from the rest are taken from
-it.
+it. Epochs and seqs are alike in all directories, so a record that both have shows whether a directory is the server's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
 
 from topics import reader
 from topics.client import Client
-from topics.errors import InvalidRequest, TopicNotFound
+from topics.errors import InvalidRequest, NotFound, TopicNotFound
 from topics.model import Tombstone
 from topics.ranges import Range, subtract, union
 from topics.reader import Directory, Lost, Piece, TopicInfo
@@ -23,6 +24,7 @@ from topics.spark.plan import Look, Stretch, Survey, bounds
 from topics.spark.tables.lake import Lake
 
 NO_EPOCH: Final = 0  # epochs are positive
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Origins:
@@ -36,6 +38,7 @@ class Origins:
         self._client: Client | None = None if options.server is None else options.server.open()
         self._directory: Directory | None = None if options.path is None else reader.open_directory(options.path)
         self._lake: Lake | None = None if options.archive is None else Lake.load(options.archive)
+        self._paired: set[tuple[str, int]] = set()  # instances whose records server and directory share
 
     def close(self) -> None:
         if self._client is not None:
@@ -280,7 +283,36 @@ class Origins:
             return 0, ()
         if info.epoch != look.epoch:
             return 0, ()
+        if self._client is not None and (look.topic, look.epoch) not in self._paired:
+            self._check_pair(self._client, self._directory, look, info.sealed_through)
         return info.sealed_through, self._directory.pieces(look.topic)
+
+    def _check_pair(self, client: Client, directory: Directory, look: Look, sealed: int) -> None:
+        """Refuse a directory that is not the server's: it must have the first live record as the server has it."""
+        try:
+            runs = client.live(look.topic, 0, last=sealed, epoch=look.epoch).live
+            if not runs:
+                return  # nothing of the directory counts
+            batches = directory.batches(look.topic, runs[0][0] - 1, runs[0][0], ("seq", "ts", "node", "tag", "data"))
+            rows = [row for batch in batches for row in batch.to_pylist()]
+            shown = client.record(look.topic, runs[0][0])
+        except NotFound:  # it is gone by now, or the server is too old, which tasks will say
+            return
+        if shown.epoch != look.epoch:
+            return
+        record = shown.record
+        said = (record.ts, record.node, record.tag, bytes(record.data).decode())
+        if said not in [(_ms(row["ts"]), row["node"], row["tag"], row["data"]) for row in rows]:
+            raise InvalidRequest(
+                f"option path is {directory.path!r}: that is not the data directory of the server at {self._server}; "
+                f"of topic {look.topic} it does not have seq {record.seq} as the server has it"
+            )
+        self._paired.add((look.topic, look.epoch))
+
+
+def _ms(when: datetime) -> int:
+    since = when - EPOCH
+    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
 
 
 def check_found(options: ReadOptions, looks: Mapping[str, Look], where: str, hint: str = "") -> None:
