@@ -26,6 +26,7 @@ from topics.spark.schema import Projection, Shape
 from topics.spark.source import TopicsStreamReader
 from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed
 from topics.storage.disk import RealDisk
+from topics.testing.clock import ManualClock
 from topics.testing.server import ServerProcess, ServerThread
 
 FIELDS = {"seq": LongType(), "data": StringType(), "kind": StringType(), "gap_from": LongType(), "gap_to": LongType()}
@@ -200,6 +201,38 @@ def test_a_first_batch_that_is_run_again_begins_where_it_began(bench: Bench, sta
     assert begin != end
     (once,), (again,) = plans
     assert (again.after, again.last) == (once.after, once.last) == (end["t"]["since"]["seq"], 15)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_server_that_was_set_up_anew_is_noticed_though_epochs_and_seqs_are_alike(bench: Bench, is_done: bool) -> None:
+    """TM11: by the times of its records; whether or not the last batch of the checkpoint has to be run again."""
+    bench.fill(10)
+    given = {"topic": "t", "onGap": "record", "startingSeq": "0"}
+
+    def reader(url: str) -> TopicsStreamReader:
+        return TopicsStreamReader(read_options({"url": url, **given}, is_stream=True, environ={}), PROJECTION)
+
+    first = reader(bench.url)
+    begin = first.initialOffset()
+    end = first.latestOffset(begin, ReadAllAvailable())
+    first.stop()
+    with ServerThread(clock=ManualClock(bench.server.clock.now_ms() + 60_000)) as server:
+        anew = Bench(server, bench.path)
+        anew.fill(25)
+        again = reader(anew.url)
+        if is_done:
+            further = again.latestOffset(end, ReadAllAvailable())
+            parts = [part.value for part in again.partitions(end, further)]
+            assert anew.read(parts) == [(1, 25, "recreated"), *range(1, 26)]
+            assert again.latestOffset(further, ReadAllAvailable()) is further
+        else:
+            parts = [part.value for part in again.partitions(begin, end)]
+            assert anew.read(parts) == [(1, 10, "recreated")]
+        again.stop()
+        anew.client.close()
+    same = reader(bench.url)
+    assert same.latestOffset(end, ReadAllAvailable()) is end
+    same.stop()
 
 
 # --- segments

@@ -99,7 +99,17 @@ class Origins:
             return None
         record_bytes = state.bytes / state.count if state.count else 0.0
         look = Look(name, state.epoch, state.head_seq, state.earliest_seq, state.config.dedupe_node, record_bytes)
-        return replace(look, server=self._server)
+        return replace(look, server=self._server, written_ts=state.last_write_ts)
+
+    def is_as_of(self, look: Look, seq: int, ts: int) -> bool:
+        """Whether the topic is one that had come to `seq` by that time, as far as its first record tells."""
+        if self._client is None or look.earliest > seq:
+            return True
+        try:
+            shown = self._client.record(look.topic, look.earliest)
+        except NotFound:  # it is gone by now
+            return True
+        return shown.epoch != look.epoch or shown.record.ts <= ts
 
     def _look_at_sealed(self, info: TopicInfo) -> Look:
         assert self._directory is not None

@@ -35,6 +35,7 @@ class Look:
     filters_nodes: bool = True
     record_bytes: float = 0.0  # on average
     server: str = ""  # that has it; "" without one
+    written_ts: int | None = None  # when the last record was written
 
     def cursor(self, seq: int) -> Cursor:
         """The place behind one of its seqs."""

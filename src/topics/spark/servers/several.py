@@ -116,6 +116,9 @@ class Several:
     def through_gap(self, look: Look, seq: int) -> int:
         return self._at(look, lambda place: place.through_gap(look, seq))
 
+    def is_as_of(self, look: Look, seq: int, ts: int) -> bool:
+        return self._at(look, lambda place: place.is_as_of(look, seq, ts))
+
     def stretch(self, look: Look, start: Cursor, last: int) -> Stretch:
         return self._at(look, lambda place: place.stretch(look, start, last))
 
