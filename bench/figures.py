@@ -440,7 +440,7 @@ SPARK = [
     Figure("… spark.read.parquet of the same rows, zstd", "bench.spark", "beside_per_s", "rows/s", None, "higher"),
     Figure("… ratio", "bench.spark", "table_to_parquet", "", 0.9, "higher"),
     Figure("scan over HTTP, 2 partitions", "bench.spark", "http_per_s", "rows/s", 400_000, "higher"),
-    Figure("sink", "bench.spark", "sink_per_s", "rows/s", 300_000, "higher"),
+    Figure("sink, 8 partitions", "bench.spark", "sink_per_s", "rows/s", 300_000, "higher"),
     Figure("… CPU of the server per row", "bench.spark", "sink_server_us", "µs", None),
     Figure("… CPU of Spark and its workers per row", "bench.spark", "sink_spark_us", "µs", None),
     Figure("… ratio to Spark's null sink", "bench.spark", "sink_to_null", "", None, "higher"),

@@ -51,6 +51,7 @@ APPENDED: Final = 10_000  # records of a request
 TOPIC: Final = "bench"
 MEMORY: Final = "4g"
 READY_ROWS: Final = 10_000  # of the batch that the source `ready` has
+SINK_PARTS: Final = 8  # of the rows that are written: while some tasks read theirs, others send
 NINETEEN: Final = 19  # of twenty rows are in the lake that `table` reads
 SIDES: Final = ("server", "spark")  # whose processor time a sink takes
 COMPARED: Final = 1_000_000  # rows that Kafka and we read and write
@@ -204,7 +205,7 @@ class Bench:
             http=lambda: drained(self.served()),
         )
         taken = min(self._records, 1_000_000)
-        rows = self.parquet().limit(taken).select("data", "tag", "node").repartition(max(2, self._cores))
+        rows = self.parquet().limit(taken).select("data", "tag", "node").repartition(SINK_PARTS)
         self._cached = rows.cache()
         self._cached.count()
         sinks = in_turn(rounds, sink=lambda: self.sink("topics"), null=lambda: self.sink("noop"))

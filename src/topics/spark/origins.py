@@ -9,7 +9,7 @@ it. Epochs and seqs are alike in all directories, so a record that both have sho
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
@@ -20,11 +20,11 @@ from topics.model import Tombstone
 from topics.ranges import Range, subtract, union
 from topics.reader import Directory, Lost, Piece, TopicInfo
 from topics.spark.options import Cursor, Edge, Position, ReadOptions
-from topics.spark.plan import Look, Stretch, Survey, bounds
+from topics.spark.plan import EPOCH, Look, Stretch, Survey, Wanted, bounds
 from topics.spark.tables.lake import Lake
 
 NO_EPOCH: Final = 0  # epochs are positive
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class Origins:
@@ -166,6 +166,18 @@ class Origins:
             return min(position.seq, look.head)
         self._check_complete(look)
         return look.head
+
+    def narrowed(self, look: Look, start: Cursor, last: int, wanted: Wanted) -> tuple[Cursor, int]:
+        """What of a read is wanted; a start in another instance stays, because it is a gap."""
+        last = min(last, wanted.last)
+        if wanted.until is not None:
+            last = min(last, self._cursor_before(look, wanted.until))
+        if not look.has(start) or start.seq > look.head:
+            return start, last
+        after = max(start.seq, wanted.first - 1)
+        if wanted.since is not None:
+            after = max(after, self._cursor_before(look, wanted.since))
+        return start._replace(seq=min(after, look.head)), last
 
     def _check_complete(self, look: Look) -> None:
         """Without a server, refuse to take the end of what is sealed for the end of the topic."""
@@ -312,17 +324,12 @@ class Origins:
             return
         record = shown.record
         said = (record.ts, record.node, record.tag, bytes(record.data).decode())
-        if said not in [(_ms(row["ts"]), row["node"], row["tag"], row["data"]) for row in rows]:
+        if said not in [((row["ts"] - EPOCH) // MILLISECOND, row["node"], row["tag"], row["data"]) for row in rows]:
             raise InvalidRequest(
                 f"option path is {directory.path!r}: that is not the data directory of the server at {self._server}; "
                 f"of topic {look.topic} it does not have seq {record.seq} as the server has it"
             )
         self._paired.add((look.topic, look.epoch))
-
-
-def _ms(when: datetime) -> int:
-    since = when - EPOCH
-    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
 
 
 def check_found(options: ReadOptions, looks: Mapping[str, Look], where: str, hint: str = "") -> None:

@@ -8,7 +8,7 @@ record tells. A batch is planned by its end alone: when the first one is run aga
 begins, and that is another place by then. A topic that the options no longer select keeps its offset, and is not read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -34,7 +35,7 @@ from topics.errors import InvalidRequest
 from topics.spark import schema as columns
 from topics.spark.options import Cursor, ReadOptions, read_options, write_options
 from topics.spark.origins import NO_EPOCH, Origins
-from topics.spark.plan import Look, RecordsLost, Stretch, check, limited, parts_of, waiting
+from topics.spark.plan import Look, RecordsLost, Stretch, Wanted, check, limited, parts_of, waiting
 from topics.spark.reader import PartReader
 from topics.spark.rows import marked
 from topics.spark.schema import Projection
@@ -59,7 +60,8 @@ class TopicsSource(DataSource):
 
     def reader(self, schema: StructType) -> "TopicsReader":
         options = read_options(self.options, is_stream=False)
-        return TopicsReader(options, Projection.of(schema, options.includes_meta, options.binary == "base64"))
+        kind = FilteredReader if options.pushes_filters else TopicsReader
+        return kind(options, Projection.of(schema, options.includes_meta, options.binary == "base64"))
 
     def streamReader(self, schema: StructType) -> "TopicsStreamReader":  # noqa: N802
         options = read_options(self.options, is_stream=True)
@@ -88,20 +90,34 @@ class TopicsReader(DataSourceReader):
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
         self._options = options
         self._projection = projection
+        self._wanted = Wanted()
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with origins_of(options) as origins:
             stretches = []
             for look in origins.all_looks().values():
-                start, last = origins.start(look, "earliest"), origins.end(look)
-                stretch = origins.stretch(look, start, last)
+                if self._wanted.topics is not None and look.topic not in self._wanted.topics:
+                    continue
+                start, last = origins.narrowed(look, origins.start(look, "earliest"), origins.end(look), self._wanted)
+                stretch = origins.stretch(look, start, max(last, start.seq) if look.has(start) else last)
                 if stretch.last > stretch.after or stretch.recreated is not None:
                     stretches.append(stretch)
         return _planned(options, stretches, is_stream=False)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _read(partition, self._options, self._projection)
+
+
+class FilteredReader(TopicsReader):
+    """A batch read that passes over what the filters of its query leave out. A class of its own: Spark refuses a reader
+    with `pushFilters` as long as its setting for them is off, which is the default."""
+
+    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":  # noqa: N802
+        """Take note of them all, and let Spark apply them all the same."""
+        self._wanted = Wanted.of(filters)
+        self._options = replace(self._options, tags=self._wanted.tags)
+        return filters
 
 
 class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

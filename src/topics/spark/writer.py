@@ -41,6 +41,7 @@ from topics.errors import (
     TopicNotFound,
 )
 from topics.spark.options import WriteOptions, bad
+from topics.spark.reader import keep_worker_memory
 from topics.spark.rows import NOTHING_WRITTEN, BadRow, RowChecker, Spool
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Sink:
     def write(self, rows: "Iterator[pa.RecordBatch]") -> TaskWrote:
         context = TaskContext.get()
         assert context is not None, "a sink writes within a task"
+        keep_worker_memory()
         run, checked = self._batch_of(context), self._checked(rows)
         with closing(Sender(self._options, run, context.partitionId())) as sender, closing(Spool()) as spool:
             if not self._options.checks_first:
@@ -318,12 +320,13 @@ def chunks(batches: "Iterator[pa.RecordBatch]") -> Iterator[Chunk]:
 
 
 def _by_topic(batch: "pa.RecordBatch", row: int) -> "Iterator[tuple[str, pa.RecordBatch, pa.Array]]":
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     column = batch.column("topic")
     topics = pc.unique(column).to_pylist()
-    numbers = pa.array(range(row, row + batch.num_rows), pa.int64())
+    numbers = pa.array(np.arange(row, row + batch.num_rows))
     if len(topics) == 1:
         yield topics[0], batch, numbers
         return
