@@ -21,7 +21,7 @@ from topics.ranges import Range, subtract, union
 from topics.reader import Directory, Lost, Piece, TopicInfo
 from topics.spark.options import Cursor, Edge, Position, ReadOptions
 from topics.spark.plan import EPOCH, Look, Stretch, Survey, Wanted, bounds
-from topics.spark.tables.lake import Lake
+from topics.spark.tables.lake import Lake, shown
 
 NO_EPOCH: Final = 0  # epochs are positive
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -39,6 +39,7 @@ class Origins:
         self._directory: Directory | None = None if options.path is None else reader.open_directory(options.path)
         self._lake: Lake | None = None if options.archive is None else Lake.load(options.archive)
         self._paired: set[tuple[str, int]] = set()  # instances whose records server and directory share
+        self._archived: set[tuple[str, int]] = set()  # instances whose history is the lake's
 
     def close(self) -> None:
         if self._client is not None:
@@ -106,10 +107,10 @@ class Origins:
         if self._client is None or look.earliest > seq:
             return True
         try:
-            shown = self._client.record(look.topic, look.earliest)
+            found = self._client.record(look.topic, look.earliest)
         except NotFound:  # it is gone by now
             return True
-        return shown.epoch != look.epoch or shown.record.ts <= ts
+        return found.epoch != look.epoch or found.record.ts <= ts
 
     def _look_at_sealed(self, info: TopicInfo) -> Look:
         assert self._directory is not None
@@ -255,6 +256,10 @@ class Origins:
         absent: list[Range] = [(a.first, a.last) for a in lost]
         if self._lake is None:
             return Survey(lost, union(absent), sealed, pieces if sealed > after else ())
+        if self._client is not None and (look.topic, look.epoch) not in self._archived:
+            if not is_log_of(self._client, self._lake, look):
+                raise another_log(self._lake.root, look)
+            self._archived.add((look.topic, look.epoch))
         trimmed = self._lake.trimmed_through(look.topic, look.epoch)
         absent.append((after + 1, min(earliest - 1, trimmed, last)))
         return Survey(
@@ -322,12 +327,12 @@ def is_pair(client: Client, directory: Directory, look: Look, info: TopicInfo) -
             return False  # nothing of the directory counts
         batches = directory.batches(look.topic, runs[0][0] - 1, runs[0][0], ("seq", "ts", "node", "tag", "data"))
         rows = [row for batch in batches for row in batch.to_pylist()]
-        shown = client.record(look.topic, runs[0][0])
+        found = client.record(look.topic, runs[0][0])
     except NotFound:  # it is gone by now, or the server is too old, which tasks will say
         return False
-    if shown.epoch != look.epoch:
+    if found.epoch != look.epoch:
         return False
-    record = shown.record
+    record = found.record
     said = (record.ts, record.node, record.tag, bytes(record.data).decode())
     if said not in [((row["ts"] - EPOCH) // MILLISECOND, row["node"], row["tag"], row["data"]) for row in rows]:
         raise InvalidRequest(
@@ -335,6 +340,22 @@ def is_pair(client: Client, directory: Directory, look: Look, info: TopicInfo) -
             f"of topic {look.topic} it does not have seq {record.seq} as the server has it"
         )
     return True
+
+
+def is_log_of(client: Client, lake: Lake, look: Look) -> bool:
+    """Whether what a lake has of this epoch is of this log: a server that was set up anew counts from 1 again."""
+    try:
+        found = client.record(look.topic, look.earliest)
+    except NotFound:  # it is gone by now, or there is none
+        return True
+    return found.epoch != look.epoch or lake.may_know(look.topic, look.epoch, found.record.seq, found.record.ts)
+
+
+def another_log(root: str, look: Look) -> InvalidRequest:
+    return InvalidRequest(
+        f"{shown(root)} has another log under the name of topic {look.topic} and its epoch {look.epoch}, by the times "
+        "of their records: was its server set up anew? Take another lake, or create the topic anew"
+    )
 
 
 def check_found(options: ReadOptions, looks: Mapping[str, Look], where: str, hint: str = "") -> None:

@@ -128,14 +128,14 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._projection = projection
         self._opened: Origins | Several | None = None
         self._known: dict[str, Look] = {}  # the topics as they were last seen
-        self._verified: set[tuple[str, int, str]] = set()  # instances that are those of the checkpoint
+        self._verified: dict[tuple[str, int, str], Look] = {}  # instances that are those of the checkpoint
         self._targets: dict[str, Look] | None = None  # of AvailableNow
         self._clock: Clock = SystemClock()
         self._fired: float | None = None  # when a batch was last given out
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to executors, where only `read` is called."""
-        return {**self.__dict__, "_opened": None, "_known": {}, "_verified": set()}
+        return {**self.__dict__, "_opened": None, "_known": {}, "_verified": {}}
 
     @property
     def _origins(self) -> Origins | Several:
@@ -200,14 +200,15 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _is_same(self, look: Look, at: Mapping[str, Any]) -> bool:
-        """Whether a topic is the instance of an offset. It is asked for until it is: then only its epoch can change."""
+        """Whether a topic is the instance of an offset. Asked again if it seems to have gone back."""
         if not look.has(_cursor(at)):
             return True  # that it is another one is seen by its epoch
         key = (look.topic, look.epoch, look.server)
-        if key not in self._verified:
-            if at.get("ts") is not None and not self._origins.is_as_of(look, at["seq"], at["ts"]):
-                return False
-            self._verified.add(key)
+        before = self._verified.get(key)
+        is_new = before is None or look.head < before.head or look.earliest < before.earliest
+        if is_new and at.get("ts") is not None and not self._origins.is_as_of(look, at["seq"], at["ts"]):
+            return False
+        self._verified[key] = look
         return True
 
     def _check_listed(self, starts: Mapping[str, Cursor]) -> None:
