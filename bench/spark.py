@@ -2,8 +2,9 @@
 
 One topic of records of about 180 bytes, once as segments, once behind a server and once as Parquet (zstd) of the
 same rows. Scans take all columns into Spark's null sink; `ready` is a source that does no work, the most that one
-written in Python can reach. What is compared runs in turn, warm, and a figure is the median of its rounds. The same
-figures are then taken in a process with one core.
+written in Python can reach. `table` is `topics.spark.table` over a lake of these records and a twentieth of all that
+only the server has, beside Parquet of the same rows. What is compared runs in turn, warm, and a figure is the median of
+its rounds. The same figures are then taken in a process with one core.
 
 Kafka, where it is installed, reads and writes the same rows in turn with ours (data as the value, tag as the key). Its
 latency and ours are those of a stream: from just before a write until the function of foreachBatch has the row, for
@@ -27,13 +28,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+import topics.spark
 from bench import kafka, peers
+from bench.processes import tree_cpu_seconds
 from topics.client import Client
 from topics.spark import session
 from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.jobs.importing import Source, import_
+from topics.spark.jobs.replaying import History, replay
 from topics.spark.plan import PART_RECORDS
-from topics.spark.reader import settle
+from topics.spark.reader import freeze_modules
 from topics.spark.runs.progress import Progress
 from topics.spark.schema import declared
 from topics.spark.servers.connection import Connection
@@ -47,6 +51,9 @@ APPENDED: Final = 10_000  # records of a request
 TOPIC: Final = "bench"
 MEMORY: Final = "4g"
 READY_ROWS: Final = 10_000  # of the batch that the source `ready` has
+SINK_PARTS: Final = 8  # of the rows that are written: while some tasks read theirs, others send
+NINETEEN: Final = 19  # of twenty rows are in the lake that `table` reads
+SIDES: Final = ("server", "spark")  # whose processor time a sink takes
 COMPARED: Final = 1_000_000  # rows that Kafka and we read and write
 LATENCIES: Final = 600
 WARMING: Final = 50  # writes before, which do not count
@@ -60,11 +67,12 @@ def line(n: int) -> str:
     )
 
 
-def fill(url: str, records: int) -> None:
+def fill(url: str, start: int, stop: int) -> None:
+    """Append the records of these numbers, whose seqs are one more."""
     with Client(url, "") as client:
         client.put_topic(TOPIC)
-        for start in range(0, records, APPENDED):
-            numbers = range(start, min(start + APPENDED, records))
+        for first in range(start, stop, APPENDED):
+            numbers = range(first, min(first + APPENDED, stop))
             columns = {
                 "data": [line(n) for n in numbers],
                 "tag": [f"eu.{n % 7}" for n in numbers],
@@ -123,19 +131,21 @@ class ReadyReader(DataSourceReader):
             batch = reader.read_next_batch()
         for start in range(0, partition.value, READY_ROWS):
             yield batch.slice(0, min(READY_ROWS, partition.value - start))
-        settle()
+        freeze_modules()
 
 
 class Bench:
     """A session on so many cores, the data, and a server."""
 
-    def __init__(self, cores: int, url: str, place: Path, records: int) -> None:
+    def __init__(self, cores: int, url: str, pid: int, place: Path, records: int) -> None:
         self._url = url
+        self._pid = pid  # of the server
         self._place = place
         self._records = records
         self._cores = cores
         self._topics = 0
         self._batch = place / "ready.arrow"
+        self._lake = str(place / "lake")
         self.startup_s = timed(lambda: self._start(cores))
 
     def _start(self, cores: int) -> None:
@@ -144,26 +154,26 @@ class Bench:
         self.spark.range(1).collect()
         self.spark.dataSource.register(Ready)
 
-    def segments(self, ending: str = "sealed") -> DataFrame:
+    def segments(self, ending: int | None = None) -> DataFrame:
         reader = self.spark.read.format("topics").option("path", str(self._place / "server" / "data"))
-        reader = reader.option("topic", TOPIC).option("endingSeq", ending).option("minPartitions", self._cores)
-        return reader.load()
+        reader = reader.option("topic", TOPIC).option("endingSeq", ending or self._records)
+        return reader.option("minPartitions", self._cores).load()
 
-    def parquet(self) -> DataFrame:
-        return self.spark.read.parquet(f"file://{self._place}/parquet")
+    def parquet(self, *others: str) -> DataFrame:
+        return self.spark.read.parquet(*(f"file://{self._place}/{name}" for name in ("parquet", *others)))
 
     def ready(self) -> DataFrame:
         return self.spark.read.format("ready").option("file", str(self._batch)).option("records", self._records).load()
 
     def _write_batch(self) -> None:
         """Rows of the topic, for the source `ready`."""
-        batch = self.segments(str(READY_ROWS)).toArrow().combine_chunks().to_batches()[0]
+        batch = self.segments(min(READY_ROWS, self._records)).toArrow().combine_chunks().to_batches()[0]
         with pa.OSFile(str(self._batch), "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
             writer.write_batch(batch)
 
-    def served(self, ending: str = "latest") -> DataFrame:
+    def served(self, ending: int | None = None) -> DataFrame:
         reader = self.spark.read.format("topics").option("url", self._url).option("topic", TOPIC)
-        return reader.option("minPartitions", 2).option("endingSeq", ending).load()
+        return reader.option("minPartitions", 2).option("endingSeq", ending or self._records).load()
 
     def sink(self, format: str) -> None:
         """Rows that are there already, so that the sink is what is measured."""
@@ -195,13 +205,24 @@ class Bench:
             http=lambda: drained(self.served()),
         )
         taken = min(self._records, 1_000_000)
-        rows = self.parquet().limit(taken).select("data", "tag", "node").repartition(max(2, self._cores))
+        rows = self.parquet().limit(taken).select("data", "tag", "node").repartition(SINK_PARTS)
         self._cached = rows.cache()
         self._cached.count()
         sinks = in_turn(rounds, sink=lambda: self.sink("topics"), null=lambda: self.sink("noop"))
+        before = self._cpu_seconds()
+        self.sink("topics")
+        costs = [after - begun for after, begun in zip(self._cpu_seconds(), before, strict=True)]
         self._cached.unpersist()
         figures = {f"{name}_per_s": self._records / seconds for name, seconds in scans.items()}
-        return figures | {f"{name}_per_s": taken / seconds for name, seconds in sinks.items()}
+        figures |= {f"{name}_per_s": taken / seconds for name, seconds in sinks.items()}
+        return figures | {f"sink_{side}_us": s / taken * 1e6 for side, s in zip(SIDES, costs, strict=True)}
+
+    def _cpu_seconds(self) -> tuple[float, float]:
+        """Of the server, and of Spark with its workers."""
+        return tree_cpu_seconds(self._pid), tree_cpu_seconds(self._java())
+
+    def _java(self) -> int:
+        return int(self.spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
 
     def jobs(self) -> dict[str, float]:
         server = Connection(url=self._url)
@@ -214,13 +235,31 @@ class Bench:
                 file.writelines(line(n) + "\n" for n in numbers)
         topic, state = self.fresh("import"), str(self._place / "state")
         with Progress("bench", stream=sys.stderr, is_terminal=False) as progress:
-            archived = timed(lambda: archive(self.spark, plan, str(self._place / "lake"), progress=progress))
+            archived = timed(lambda: archive(self.spark, plan, self._lake, progress=progress))
             imported = timed(
                 lambda: import_(
                     self.spark, Source(path=str(source)), topic, server=server, state=state, progress=progress
                 )
             )
-        return {"archive_per_s": self._records / archived, "import_per_s": self._records / imported}
+            again, history = self.fresh("replay"), History(topic=TOPIC)
+            replayed = timed(
+                lambda: replay(self.spark, self._lake, history, again, server=server, state=state, progress=progress)
+            )
+        seconds = {"archive": archived, "import": imported, "replay": replayed}
+        return {f"{name}_per_s": self._records / taken for name, taken in seconds.items()}
+
+    def history(self, rounds: int) -> dict[str, float]:
+        """The table, when the lake of `jobs` has NINETEEN of twenty rows, beside Parquet of all of them."""
+        whole = self._records + self._records // NINETEEN
+        fill(self._url, self._records, whole)
+        newer = self.served(whole).where(f"seq > {self._records}")
+        newer.write.option("compression", "zstd").parquet(f"file://{self._place}/newer")
+        scans = in_turn(
+            rounds,
+            table=lambda: drained(topics.spark.table(self.spark, TOPIC, lake=self._lake, url=self._url)),
+            beside=lambda: drained(self.parquet("newer")),
+        )
+        return {f"{name}_per_s": whole / seconds for name, seconds in scans.items()}
 
     # --- beside Kafka
 
@@ -230,7 +269,7 @@ class Bench:
         self._cached = self.parquet().limit(taken).select("data", "tag", "node").repartition(2).cache()
         self._cached.count()
         sinks: dict[str, Callable[[], Any]] = {"topics_sink": lambda: self.sink("topics")}
-        scans: dict[str, Callable[[], Any]] = {"topics_scan": lambda: drained(self.served(str(taken)))}
+        scans: dict[str, Callable[[], Any]] = {"topics_scan": lambda: drained(self.served(taken))}
         if address is not None:
             sinks["kafka_sink"] = lambda: kafka.write(self._cached, address, self._named("sink"))
             kafka.write(self._cached, address, "scan")
@@ -271,7 +310,7 @@ class Bench:
 
     def memory(self) -> dict[str, float]:
         """The most that the JVM and the largest of its Python workers have had."""
-        pid = int(self.spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+        pid = self._java()
         workers = [peak_bytes(child) for child in below(pid)]
         return {"jvm_mib": peak_bytes(pid) / 2**20, "worker_mib": max(workers, default=0) / 2**20}
 
@@ -332,9 +371,9 @@ def below(pid: int) -> list[int]:
     return found + [deeper for child in found for deeper in below(child)]
 
 
-def on_one_core(url: str, place: Path, records: int, rounds: int) -> dict[str, float]:
+def on_one_core(url: str, pid: int, place: Path, records: int, rounds: int) -> dict[str, float]:
     """The same in a process of its own: a JVM has its number of cores for life."""
-    command = [sys.executable, "-m", "bench.spark", "--one", url, str(place), str(records), str(rounds)]
+    command = [sys.executable, "-m", "bench.spark", "--one", url, str(pid), str(place), str(records), str(rounds)]
     answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     figures: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
     return {f"one_{name}": value for name, value in figures.items()}
@@ -344,19 +383,20 @@ def measure(records: int, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="topics-bench-", dir=".") as path:
         place = Path(path).absolute()
         with ServerProcess(place / "server") as server, ExitStack() as stack:
-            fill("http://{}:{}".format(*server.address), records)
+            fill(server.url, 0, records)
             server.stop()  # everything is sealed
             server.start()
-            url = "http://{}:{}".format(*server.address)
-            bench = Bench(2, url, place, records)
-            figures = {"startup_s": bench.startup_s, **bench.measure(rounds), **bench.jobs(), **bench.memory()}
+            bench = Bench(2, server.url, server.pid, place, records)
+            figures = {"startup_s": bench.startup_s, **bench.measure(rounds), **bench.jobs(), **bench.history(rounds)}
+            figures |= bench.memory()
             address = stack.enter_context(kafka.broker(place / "kafka")) if kafka.is_installed() else None
             figures |= bench.compared(rounds, address)
             bench.spark.stop()
             stack.close()
-            figures |= on_one_core(url, place, records, rounds)
+            figures |= on_one_core(server.url, server.pid, place, records, rounds)
     figures["segments_to_parquet"] = figures["segments_per_s"] / figures["parquet_per_s"]
     figures["ready_to_parquet"] = figures["ready_per_s"] / figures["parquet_per_s"]
+    figures["table_to_parquet"] = figures["table_per_s"] / figures["beside_per_s"]
     figures["sink_to_null"] = figures["sink_per_s"] / figures["null_per_s"]
     if "kafka_scan_per_s" in figures:
         figures["scan_to_kafka"] = figures["topics_scan_per_s"] / figures["kafka_scan_per_s"]
@@ -369,8 +409,8 @@ def measure(records: int, rounds: int) -> dict[str, float]:
 def main() -> None:
     peers.end_on_signals()
     if "--one" in sys.argv:
-        url, place, records, rounds = sys.argv[sys.argv.index("--one") + 1 :]
-        bench = Bench(1, url, Path(place), int(records))
+        url, pid, place, records, rounds = sys.argv[sys.argv.index("--one") + 1 :]
+        bench = Bench(1, url, int(pid), Path(place), int(records))
         figures = bench.measure(int(rounds))
         bench.spark.stop()
     elif "--quick" in sys.argv:

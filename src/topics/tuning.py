@@ -27,20 +27,31 @@ GC_THRESHOLDS = (50_000, 50, 1_000)
 
 def tune_process() -> None:
     """Tune allocator, threads, collection and open files of this process. Harmless where something does not apply."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        pass  # not glibc
-    else:
-        mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
-        mallopt(_M_ARENA_MAX, 1)
+    keep_memory(KEPT_BYTES)
+    _set_allocator(_M_ARENA_MAX, 1)
     _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def keep_memory(kept_bytes: int) -> None:
+    """Let the allocator take blocks of megabytes from its heap, and leave so much free memory at the heap's end.
+
+    Otherwise glibc maps each of them anew, and the kernel clears its pages: for a copy of a megabyte that is most of
+    the work. For processes that make such blocks over and over.
+    """
+    _set_allocator(_M_MMAP_THRESHOLD, LARGE_BYTES)
+    _set_allocator(_M_TRIM_THRESHOLD, kept_bytes)
+
+
+def _set_allocator(option: int, value: int) -> None:
+    try:
+        ctypes.CDLL(None).mallopt(option, value)
+    except (OSError, AttributeError):
+        pass  # not glibc
 
 
 def connections_allowed() -> int:

@@ -1,6 +1,7 @@
 """Every row once: after a killed task, a lost commit, a restart from the checkpoint, and kill -9 of the server."""
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -132,8 +133,8 @@ def test_the_keys_of_a_stream_are_its_query_batch_partition_and_rows(rig: Rig, t
     topic, rows = target(rig), source(rig)
     into(rig, rows, "topics", topic, tmp_path)
     query = (tmp_path / "metadata").read_text().split('"id":"')[1].split('"')[0]
-    for first_row, first_seq in ((0, 1), (25_000, 25_001)):
-        key = f"{query}/0/0/{first_row}/5000"
+    for place, first_seq in ((0, 1), (25_000, 25_001)):
+        key = f"{query}/0/0/{place}"
         answer = rig.client.append(topic, [{"data": "again"}], idempotency_key=key, on_mismatch=None)
         assert (answer.deduped, answer.mismatch, answer.first_seq) == (True, True, first_seq)
 
@@ -151,6 +152,20 @@ def test_a_write_that_is_named_is_done_once(rig: Rig) -> None:
     for name in ("monday", "monday", "tuesday"):
         rig.save(numbers(rig, 10), topic, writeId=name)
     assert rig.values(topic) == [*range(10), *range(10)]
+
+
+def test_a_batch_that_has_other_rows_when_it_is_run_again_is_refused_and_doubles_none(rig: Rig, tmp_path: Path) -> None:
+    """ID9: a record was deleted after it had been copied, and before the batch was committed."""
+    topic, given = target(rig), rig.topic("in")
+    rig.client.append(given, [{"data": n, "tag": f"t.{n}"} for n in range(100)])
+    rows = rig.stream(topic=given, startingSeq="0").select("data")
+    into(rig, rows, "topics", topic, tmp_path)
+    for commit in (tmp_path / "commits").iterdir():
+        commit.unlink()
+    rig.client.delete_records(given, match="t.50")
+    with pytest.raises(Exception, match=rf"other rows were written to topic {re.escape(topic)}"):
+        into(rig, rows, "topics", topic, tmp_path)
+    assert rig.values(topic) == list(range(100))
 
 
 def test_batches_that_are_written_one_by_one_are_named_by_their_ids(rig: Rig, tmp_path: Path) -> None:

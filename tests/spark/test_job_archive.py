@@ -13,7 +13,7 @@ from xxhash import xxh3_64_hexdigest
 
 import topics.spark
 from tests.spark.commands import Command
-from tests.spark.rig import Rig, gaps, seqs
+from tests.spark.rig import Rig, gaps, said_by, seqs
 from topics.client import NewRecord
 from topics.errors import ConfigurationError, InvalidRequest
 from topics.reader import Lost
@@ -256,6 +256,29 @@ def test_records_of_a_topic_created_anew_are_not_trimmed_for_those_before(
     done = run(topic, trims=True)
     assert (done.rows, done.trimmed) == (10, 0)
     assert rig.client.state(topic).count == 20 and lake(tmp_path).trimmed_through(topic, old) == 10
+
+
+def test_a_server_that_was_set_up_anew_is_not_taken_for_the_one_that_the_lake_is_of(
+    rig: Rig, run: Archive, tmp_path: Path
+) -> None:
+    """Its epochs and seqs are alike. Nothing is trimmed that was not archived, and no row of the one is the other's."""
+    root = str(tmp_path / "lake")
+    with ServerProcess(tmp_path / "before") as server, Rig(rig.spark, server) as before:
+        before.append(before.topic(), range(30))
+        archive(rig.spark, Plan(selection="rig.t", server=Connection(url=before.url), is_once=True), root)
+        assert topics.spark.table(rig.spark, "rig.t", lake=root, url=before.url).count() == 30
+    for count in (20, 50):
+        with ServerProcess(tmp_path / f"after{count}") as server, Rig(rig.spark, server) as after:
+            after.append(after.topic(), range(1000, 1000 + count))
+            plan = Plan(selection="rig.t", server=Connection(url=after.url), is_once=True, trims=True)
+            with pytest.raises(InvalidRequest, match="from an earlier set-up of its server"):
+                archive(rig.spark, plan, root)
+            assert after.values("rig.t") == [*range(1000, 1000 + count)], "nothing was trimmed"
+            with pytest.raises(InvalidRequest, match="has another log under the name of topic"):
+                topics.spark.table(rig.spark, "rig.t", lake=root, url=after.url)
+            assert "has another log under the name" in said_by(
+                lambda after=after: after.load(topic="rig.t", archive=root).collect()  # type: ignore[misc]
+            )
 
 
 def test_the_manifest_has_the_checksum_of_every_file(rig: Rig, run: Archive, tmp_path: Path) -> None:

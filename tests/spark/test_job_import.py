@@ -15,14 +15,16 @@ import pytest
 
 from tests.spark.commands import Command
 from tests.spark.rig import Rig, said_by
-from topics.client import Record
+from topics.client import Client, Record
 from topics.errors import InvalidRequest
 from topics.spark.jobs import importing
 from topics.spark.jobs.importing import Imported, Source, import_
+from topics.spark.runs.marks import Ledger
 from topics.spark.runs.progress import Progress
 from topics.spark.servers.connection import Connection
 from topics.spark.tables.formats import Mapped
 from topics.testing.clock import ManualClock
+from topics.testing.server import ServerThread
 
 Import = Callable[..., Imported]
 
@@ -196,6 +198,22 @@ def test_a_topic_created_again_is_not_taken_for_the_old_one(rig: Rig, run: Impor
     rig.client.delete_topic(f"{rig.prefix}.t")
     with pytest.raises(InvalidRequest, match="was deleted and created again"):
         run(tmp_path / "rows.ndjson")
+
+
+def test_a_topic_on_a_server_that_was_set_up_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    """Its epoch is the same, and it has fewer records than the job has written."""
+    ledger = Ledger.open(str(tmp_path), "job", {})
+    with ServerThread() as server, Client("http://{}:{}".format(*server.address), "") as client:
+        ledger.bind(client, "t")
+        client.append("t", [{"data": n} for n in range(5)])
+        ledger.begin("unit")
+        ledger.finish("unit", 5)
+        Ledger.open(str(tmp_path), "job", {}).bind(client, "t")
+        epoch = client.state("t").epoch
+    with ServerThread() as server, Client("http://{}:{}".format(*server.address), "") as client:
+        with pytest.raises(InvalidRequest, match="was deleted and created again since this job wrote to it"):
+            Ledger.open(str(tmp_path), "job", {}).bind(client, "t")
+        assert client.state("t").epoch == epoch
 
 
 def test_files_are_cut_alike_on_any_number_of_cores(

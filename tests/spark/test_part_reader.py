@@ -26,6 +26,7 @@ from topics.spark.schema import Projection, Shape
 from topics.spark.source import TopicsStreamReader
 from topics.spark.tables.lake import Commit, Covered, Lake, LakeFile, Trimmed
 from topics.storage.disk import RealDisk
+from topics.testing.clock import ManualClock
 from topics.testing.server import ServerProcess, ServerThread
 
 FIELDS = {"seq": LongType(), "data": StringType(), "kind": StringType(), "gap_from": LongType(), "gap_to": LongType()}
@@ -200,6 +201,38 @@ def test_a_first_batch_that_is_run_again_begins_where_it_began(bench: Bench, sta
     assert begin != end
     (once,), (again,) = plans
     assert (again.after, again.last) == (once.after, once.last) == (end["t"]["since"]["seq"], 15)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_server_that_was_set_up_anew_is_noticed_though_epochs_and_seqs_are_alike(bench: Bench, is_done: bool) -> None:
+    """TM11: by the times of its records; whether or not the last batch of the checkpoint has to be run again."""
+    bench.fill(10)
+    given = {"topic": "t", "onGap": "record", "startingSeq": "0"}
+
+    def reader(url: str) -> TopicsStreamReader:
+        return TopicsStreamReader(read_options({"url": url, **given}, is_stream=True, environ={}), PROJECTION)
+
+    first = reader(bench.url)
+    begin = first.initialOffset()
+    end = first.latestOffset(begin, ReadAllAvailable())
+    first.stop()
+    with ServerThread(clock=ManualClock(bench.server.clock.now_ms() + 60_000)) as server:
+        anew = Bench(server, bench.path)
+        anew.fill(25)
+        again = reader(anew.url)
+        if is_done:
+            further = again.latestOffset(end, ReadAllAvailable())
+            parts = [part.value for part in again.partitions(end, further)]
+            assert anew.read(parts) == [(1, 25, "recreated"), *range(1, 26)]
+            assert again.latestOffset(further, ReadAllAvailable()) is further
+        else:
+            parts = [part.value for part in again.partitions(begin, end)]
+            assert anew.read(parts) == [(1, 10, "recreated")]
+        again.stop()
+        anew.client.close()
+    same = reader(bench.url)
+    assert same.latestOffset(end, ReadAllAvailable()) is end
+    same.stop()
 
 
 # --- segments
@@ -412,6 +445,24 @@ def test_segments_of_a_topic_that_is_gone_by_now_are_not_read(bench: Bench) -> N
     assert bench.read(parts, path=path) == bench.read(served) == [(1, 25, "recreated")]
     bench.fill(3)
     assert bench.read(parts, path=path) == bench.read(served) == [(1, 25, "recreated")]
+
+
+def test_a_directory_of_another_server_is_refused_though_epochs_and_seqs_are_alike(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.fill(20)
+    bench.checkpoint()
+    with ServerThread(Settings(), disk=RealDisk(tmp_path / "other")) as server:
+        other = Bench(server, tmp_path)
+        other.client.put_topic("t")
+        other.client.append("t", [{"data": f"other {n}"} for n in range(20)])
+        other.checkpoint()
+        other.client.close()
+        with pytest.raises(InvalidRequest, match=r"not the data directory of the server at http.* seq 1 as the server"):
+            bench.plan(path=str(tmp_path / "other"))
+    path = str(bench.path / "data")
+    bench.client.delete_records("t", before_seq=5)
+    assert bench.read(bench.plan(path=path), path=path) == list(range(5, 21))
 
 
 def test_a_topic_made_anew_to_the_same_length_is_noticed_at_the_next_look(bench: Bench) -> None:

@@ -1,16 +1,18 @@
 """How a read is cut into parts, and what is told of what is lost."""
 
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
 
 from topics.ranges import Range, aligned, intersect, split, subtract, union
 from topics.reader import Lost, Piece
 from topics.spark.options import Cursor
-from topics.spark.plan import Look, RecordsLost, Stretch, Survey, bounds, check, limited, parts_of
+from topics.spark.plan import Look, RecordsLost, Stretch, Survey, Wanted, bounds, check, limited, parts_of
 
 RANGES = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 12)).map(lambda r: (r[0], r[0] + r[1])), max_size=6)
 
@@ -121,6 +123,27 @@ def test_a_failing_reader_is_told_every_range() -> None:
     for said in ("topic a, seqs 3 to 4 (cap)", "topic a, seqs 8 to 9 (source_trim)", "topic b was deleted and created"):
         assert said in str(caught.value)
     check([stretch("a", lost=lost, covered=[(1, 9)])])
+
+
+def test_filters_bound_what_is_read_and_never_by_too_much() -> None:
+    """Those that are not understood leave everything."""
+    when = datetime(2026, 1, 31, 12, 0, 0, 1500, UTC)
+    ms = 1_769_860_800_001
+    wanted = Wanted.of(
+        [
+            GreaterThan(("seq",), 10),
+            LessThanOrEqual(("seq",), 20),
+            GreaterThanOrEqual(("ts",), when),
+            LessThan(("ts",), when),
+            In(("tag",), ("a", "b")),
+            EqualTo(("tag",), "b"),
+            Not(EqualTo(("topic",), "t")),
+            EqualTo(("o", "seq"), 3),
+            GreaterThan(("ts",), datetime(2030, 1, 1)),  # of no zone
+        ]
+    )
+    assert wanted == Wanted(tags=frozenset("b"), first=11, last=20, since=ms, until=ms + 1)
+    assert Wanted.of([EqualTo(("seq",), 7), EqualTo(("topic",), "t")]) == Wanted(frozenset("t"), first=7, last=7)
 
 
 def test_a_limit_is_shared_by_how_far_topics_are_behind() -> None:

@@ -2,14 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StringType, TimestampType
 
 from tests.spark.rig import Rig, gaps, said_by, seqs
 from topics import reader
 from topics.client import Client
+from topics.clock import SystemClock
+from topics.testing.patience import wait_until
 from topics.testing.server import ServerProcess
 
 
@@ -272,6 +276,56 @@ def test_errors_name_what_is_wrong(rig: Rig) -> None:
     assert "no topic matches" in said_by(rig.load(topicPattern="never-.*").collect)
     refused = {"url": "http://127.0.0.1:1", "retries": "0"}
     assert "cannot connect to http://127.0.0.1:1" in said_by(rig.load(topic="t", **refused).collect)
+
+
+FILTERS = [
+    "seq > 40 AND seq <= 50",
+    "seq = 7",
+    "ts >= TIMESTAMP '{middle}'",
+    "ts < TIMESTAMP '{middle}' AND tag = 'b'",
+    "tag IN ('a', 'c') AND seq < 20",
+    "tag IS NULL OR seq > 55",
+    "topic = 'nowhere'",
+    "seq > 1000",
+]
+
+
+@pytest.mark.parametrize("place", ["server", "segments"])
+def test_filters_that_are_pushed_give_the_same_rows_and_read_fewer(rig: Rig, tmp_path: Path, place: str) -> None:
+    with ServerProcess(tmp_path) as server, Rig(rig.spark, server) as there:
+        there.client.put_topic("t")
+        for first in range(0, 60, 20):
+            there.client.append("t", [{"data": n, "tag": "abc"[n % 3]} for n in range(first, first + 20)])
+            now = there.client.state("t").last_write_ts
+            wait_until("time passes", lambda now=now: SystemClock().now_ms() > (now or 0))  # type: ignore[misc]
+        server.stop()
+        server.start()
+        options = {"url": there.url, "topic": "t", **({"path": str(server.data)} if place == "segments" else {})}
+        middle = there.load(**options).where("seq = 21").first()
+        assert middle is not None
+        conf = rig.spark.conf
+        conf.set("spark.sql.python.filterPushdown.enabled", True)
+        try:
+            for text in FILTERS:
+                condition = text.format(middle=middle.ts)
+                pushed = there.load(**options, pushFilters=True).where(condition)
+                expected = there.load(**options).where(condition)
+                assert sorted(pushed.collect()) == sorted(expected.collect()), condition
+            narrow = there.load(**options, pushFilters=True).where("seq > 40 AND tag = 'a'")
+            assert {row.tag for row in narrow.collect()} == {"a"}
+            assert scanned(narrow) == narrow.count() < scanned(there.load(**options).where("seq > 40 AND tag = 'a'"))
+        finally:
+            conf.unset("spark.sql.python.filterPushdown.enabled")
+        assert "filterPushdown.enabled" in said_by(lambda: there.load(**options, pushFilters=True).collect())
+
+
+def scanned(rows: DataFrame) -> int:
+    """The rows that the source has handed to Spark."""
+    rows.collect()
+    plan: Any = rows._jdf.queryExecution().executedPlan()
+    while not plan.nodeName().startswith("BatchScan"):
+        plan = plan.children().head()
+    return int(plan.metrics().apply("numOutputRows").value())
 
 
 def test_offsets_of_a_stream_start_a_batch_read(rig: Rig) -> None:

@@ -157,7 +157,7 @@ def plan(made: Iterator[Chunk]) -> list[tuple[str, int, int, str]]:
     return [
         (
             chunk.topic,
-            chunk.first_row,
+            chunk.place,
             chunk.count,
             msgspec.json.encode(arrow_in(arrow_body(chunk.rows()), Settings())).decode(),
         )
@@ -201,14 +201,22 @@ def test_chunks_are_cut_where_they_always_were(monkeypatch: pytest.MonkeyPatch, 
     columns["data"] = pa.array(["1" * length for length in lengths])
     columns["meta"] = pa.array([None] * 11 + ["22222", None, None, "2"])
     batches = pa.table(columns).to_batches(max_chunksize=size)
-    assert [(chunk.first_row, chunk.count) for chunk in chunks(iter(batches))] == CUTS
+    assert [(chunk.place, chunk.count) for chunk in chunks(iter(batches))] == CUTS
 
 
 def test_a_chunk_that_is_too_much_for_a_server_is_halved_at_the_same_place() -> None:
     records = [("a", n, None, None, False) for n in range(5)]
     (chunk,) = chunks(batches_of(records, iter(lambda: 5, 0)))
-    assert [(half.first_row, half.count) for half in chunk.halves()] == [(0, 2), (2, 3)]
+    assert [(half.place, half.count) for half in chunk.halves()] == [(0, 2), (2, 3)]
     assert chunk.halves()[1].row(2) == 4
+
+
+def test_the_place_of_a_chunk_is_that_among_the_rows_of_its_topic() -> None:
+    """ID9: a row more or less of another topic moves no key, and the first chunk of each topic is always the same."""
+    few, more = ["a", "b", "a"], ["b", "a", "b", "a"]
+    for topics in (few, more):
+        made = plan(chunks(batches_of([(topic, n, None, None, False) for n, topic in enumerate(topics)], iter([9]))))
+        assert sorted((topic, place) for topic, place, _, _ in made) == [("a", 0), ("b", 0)]
 
 
 def test_rows_that_wait_are_the_same_from_memory_and_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

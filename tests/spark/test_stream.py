@@ -52,9 +52,10 @@ def test_available_now_ends_at_the_head_in_batches_of_the_limit(rig: Rig, tmp_pa
     query = rig.run(rig.stream(topic=topic, startingSeq="earliest", maxRecordsPerTrigger=10), found, tmp_path)
     assert [len(rows) for _, rows in sorted(found.batches.items())] == [10, 10, 5]
     progress = [json.loads(p.json)["sources"][0] for p in query.recentProgress if p.numInputRows]
-    epoch = rig.client.state(topic).epoch
+    state = rig.client.state(topic)
+    epoch, written = state.epoch, state.last_write_ts
     assert [p["endOffset"][topic] for p in progress] == [
-        {"epoch": epoch, "seq": seq, "since": {"epoch": epoch, "seq": since}}
+        {"epoch": epoch, "seq": seq, "ts": written, "since": {"epoch": epoch, "seq": since}}
         for since, seq in ((0, 10), (10, 20), (20, 25))
     ]
     assert {p["latestOffset"][topic]["seq"] for p in progress} == {25}, "what is above endOffset is the lag"

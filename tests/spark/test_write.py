@@ -123,10 +123,23 @@ def test_a_write_id_that_comes_again_with_other_rows_is_refused(rig: Rig) -> Non
     others = rig.spark.range(10, 20).selectExpr("CAST(id AS STRING) AS data").coalesce(1)
     message = said_by(lambda: rig.save(others, topic, writeId="monday"))
     assert f"other rows were written to topic {topic} under writeId monday before" in message
-    assert "key monday/0/0/10 stands for its seqs 1 to 10" in message
+    assert "key monday/0/0 stands for its seqs 1 to 10" in message
     assert rig.values(topic) == [*range(10)]
     rig.save(others, topic, writeId="tuesday")
     assert rig.values(topic) == [*range(20)]
+
+
+@pytest.mark.parametrize("change", ["a row more", "a row less", "other partitions"])
+def test_a_write_id_that_comes_again_with_more_or_fewer_rows_doubles_none(rig: Rig, change: str) -> None:
+    """ID9"""
+    topic = rig.topic()
+    rig.save(rig.spark.range(100).repartition(2).selectExpr("CAST(id AS STRING) AS data"), topic, writeId="monday")
+    counts = {"a row more": (101, 2), "a row less": (99, 2), "other partitions": (100, 3)}
+    count, parts = counts[change]
+    again = rig.spark.range(count).repartition(parts).selectExpr("CAST(id AS STRING) AS data")
+    assert "other rows were written" in said_by(lambda: rig.save(again, topic, writeId="monday"))
+    found = rig.values(topic)
+    assert set(found[:100]) == set(range(100)), "what was written first stays as it was"
 
 
 def test_batches_of_one_query_are_told_apart_under_one_write_id(rig: Rig, tmp_path: Path) -> None:
@@ -151,7 +164,7 @@ def test_two_writes_of_one_batch_under_one_write_id_are_refused(rig: Rig, tmp_pa
 
     def write(rows: DataFrame, batch: int) -> None:
         rig.save(rows.select("data"), topic, writeId="mine")
-        rig.save(rows.selectExpr("concat('-', data) AS data"), topic, writeId="mine")
+        rig.save(rows.where("seq > 1").selectExpr("concat('-', data) AS data"), topic, writeId="mine")
 
     rows = rig.stream(topic=rig.topic("in", 3), startingSeq="0")
     writer = rows.writeStream.foreachBatch(write).trigger(availableNow=True)

@@ -27,11 +27,11 @@ READING: Final = (
     *CONNECTION,
     *("path", "topic", "topics", "topicPattern", "startingSeq", "endingSeq", "startingTimestamp", "endingTimestamp"),
     *("minPartitions", "maxRecordsPerPartition", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger"),
-    *("maxTriggerDelay", "onGap", "archive", "node", "includeMeta", "binary"),
+    *("maxTriggerDelay", "onGap", "archive", "node", "includeMeta", "binary", "pushFilters"),
 )
 WRITING: Final = (*CONNECTION, "topic", "node", "writeId", "binary", "checkFirst")
 STREAMING_ONLY: Final = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay")
-BATCH_ONLY: Final = ("endingSeq", "endingTimestamp")
+BATCH_ONLY: Final = ("endingSeq", "endingTimestamp", "pushFilters")
 # What Spark itself puts beside the options of a source or sink.
 SPARKS: Final = frozenset({"checkpointlocation", "queryname", "recursivefilelookup"})
 
@@ -74,6 +74,8 @@ class ReadOptions:
     nodes: tuple[str, ...] = ()  # the reader's own, whose records are left out
     includes_meta: bool = True
     binary: Binary = "text"
+    pushes_filters: bool = False  # batch only
+    tags: frozenset[str] | None = None  # of the records that a query's filters leave; None = of all
 
     def starting_ts_of(self, topic: str) -> int | None:
         return self.starting_ts.get(topic) if isinstance(self.starting_ts, Mapping) else self.starting_ts
@@ -156,6 +158,7 @@ def read_options(
         nodes=_nodes(given),
         includes_meta=given.flag("includeMeta", True),
         binary=cast(Binary, given.word("binary", get_args(Binary), "text")),
+        pushes_filters=given.flag("pushFilters", False),
     )
     for name in names or ("",):
         start, end = read.starting_ts_of(name), read.ending_ts_of(name)

@@ -3,26 +3,28 @@
 A topic's instance, and what it has lost, are what the server says; without a server, what the directory says. Of that
 instance, the sealed records come from the directory if there is one, the rest from the server, and what neither has
 from the lake. The lake's rows and the live ones cannot overlap: only seqs that are absent from the rest are taken from
-it.
+it. Epochs and seqs are alike in all directories, so a record that both have shows whether a directory is the server's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
 from topics import reader
 from topics.client import Client
-from topics.errors import InvalidRequest, TopicNotFound
+from topics.errors import InvalidRequest, NotFound, TopicNotFound
 from topics.model import Tombstone
 from topics.ranges import Range, subtract, union
 from topics.reader import Directory, Lost, Piece, TopicInfo
 from topics.spark.options import Cursor, Edge, Position, ReadOptions
-from topics.spark.plan import Look, Stretch, Survey, bounds
-from topics.spark.tables.lake import Lake
+from topics.spark.plan import EPOCH, Look, Stretch, Survey, Wanted, bounds
+from topics.spark.tables.lake import Lake, shown
 
 NO_EPOCH: Final = 0  # epochs are positive
+MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class Origins:
@@ -36,6 +38,8 @@ class Origins:
         self._client: Client | None = None if options.server is None else options.server.open()
         self._directory: Directory | None = None if options.path is None else reader.open_directory(options.path)
         self._lake: Lake | None = None if options.archive is None else Lake.load(options.archive)
+        self._paired: set[tuple[str, int]] = set()  # instances whose records server and directory share
+        self._archived: set[tuple[str, int]] = set()  # instances whose history is the lake's
 
     def close(self) -> None:
         if self._client is not None:
@@ -96,7 +100,17 @@ class Origins:
             return None
         record_bytes = state.bytes / state.count if state.count else 0.0
         look = Look(name, state.epoch, state.head_seq, state.earliest_seq, state.config.dedupe_node, record_bytes)
-        return replace(look, server=self._server)
+        return replace(look, server=self._server, written_ts=state.last_write_ts)
+
+    def is_as_of(self, look: Look, seq: int, ts: int) -> bool:
+        """Whether the topic is one that had come to `seq` by that time, as far as its first record tells."""
+        if self._client is None or look.earliest > seq:
+            return True
+        try:
+            found = self._client.record(look.topic, look.earliest)
+        except NotFound:  # it is gone by now
+            return True
+        return found.epoch != look.epoch or found.record.ts <= ts
 
     def _look_at_sealed(self, info: TopicInfo) -> Look:
         assert self._directory is not None
@@ -153,6 +167,18 @@ class Origins:
             return min(position.seq, look.head)
         self._check_complete(look)
         return look.head
+
+    def narrowed(self, look: Look, start: Cursor, last: int, wanted: Wanted) -> tuple[Cursor, int]:
+        """What of a read is wanted; a start in another instance stays, because it is a gap."""
+        last = min(last, wanted.last)
+        if wanted.until is not None:
+            last = min(last, self._cursor_before(look, wanted.until))
+        if not look.has(start) or start.seq > look.head:
+            return start, last
+        after = max(start.seq, wanted.first - 1)
+        if wanted.since is not None:
+            after = max(after, self._cursor_before(look, wanted.since))
+        return start._replace(seq=min(after, look.head)), last
 
     def _check_complete(self, look: Look) -> None:
         """Without a server, refuse to take the end of what is sealed for the end of the topic."""
@@ -230,6 +256,10 @@ class Origins:
         absent: list[Range] = [(a.first, a.last) for a in lost]
         if self._lake is None:
             return Survey(lost, union(absent), sealed, pieces if sealed > after else ())
+        if self._client is not None and (look.topic, look.epoch) not in self._archived:
+            if not is_log_of(self._client, self._lake, look):
+                raise another_log(self._lake.root, look)
+            self._archived.add((look.topic, look.epoch))
         trimmed = self._lake.trimmed_through(look.topic, look.epoch)
         absent.append((after + 1, min(earliest - 1, trimmed, last)))
         return Survey(
@@ -280,7 +310,52 @@ class Origins:
             return 0, ()
         if info.epoch != look.epoch:
             return 0, ()
+        client, instance = self._client, (look.topic, look.epoch)
+        if client is not None and instance not in self._paired and is_pair(client, self._directory, look, info):
+            self._paired.add(instance)
         return info.sealed_through, self._directory.pieces(look.topic)
+
+
+def is_pair(client: Client, directory: Directory, look: Look, info: TopicInfo) -> bool:
+    """Whether the directory has the first live record as the server has it; False = nobody can tell now.
+
+    Refuses a directory that is another server's.
+    """
+    try:
+        runs = client.live(look.topic, 0, last=info.sealed_through, epoch=look.epoch).live
+        if not runs:
+            return False  # nothing of the directory counts
+        batches = directory.batches(look.topic, runs[0][0] - 1, runs[0][0], ("seq", "ts", "node", "tag", "data"))
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        found = client.record(look.topic, runs[0][0])
+    except NotFound:  # it is gone by now, or the server is too old, which tasks will say
+        return False
+    if found.epoch != look.epoch:
+        return False
+    record = found.record
+    said = (record.ts, record.node, record.tag, bytes(record.data).decode())
+    if said not in [((row["ts"] - EPOCH) // MILLISECOND, row["node"], row["tag"], row["data"]) for row in rows]:
+        raise InvalidRequest(
+            f"option path is {directory.path!r}: that is not the data directory of the server at {client.url}; "
+            f"of topic {look.topic} it does not have seq {record.seq} as the server has it"
+        )
+    return True
+
+
+def is_log_of(client: Client, lake: Lake, look: Look) -> bool:
+    """Whether what a lake has of this epoch is of this log: a server that was set up anew counts from 1 again."""
+    try:
+        found = client.record(look.topic, look.earliest)
+    except NotFound:  # it is gone by now, or there is none
+        return True
+    return found.epoch != look.epoch or lake.may_know(look.topic, look.epoch, found.record.seq, found.record.ts)
+
+
+def another_log(root: str, look: Look) -> InvalidRequest:
+    return InvalidRequest(
+        f"{shown(root)} has another log under the name of topic {look.topic} and its epoch {look.epoch}, by the times "
+        "of their records: was its server set up anew? Take another lake, or create the topic anew"
+    )
 
 
 def check_found(options: ReadOptions, looks: Mapping[str, Look], where: str, hint: str = "") -> None:

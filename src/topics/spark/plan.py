@@ -9,15 +9,70 @@ lake does not have, is announced by exactly one part.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from topics.errors import TopicsError
+from topics.model import SEQ_MAX
 from topics.ranges import Range, aligned, intersect, split, subtract, union
 from topics.reader import Lost, Piece
 from topics.spark.options import Cursor
 from topics.spark.tables.lake import LakeFile
 
 PART_RECORDS = 500_000  # seqs of a part, unless more parts are asked for
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the filters of a query leave of a read; it may leave more than they do, because Spark applies them again.
+
+    Seqs are inclusive, times epoch-ms, `since` inclusive and `until` not. None = whatever there is.
+    """
+
+    topics: frozenset[str] | None = None
+    tags: frozenset[str] | None = None
+    first: int = 1
+    last: int = SEQ_MAX
+    since: int | None = None
+    until: int | None = None
+
+    @classmethod
+    def of(cls, filters: Iterable[Any]) -> "Wanted":
+        """By filters as PySpark has them: all of them hold at once."""
+        wanted = cls()
+        for filter in filters:
+            path, kind, value = getattr(filter, "attribute", ()), type(filter).__name__, getattr(filter, "value", None)
+            texts = [value] if kind == "EqualTo" else list(value or ()) if kind == "In" else []
+            if path == ("topic",) and texts:
+                wanted = replace(wanted, topics=_both(wanted.topics, texts))
+            elif path == ("tag",) and texts:
+                wanted = replace(wanted, tags=_both(wanted.tags, texts))
+            elif path == ("seq",) and isinstance(value, int):
+                wanted = wanted._bounded(kind, value)
+            elif path == ("ts",) and isinstance(value, datetime) and value.tzinfo is not None:
+                wanted = wanted._timed(kind, value)
+        return wanted
+
+    def _bounded(self, kind: str, seq: int) -> "Wanted":
+        firsts = {"EqualTo": seq, "GreaterThan": seq + 1, "GreaterThanOrEqual": seq}
+        lasts = {"EqualTo": seq, "LessThan": seq - 1, "LessThanOrEqual": seq}
+        return replace(self, first=max(self.first, firsts.get(kind, 1)), last=min(self.last, lasts.get(kind, SEQ_MAX)))
+
+    def _timed(self, kind: str, when: datetime) -> "Wanted":
+        ms = (when - EPOCH) // timedelta(milliseconds=1)
+        since, until = self.since, self.until
+        if kind in ("EqualTo", "GreaterThan", "GreaterThanOrEqual"):
+            since = ms if since is None else max(since, ms)
+        if kind in ("EqualTo", "LessThan", "LessThanOrEqual"):
+            until = ms + 1 if until is None else min(until, ms + 1)
+        return replace(self, since=since, until=until)
+
+
+def _both(some: frozenset[str] | None, others: Iterable[Any]) -> frozenset[str]:
+    found = frozenset(text for text in others if isinstance(text, str))
+    return found if some is None else some & found
 
 
 class RecordsLost(TopicsError):
@@ -35,6 +90,7 @@ class Look:
     filters_nodes: bool = True
     record_bytes: float = 0.0  # on average
     server: str = ""  # that has it; "" without one
+    written_ts: int | None = None  # when the last record was written
 
     def cursor(self, seq: int) -> Cursor:
         """The place behind one of its seqs."""

@@ -22,12 +22,14 @@ from topics.reader import Lost
 from topics.spark.options import ReadOptions
 from topics.spark.origins import clipped
 from topics.spark.plan import Part, RecordsLost, describe, without
-from topics.spark.schema import Projection, Shape, own_left_out
+from topics.spark.schema import Projection, Shape, own_left_out, tagged
 from topics.spark.tables.lake import read_rows
+from topics.tuning import keep_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+KEPT_BYTES: Final = 64 * 1024 * 1024  # of free memory, in a worker
 BATCH_ROWS: Final = 32_768  # of one batch for Spark
 RESUMED_MAX: Final = 5  # times that an export is taken up again without having brought anything
 
@@ -79,6 +81,12 @@ class Living:
 
 
 @cache
+def keep_worker_memory() -> None:
+    """Once in a process: batches and bodies of a megabyte come and go."""
+    keep_memory(KEPT_BYTES)
+
+
+@cache
 def freeze_modules() -> None:
     """Once in a process, when all modules are loaded: let the garbage collector pass over what is there by now.
 
@@ -100,11 +108,14 @@ class PartReader:
         self._absent = list(part.absent)
         self._inserts: list[Insert] = []  # ascending; grows while the part is read
         self._nodes = options.nodes if part.filters_nodes else ()
+        self._tags = options.tags
         names = {"seq", *projection.stored, *(("node",) if self._nodes else ())}
+        names |= {"tag"} if self._tags is not None else set()
         self._columns = tuple(name for name in reader.COLUMNS if name in names)
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """All of it, in the order of the seqs."""
+        keep_worker_memory()
         for gap in self._part.announced:
             self._insert_tombstone(gap)
         self._insert_history(self._part.absent)
@@ -123,6 +134,8 @@ class PartReader:
     def _shown(self, batch: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
         if self._nodes:
             batch = own_left_out(batch, self._nodes)
+        if self._tags is not None:
+            batch = tagged(batch, self._tags)
         for start in range(0, batch.num_rows, BATCH_ROWS):
             yield self._shape.records(batch.slice(start, BATCH_ROWS))
 

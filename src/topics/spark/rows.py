@@ -164,9 +164,15 @@ def _checked_together(column: "pa.Array") -> "pa.Array | None":
             return None
     except (msgspec.MsgspecError, RecursionError):
         return None
-    if joined.count(b"\n") == len(column) - 1 and b"\r" not in joined:
+    if not _may_break(column):
         return column
     return pa.array([_compact(text) for text in column.to_pylist()], pa.string())
+
+
+def _may_break(column: "pa.Array") -> bool:
+    """Whether a line break is among the texts, or in what the batch has beside them."""
+    texts = bytes(column.buffers()[2] or b"")
+    return b"\n" in texts or b"\r" in texts
 
 
 def _compact(text: str) -> str:

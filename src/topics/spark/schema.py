@@ -5,7 +5,7 @@ have them (seq, ts, node, tag, meta, data) and leave with the columns asked for,
 nothing is copied.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -149,6 +149,14 @@ def as_type(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
     if pa.types.is_uint64(column.type) and pa.types.is_int64(kind):
         return column.view(kind)  # seqs stay far below 2^63
     return column.cast(kind)
+
+
+def tagged(batch: "pa.RecordBatch", tags: Iterable[str]) -> "pa.RecordBatch":
+    """The rows of a batch that have one of the tags."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return batch.filter(pc.is_in(batch["tag"].cast(pa.string()), value_set=pa.array(sorted(tags), pa.string())))
 
 
 def own_left_out(batch: "pa.RecordBatch", nodes: Sequence[str]) -> "pa.RecordBatch":

@@ -2,12 +2,13 @@
 
 Offsets of a stream are `{topic: {"epoch": e, "seq": s, "since": {"epoch", "seq"}}}`: everything up to seq s of
 instance e was read, by a batch that began at `since`. They go into checkpoints, so their form does not change. With
-several servers, both also have the `server`; an offset without one is of whichever server has the topic. A batch is
-planned by its end alone: when the first one is run again, Spark asks anew where the stream begins, and that is another
-place by then. A topic that the options no longer select keeps its offset, and is not read.
+several servers, both also have the `server`; an offset without one is of whichever server has the topic. `ts` is a time
+by which all up to the seq was written: a server that was set up anew counts epochs and seqs from 1 again, and its first
+record tells. A batch is planned by its end alone: when the first one is run again, Spark asks anew where the stream
+begins, and that is another place by then. A topic that the options no longer select keeps its offset, and is not read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -32,8 +34,8 @@ from topics.clock import Clock, SystemClock
 from topics.errors import InvalidRequest
 from topics.spark import schema as columns
 from topics.spark.options import Cursor, ReadOptions, read_options, write_options
-from topics.spark.origins import Origins
-from topics.spark.plan import Look, RecordsLost, Stretch, check, limited, parts_of, waiting
+from topics.spark.origins import NO_EPOCH, Origins
+from topics.spark.plan import Look, RecordsLost, Stretch, Wanted, check, limited, parts_of, waiting
 from topics.spark.reader import PartReader
 from topics.spark.rows import marked
 from topics.spark.schema import Projection
@@ -58,7 +60,8 @@ class TopicsSource(DataSource):
 
     def reader(self, schema: StructType) -> "TopicsReader":
         options = read_options(self.options, is_stream=False)
-        return TopicsReader(options, Projection.of(schema, options.includes_meta, options.binary == "base64"))
+        kind = FilteredReader if options.pushes_filters else TopicsReader
+        return kind(options, Projection.of(schema, options.includes_meta, options.binary == "base64"))
 
     def streamReader(self, schema: StructType) -> "TopicsStreamReader":  # noqa: N802
         options = read_options(self.options, is_stream=True)
@@ -87,20 +90,34 @@ class TopicsReader(DataSourceReader):
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
         self._options = options
         self._projection = projection
+        self._wanted = Wanted()
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with origins_of(options) as origins:
             stretches = []
             for look in origins.all_looks().values():
-                start, last = origins.start(look, "earliest"), origins.end(look)
-                stretch = origins.stretch(look, start, last)
+                if self._wanted.topics is not None and look.topic not in self._wanted.topics:
+                    continue
+                start, last = origins.narrowed(look, origins.start(look, "earliest"), origins.end(look), self._wanted)
+                stretch = origins.stretch(look, start, max(last, start.seq) if look.has(start) else last)
                 if stretch.last > stretch.after or stretch.recreated is not None:
                     stretches.append(stretch)
         return _planned(options, stretches, is_stream=False)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _read(partition, self._options, self._projection)
+
+
+class FilteredReader(TopicsReader):
+    """A batch read that passes over what the filters of its query leave out. A class of its own: Spark refuses a reader
+    with `pushFilters` as long as its setting for them is off, which is the default."""
+
+    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":  # noqa: N802
+        """Take note of them all, and let Spark apply them all the same."""
+        self._wanted = Wanted.of(filters)
+        self._options = replace(self._options, tags=self._wanted.tags)
+        return filters
 
 
 class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -111,13 +128,14 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._projection = projection
         self._opened: Origins | Several | None = None
         self._known: dict[str, Look] = {}  # the topics as they were last seen
+        self._verified: dict[tuple[str, int, str], Look] = {}  # instances that are those of the checkpoint
         self._targets: dict[str, Look] | None = None  # of AvailableNow
         self._clock: Clock = SystemClock()
         self._fired: float | None = None  # when a batch was last given out
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to executors, where only `read` is called."""
-        return {**self.__dict__, "_opened": None, "_known": {}}
+        return {**self.__dict__, "_opened": None, "_known": {}, "_verified": {}}
 
     @property
     def _origins(self) -> Origins | Several:
@@ -132,7 +150,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets
 
     def initialOffset(self) -> Offsets:  # noqa: N802
-        looks = self._origins.all_looks()
+        looks = self._known = self._origins.all_looks()
         cursors = {name: self._origins.start(look, "latest") for name, look in looks.items()}
         return self._offsets(cursors, cursors)
 
@@ -148,7 +166,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         looks = self._look(is_patient=self._targets is not None)
-        starts = _located(_cursors(start), looks)
+        starts = self._voided(_located(_cursors(start), looks), start, looks)
         self._check_listed(starts)
         silent = self._origins.silent
         looks = {name: look for name, look in looks.items() if name not in starts or starts[name].server not in silent}
@@ -171,6 +189,27 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if starts.get(name) != ends[name] and ends[name].seq < look.head:
                     ends[name] = look.cursor(self._origins.through_gap(look, ends[name].seq))
         return start if ends == starts else self._offsets(ends, starts)
+
+    def _voided(self, starts: Mapping[str, Cursor], offsets: Offsets, looks: Mapping[str, Look]) -> dict[str, Cursor]:
+        """The same cursors, but none that fits a topic only because its server was set up anew."""
+        return {
+            name: start
+            if name not in looks or self._is_same(looks[name], offsets[name])
+            else Cursor(NO_EPOCH, start.seq)
+            for name, start in starts.items()
+        }
+
+    def _is_same(self, look: Look, at: Mapping[str, Any]) -> bool:
+        """Whether a topic is the instance of an offset. Asked again if it seems to have gone back."""
+        if not look.has(_cursor(at)):
+            return True  # that it is another one is seen by its epoch
+        key = (look.topic, look.epoch, look.server)
+        before = self._verified.get(key)
+        is_new = before is None or look.head < before.head or look.earliest < before.earliest
+        if is_new and at.get("ts") is not None and not self._origins.is_as_of(look, at["seq"], at["ts"]):
+            return False
+        self._verified[key] = look
+        return True
 
     def _check_listed(self, starts: Mapping[str, Cursor]) -> None:
         """Refuse offsets of servers that are not among those that are read."""
@@ -209,9 +248,11 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _offsets(self, ends: Mapping[str, Cursor], starts: Mapping[str, Cursor]) -> Offsets:
         """Sorted: Spark compares offsets as texts. A topic that came later is read from its beginning."""
         has_server = self._options.server is not None and self._options.server.is_several
+        times = {name: look.written_ts for name, look in self._known.items() if look.written_ts is not None}
         return {
             name: {
                 **_offset(end, has_server),
+                **({"ts": times[name]} if name in times else {}),
                 "since": _offset(starts.get(name, end._replace(seq=0)), has_server),
             }
             for name, end in sorted(ends.items())
@@ -228,6 +269,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if since != to:
                 is_seen = self._options.matches(name) and to.server not in self._origins.silent
                 look = looks.get(name) if is_seen else self._origins.look(name)
+                if look is not None and not self._is_same(look, at):
+                    look, since, to = None, since._replace(epoch=NO_EPOCH), to._replace(epoch=NO_EPOCH)
                 stretches.append(self._stretch(look, name, since, to))
         return _planned(self._options, stretches, is_stream=True)
 

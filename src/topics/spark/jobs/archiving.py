@@ -24,7 +24,7 @@ from topics.errors import Damaged, EpochMismatch, InvalidRequest, TopicNotFound
 from topics.reader import Lost
 from topics.spark.jobs.exporting import Gap, gaps_of, selected, split_gaps
 from topics.spark.options import Cursor, read_options
-from topics.spark.origins import check_found
+from topics.spark.origins import check_found, is_log_of
 from topics.spark.plan import Look, limited
 from topics.spark.runs.marks import identity
 from topics.spark.runs.progress import Progress
@@ -128,6 +128,7 @@ class Archive:
         self._origins = origins_of(self._options)
         self._clients: dict[str, Client] = {url: plan.server.at(url).open() for url in plan.server.urls}
         self._known: dict[str, Look] = {}
+        self._continued: dict[tuple[str, int, str], Look] = {}  # those that the lake has the beginning of
         self._left_out: dict[str, str] = {}  # topics that cannot be archived here, and why
         self._done = Archived()
 
@@ -194,7 +195,7 @@ class Archive:
                 if name in targets and targets[name].epoch == look.epoch
             }
         looks = {name: look for name, look in looks.items() if self._is_told_apart(look)}
-        starts = {name: Cursor(look.epoch, self._end(name, look.epoch)) for name, look in looks.items()}
+        starts = {name: Cursor(look.epoch, self._lake.end(name, look.epoch)) for name, look in looks.items()}
         ends = limited(starts, looks, self._plan.batch_records, None)
         moves = [
             Move(name, looks[name].epoch, starts[name].seq, end.seq, looks[name].server)
@@ -204,14 +205,15 @@ class Archive:
         return [move for move in moves if move.last > move.after], behind
 
     def _is_told_apart(self, look: Look) -> bool:
-        """False: the lake has this epoch of the topic from another server. That is another log, so the topic is left
-        out, loudly."""
+        """False: the lake has this epoch of the topic from another server, or from before the server was set up anew.
+        That is another log, so the topic is left out, loudly."""
         known = self._lake.server(look.topic, look.epoch) if self._plan.server.is_several else ""
-        if known in ("", look.server):
+        if known in ("", look.server) and self._is_continued(look):
             self._left_out.pop(look.topic, None)
             return True
+        where = "an earlier set-up of its server" if known in ("", look.server) else known
         said = (
-            f"topic {look.topic} is not archived: {self._place.root} has its epoch {look.epoch} from {known}, and the "
+            f"topic {look.topic} is not archived: {self._place.root} has its epoch {look.epoch} from {where}, and the "
             f"one on {look.server} is another log of that epoch; archive it into a lake of its own, or create it anew"
         )
         if self._plan.is_once:
@@ -221,16 +223,23 @@ class Archive:
         self._left_out[look.topic] = said
         return False
 
-    def _end(self, topic: str, epoch: int) -> int:
-        """The last seq that the lake knows of."""
-        return max((entry.last for entry in self._lake.entries.get((topic, epoch), ())), default=0)
+    def _is_continued(self, look: Look) -> bool:
+        """Whether the topic is the log that the lake has. Asked again if it seems to have gone back."""
+        key = (look.topic, look.epoch, look.server)
+        before = self._continued.get(key)
+        is_new = before is None or look.head < before.head or look.earliest < before.earliest
+        is_short = look.head < self._lake.end(look.topic, look.epoch)
+        if is_short or (is_new and not is_log_of(self._clients[look.server], self._lake, look)):
+            return False
+        self._continued[key] = look
+        return True
 
     def _tell_recreated(self, looks: Mapping[str, Look]) -> None:
         for topic, epoch in self._lake.entries:
             if topic in looks and epoch < looks[topic].epoch and (topic, looks[topic].epoch) not in self._lake.entries:
                 self._progress.note(
                     f"topic {topic} was deleted and created again: what its epoch {epoch} had above seq "
-                    f"{self._end(topic, epoch)} was not archived",
+                    f"{self._lake.end(topic, epoch)} was not archived",
                     topic=topic,
                 )
 
@@ -384,7 +393,8 @@ class Archive:
             remove_replaced(self._lake, self._place, self._clock.now_ms())
         if self._plan.trims:
             for topic, look in self._origins.looks(self._known).items():
-                self._trim(look, self._end(topic, look.epoch) - self._plan.keep_records)
+                if self._is_told_apart(look):
+                    self._trim(look, self._lake.end(topic, look.epoch) - self._plan.keep_records)
 
     def _trim(self, look: Look, through: int) -> None:
         """Delete what the lake has. The manifest says so first."""

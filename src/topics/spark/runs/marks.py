@@ -103,13 +103,14 @@ class Ledger:
 
     def bind(self, client: Client, topic: str, *, sets_window: bool = False, at_least_once: bool = False) -> None:
         """Create the topic if need be, and make sure that going on leaves every row in it once."""
-        window_ms, epoch = _prepared(client, topic, sets_window)
+        window_ms, epoch, head = _prepared(client, topic, sets_window)
         if window_ms < WINDOW_SHORT_MS and not at_least_once:
             raise InvalidRequest(
                 f"topic {topic} remembers idempotency keys for {window_ms} ms, too short for writing every row "
                 f"exactly once: let the job set it to {WINDOW_MS} (--set-window), or take rows twice (--at-least-once)"
             )
-        if self.contents.epoch not in (0, epoch) and self.contents.units:
+        is_same = self.contents.epoch in (0, epoch) and head >= self.rows  # an epoch is a server's, which may be new
+        if not is_same and self.contents.units:
             raise InvalidRequest(
                 f"topic {topic} was deleted and created again since this job wrote to it; use another --name"
             )
@@ -131,14 +132,14 @@ class Ledger:
         Place(str(self.path.parent)).put(self.path.name, msgspec.json.encode(self.contents))
 
 
-def _prepared(client: Client, topic: str, sets_window: bool) -> tuple[int, int]:
-    """The topic's window and epoch."""
+def _prepared(client: Client, topic: str, sets_window: bool) -> tuple[int, int, int]:
+    """The topic's window, epoch and head."""
     try:
         state = client.state(topic, touch=False)
         if sets_window and state.config.idempotency_window_ms < WINDOW_MS:
             fields = {**msgspec.structs.asdict(state.config), "idempotency_window_ms": WINDOW_MS}
             config = client.put_topic(topic, fields).config
-            return config.idempotency_window_ms, state.epoch
+            return config.idempotency_window_ms, state.epoch, state.head_seq
     except TopicNotFound:
         try:
             client.put_topic(topic, idempotency_window_ms=WINDOW_MS)
@@ -148,4 +149,4 @@ def _prepared(client: Client, topic: str, sets_window: bool) -> tuple[int, int]:
                 f"create it before, with an idempotency_window_ms of {WINDOW_MS}"
             ) from error
         state = client.state(topic, touch=False)
-    return state.config.idempotency_window_ms, state.epoch
+    return state.config.idempotency_window_ms, state.epoch, state.head_seq

@@ -14,7 +14,7 @@ from topics.client import ApiError, CannotConnect, ClientError, TopicOnSeveralSe
 from topics.errors import InvalidRequest
 from topics.spark.options import Cursor, Edge, ReadOptions
 from topics.spark.origins import Origins, check_found
-from topics.spark.plan import Look, Stretch
+from topics.spark.plan import Look, Stretch, Wanted
 from topics.spark.servers.connection import SILENCE, Connection
 
 T = TypeVar("T")
@@ -113,8 +113,14 @@ class Several:
     def end(self, look: Look) -> int:
         return self._at(look, lambda place: place.end(look))
 
+    def narrowed(self, look: Look, start: Cursor, last: int, wanted: Wanted) -> tuple[Cursor, int]:
+        return self._at(look, lambda place: place.narrowed(look, start, last, wanted))
+
     def through_gap(self, look: Look, seq: int) -> int:
         return self._at(look, lambda place: place.through_gap(look, seq))
+
+    def is_as_of(self, look: Look, seq: int, ts: int) -> bool:
+        return self._at(look, lambda place: place.is_as_of(look, seq, ts))
 
     def stretch(self, look: Look, start: Cursor, last: int) -> Stretch:
         return self._at(look, lambda place: place.stretch(look, start, last))

@@ -30,8 +30,8 @@ from topics.model import SEQ_MAX, is_topic_name
 from topics.ranges import Range, intersect, subtract, union
 from topics.reader import Lost
 from topics.spark.options import OnGap, bad, moment
-from topics.spark.origins import clipped
-from topics.spark.plan import RecordsLost, describe, without
+from topics.spark.origins import another_log, clipped, is_log_of
+from topics.spark.plan import Look, RecordsLost, describe, without
 from topics.spark.schema import STORED, TYPES, declared
 from topics.spark.servers.connection import Connection
 from topics.spark.session import is_connected
@@ -271,6 +271,9 @@ def _asked(client: Client, lake: Lake, topic: str) -> _Seen:
     """The server's word: which seqs of the lake are live and which are lost, without a record (LV1)."""
     try:
         state = client.state(topic, touch=False)
+        look = Look(topic, state.epoch, state.head_seq, state.earliest_seq)
+        if look.head < lake.end(topic, look.epoch) or not is_log_of(client, lake, look):
+            raise another_log(lake.root, look)
         end, cursor, earliest = _end(lake, topic, state.epoch), 0, state.earliest_seq
         live: list[Range] = []
         lost: list[Lost] = []

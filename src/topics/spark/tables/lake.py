@@ -169,6 +169,18 @@ class Lake:
         found = [file for entry in entries for file in entry.files if file.first <= last and file.last >= first]
         return sorted(found, key=lambda file: file.first)
 
+    def end(self, topic: str, epoch: int) -> int:
+        """The last seq that the lake knows of; 0 = none."""
+        return max((entry.last for entry in self.entries.get((topic, epoch), ())), default=0)
+
+    def may_know(self, topic: str, epoch: int, seq: int, ts: int) -> bool:
+        """Whether a record is of the log that the lake has files of, by its time: times never fall as seqs rise."""
+        return all(
+            (file.first > seq or file.ts_first <= ts) and (file.last < seq or ts <= file.ts_last)
+            for file in self.files(topic, epoch, 1, SEQ_MAX)
+            if file.ts_last
+        )
+
     def paths(self, topic: str, epoch: int | None = None) -> list[str]:
         """The files of a topic, ascending by seq, for whoever reads Parquet; None = of its last instance.
 
