@@ -182,6 +182,10 @@ class Queue:
         lease = self.leases.get(seq)
         return lease is not None and lease[0] == number
 
+    def scheduled(self) -> dict[int, int]:
+        """The delays of jobs that were never handed out; not to be changed."""
+        return _with(self.delayed, list(filterfalse(self.deliveries.__contains__, self.delayed)))
+
     def next_end(self) -> int | None:
         """The time at which some lease or delay may have ended; None = there is none."""
         ends = [self._deadlines[0][0] + 1] if self._deadlines else []
@@ -391,7 +395,7 @@ class Queue:
     def restore(
         self, deliveries: dict[int, int], leases: dict[int, Lease], delayed: dict[int, int], scheduled: dict[int, int]
     ) -> None:
-        """Take over what a snapshot has. `delayed` jobs were given back, `scheduled` ones never handed out."""
+        """Take over what a snapshot has."""
         self.deliveries = deliveries
         for seq, (number, node, deadline) in leases.items():
             self.lease(node, [(seq, number, deadline, deliveries[seq])])

@@ -26,6 +26,7 @@ if __name__ == "__main__":  # before the package can be imported
     sys.path[:] = _paths.decode()[:-1].split("\0")
 
 import logging
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -45,6 +46,7 @@ REST_SECONDS = 60.0  # after the helper has failed, before it is started again
 SILENT_SECONDS_MAX = 60.0  # without a byte from the helper; then it hangs
 LARGE_BYTES_MIN = 4 * 1024 * 1024  # a checkpoint of less is sealed on the spot
 BUFFERS_MAX = 512  # given to one system call
+MAPPED_BYTES_MIN = 1024 * 1024  # a buffer of as many is mapped
 
 logger = logging.getLogger("topics.engine.durability.sealing")
 
@@ -93,7 +95,7 @@ class SealingDone(Struct, array_like=True):
     failure: str = ""
 
 
-Encoded = tuple[bytes | bytearray, FileRef, list[PieceRef]]
+Encoded = tuple[bytes | memoryview, FileRef, list[PieceRef]]
 
 
 def plan(
@@ -260,15 +262,15 @@ def _length(connection: socket.socket) -> int:
     return int(length)
 
 
-def _received(connection: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
-    view, done = memoryview(data), 0
+def _received(connection: socket.socket, size: int) -> memoryview:
+    """So many bytes. A large buffer is taken without being filled: that would hold the interpreter for long (LM10)."""
+    view, done = memoryview(mmap.mmap(-1, size) if size >= MAPPED_BYTES_MIN else bytearray(size)), 0
     while done < size:
         count = connection.recv_into(view[done:])
         if not count:
             raise ConnectionError("the other process has ended")
         done += count
-    return data
+    return view
 
 
 # --- the helper's half
@@ -279,7 +281,7 @@ def serve(connection: socket.socket, disk: Disk) -> None:
     while True:
         try:
             task = _decode_task(_received(connection, _length(connection)))
-            bodies = memoryview(_received(connection, task.bodies_bytes))
+            bodies = _received(connection, task.bodies_bytes)
         except ConnectionError:
             return
         try:
