@@ -10,7 +10,7 @@ OVER = -1.0  # seconds that are left
 
 
 def segments(disk: MemoryDisk) -> list[str]:
-    return [name for name in disk.files if name.startswith("segment")]
+    return [name for name in disk.files() if name.startswith("segment")]
 
 
 async def test_a_last_checkpoint_that_takes_too_long_is_left_out() -> None:

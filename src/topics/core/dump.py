@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
-from topics.core.queue.jobs import Queue
+from topics.core.queue.jobs import Queue, scheduled
 from topics.core.routing.copies import HopRun, StampRun
 from topics.core.routing.table import Router
 from topics.core.state import KeyedWrite, NamedCursor, State, Topic
@@ -113,7 +113,7 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
         queue.deliveries if topic.is_logged else {},
         queue.leases if keeps_leases else {},
         queue.delayed if keeps_leases else {},
-        queue.scheduled() if topic.is_logged and not keeps_leases else {},
+        scheduled(queue) if topic.is_logged and not keeps_leases else {},
         topic.hops if topic.is_logged else [],
         topic.stamps.dump(log.earliest) if topic.is_logged else [],
         log.deleted,

@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 SILENT_MS = 4_000  # a helper that is silent for once to twice as long when the engine ends hangs
-CLOSE_S = 8.0  # for the end of an engine, unless told otherwise
+CLOSE_S = 12.0  # for the end of an engine, unless told otherwise: time to do without a helper that hangs
 
 
 class Instance:

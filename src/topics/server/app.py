@@ -36,7 +36,7 @@ from topics.server.live.pressure import Pressure
 from topics.server.live.registry import Registry
 from topics.server.live.sessions import Sessions
 from topics.server.live.work import WorkStreams
-from topics.server.pacing import Pace, Paced
+from topics.server.paced import Pace, Paced
 from topics.server.routes import Route, Routes
 from topics.server.seeing.history import History
 from topics.server.seeing.samples import SampleStreams

@@ -182,10 +182,6 @@ class Queue:
         lease = self.leases.get(seq)
         return lease is not None and lease[0] == number
 
-    def scheduled(self) -> dict[int, int]:
-        """The delays of jobs that were never handed out; not to be changed."""
-        return _with(self.delayed, list(filterfalse(self.deliveries.__contains__, self.delayed)))
-
     def next_end(self) -> int | None:
         """The time at which some lease or delay may have ended; None = there is none."""
         ends = [self._deadlines[0][0] + 1] if self._deadlines else []
@@ -487,6 +483,11 @@ def _return_many(queue: Queue, seqs: list[int]) -> None:
             seqs = [] if len(exhausted) == len(seqs) else [seq for seq in seqs if counts[seq] < most]
     if seqs:
         queue.returned.add_many(seqs)
+
+
+def scheduled(queue: Queue) -> dict[int, int]:
+    """The delays of jobs that were never handed out; not to be changed."""
+    return _with(queue.delayed, list(filterfalse(queue.deliveries.__contains__, queue.delayed)))
 
 
 def oldest_ready(queue: Queue, log: LiveSeqs) -> int | None:

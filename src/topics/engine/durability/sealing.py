@@ -26,7 +26,6 @@ if __name__ == "__main__":  # before the package can be imported
     sys.path[:] = _paths.decode()[:-1].split("\0")
 
 import logging
-import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -38,7 +37,7 @@ from topics.core.topic.parts import PAGE_ROWS, Chunk, ChunkImage, Part
 from topics.model import Columns
 from topics.storage import segments
 from topics.storage.disk import Disk, RealDisk
-from topics.storage.processes import HelperProcess, WorkThread
+from topics.storage.processes import HelperProcess, WorkThread, buffer_of
 from topics.storage.segments import FileRef, PieceBuilder, PieceRef, Runs, SegmentFile, SegmentPiece
 
 PACKAGE_ROOT = str(Path(__file__).parents[3])
@@ -46,7 +45,6 @@ REST_SECONDS = 60.0  # after the helper has failed, before it is started again
 SILENT_SECONDS_MAX = 60.0  # without a byte from the helper; then it hangs
 LARGE_BYTES_MIN = 4 * 1024 * 1024  # a checkpoint of less is sealed on the spot
 BUFFERS_MAX = 512  # given to one system call
-MAPPED_BYTES_MIN = 1024 * 1024  # a buffer of as many is mapped
 
 logger = logging.getLogger("topics.engine.durability.sealing")
 
@@ -263,8 +261,7 @@ def _length(connection: socket.socket) -> int:
 
 
 def _received(connection: socket.socket, size: int) -> memoryview:
-    """So many bytes. A large buffer is taken without being filled: that would hold the interpreter for long (LM10)."""
-    view, done = memoryview(mmap.mmap(-1, size) if size >= MAPPED_BYTES_MIN else bytearray(size)), 0
+    view, done = buffer_of(size), 0
     while done < size:
         count = connection.recv_into(view[done:])
         if not count:

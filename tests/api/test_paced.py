@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from topics.server.pacing import TURN_S, Pace, Paced
+from topics.server.paced import TURN_S, Pace, Paced
 from topics.testing.clock import ManualClock
 
 STEP_MS = 2
