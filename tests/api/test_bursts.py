@@ -142,7 +142,7 @@ def test_fragments_are_taken_so_many_at_a_time() -> None:
     reader.feed(client_frame(TEXT, fin=False) + client_frame(CONT, fin=False) * 5000 + client_frame(CONT, b"end"))
     turns = 0
     while (found := reader.next()) is None:
-        assert reader.work == FRAMES_MAX and reader.has_frame
+        assert reader.work == FRAMES_MAX and reader.has_enough
         reader.work, turns = 0, turns + 1
     assert found == (TEXT, b"end") and turns == 5
 
@@ -161,6 +161,24 @@ def test_a_socket_takes_fragments_in_turns_and_reads_on_afterwards() -> None:
         for _ in range(10):
             await asyncio.sleep(0)
         assert peer.heard == [b"end"] and wire.reads
+
+    asyncio.run(main())
+
+
+def test_a_socket_reads_on_in_another_turn_after_a_large_message() -> None:
+    """LM10: the loop would go on reading what a client has sent, a message after the other."""
+
+    async def main() -> None:
+        peer, wire = Listening(), MemoryTransport(ScriptedApp())
+        socket = WebSocket(b"101", 200_000, lambda _: peer)
+        wire.set_protocol(socket)
+        socket.connection_made(wire)
+        socket.data_received(client_frame(TEXT, bytes(1000)))
+        assert len(peer.heard) == 1 and wire.reads
+        socket.data_received(client_frame(TEXT, bytes(100_000)))
+        assert len(peer.heard) == 2 and not wire.reads
+        await asyncio.sleep(0)
+        assert wire.reads
 
     asyncio.run(main())
 

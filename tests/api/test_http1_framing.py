@@ -97,6 +97,7 @@ AMBIGUOUS = {
 @pytest.mark.parametrize("data", AMBIGUOUS.values(), ids=AMBIGUOUS.keys())
 @on_loop
 async def test_ambiguous_framing_is_refused_and_ends_the_connection(data: bytes) -> None:
+    """SC2: and so is whoever speaks TLS."""
     app = ScriptedApp()
     async with serve(app) as listener:
         client = await RawClient.connect(listener)

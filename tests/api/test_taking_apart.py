@@ -73,6 +73,7 @@ def read_all(reader: FrameReader, pieces: list[bytes]) -> list[tuple[int, bytes]
         reader.work = 0
         while (one := reader.next()) is not None:
             found.append(one)
+            reader.work = 0  # the next turn
     return found
 
 

@@ -5,7 +5,16 @@ from array import array
 import pytest
 from msgspec import Raw
 
-from topics.core.topic.pages import PAGE_OVERHEAD_BYTES, Cache, Cold, PageAddress, Projection
+from topics.core.topic.pages import (
+    PAGE_OVERHEAD_BYTES,
+    RENDERED_BYTES,
+    Cache,
+    Cold,
+    Page,
+    PageAddress,
+    Projection,
+    render,
+)
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Sealed
 from topics.core.topic.records import parse_write
 from topics.model import Columns, TagMatch
@@ -156,11 +165,24 @@ def test_a_page_of_a_segment_is_cold_until_it_is_loaded() -> None:
     assert isinstance(missing, PageAddress)
     start, stop = missing.rows()
     assert (start, stop) == (PAGE_ROWS, 2000)
-    cache.load(missing, columns(seqs[start:stop]))
-    cache.load(missing, columns(seqs[start:stop]))
+    cache.load(missing, render(missing, columns(seqs[start:stop])))
+    cache.load(missing, render(missing, columns(seqs[start:stop])))
     page = cache.page(part, 1500, Projection())
     assert page.slice(1500, 1501) == b'{"$seq":3001,"$ts":5,"data":3001}'
     assert cache.size_bytes == page.size_bytes
+
+
+@pytest.mark.parametrize("metas", [None, [None, Raw(b'{"a":1}')] * 20])
+def test_a_large_page_of_a_segment_is_rendered_in_steps_to_the_same_text(metas: list[Raw | None] | None) -> None:
+    """LM10: some rows are larger than a step."""
+    sizes = [RENDERED_BYTES * n // 10 for n in (1, 12, 3, 3, 5, 0, 10, 11, 1, 1)] * 4
+    seqs = list(range(1, len(sizes) + 1))
+    datas = [Raw(b'"%b"' % (b"x" * size)) for size in sizes]
+    rows = Columns(seqs, [5] * len(seqs), None, None, metas, datas)
+    page = render(PageAddress(sealed(seqs), 0, Projection()), rows)
+    whole = Page(0)
+    whole.extend(rows, Projection())
+    assert (page.text, page.ends, page.count) == (whole.text, whole.ends, len(seqs))
 
 
 def test_the_pages_used_least_recently_are_dropped_first() -> None:
@@ -195,14 +217,14 @@ def test_a_page_that_someone_waits_for_is_not_dropped() -> None:
         cache.keep(awaited)
     for address in (awaited, other):
         start, stop = address.rows()
-        cache.load(address, columns(seqs[start:stop]))
+        cache.load(address, render(address, columns(seqs[start:stop])))
     assert cache.page(part, 0, Projection()).count == PAGE_ROWS
     cache.let_go(awaited)
-    cache.load(other, columns(seqs[slice(*other.rows())]))
+    cache.load(other, render(other, columns(seqs[slice(*other.rows())])))
     assert cache.page(part, 0, Projection()).count == PAGE_ROWS
     cache.let_go(awaited)
     cache.let_go(awaited)
     third = PageAddress(part, 2, Projection())
-    cache.load(third, columns(seqs[slice(*third.rows())]))
+    cache.load(third, render(third, columns(seqs[slice(*third.rows())])))
     with pytest.raises(Cold):
         cache.page(part, 0, Projection())

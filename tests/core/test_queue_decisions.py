@@ -246,3 +246,9 @@ def test_a_check_finds_what_breaks_an_invariant(damage: Callable[[Queue], None])
     damage(queue)
     with pytest.raises(AssertionError):
         queue.check(jobs)
+
+
+def test_what_a_delete_takes_of_adjoining_blocks_is_one_run() -> None:
+    """QU17, LM10: jobs that go together are forgotten together."""
+    full = bytes([0xFF] * 128)
+    assert seqs_in([(0, full), (1, full), (3, b"\x01")]) == [range(2048), range(3072, 3073)]

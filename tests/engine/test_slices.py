@@ -14,6 +14,7 @@ from tests.effort import stride, turns_measured
 from tests.engine.running import begun, running
 from topics.core.topic.blocks import BLOCK
 from topics.engine import Engine
+from topics.engine.queues import claims
 from topics.model import TagMatch
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
@@ -178,3 +179,23 @@ async def test_a_delete_that_selects_nothing_lets_others_have_their_turns() -> N
             turns += 1
         assert before.result().deleted == 0
         assert turns >= len(engine.state.topics["t"].log.parts) > 5
+
+
+async def test_leases_are_listed_in_turns_while_some_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LM10: a page has what is held when it is shown, is full, and none is left out."""
+    monkeypatch.setattr(claims, "LOOKED_AT", 10)
+    async with running() as engine:
+        await engine.put_topic("q", {"type": "queue"})
+        await engine.append("q", [{"data": 1}] * 100)
+        await engine.claim("q", "w", 100)
+        (page,) = await begun_one_turn(engine.leases("q", 20, 5))
+        await engine.ack("q", "w", [21, 23, *range(31, 40)])
+        leases, has_more = await page
+        assert [one.seq for one in leases] == [22, 24, 25, 26, 27] and has_more
+        assert [one.seq for one in (await engine.leases("q", 95, 10))[0]] == [96, 97, 98, 99, 100]
+
+
+async def begun_one_turn(work: Coroutine[Any, Any, T]) -> "list[asyncio.Task[T]]":
+    task = asyncio.create_task(work)
+    await asyncio.sleep(0)
+    return [task]

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
-from topics.core.queue.jobs import Queue
+from topics.core.queue.jobs import Queue, scheduled
 from topics.core.routing.copies import HopRun, StampRun
 from topics.core.routing.table import Router
 from topics.core.state import KeyedWrite, NamedCursor, State, Topic
@@ -47,8 +47,8 @@ class TopicItem(Struct, array_like=True):
     dead_lettered: int
     deliveries: dict[int, int]
     leases: dict[int, tuple[int, str, int]]
-    delayed: dict[int, int]
-    scheduled: dict[int, int] = {}
+    delayed: dict[int, int]  # seq → claimable from; all of them, if leases are kept
+    scheduled: dict[int, int] = {}  # else those that were never handed out
     hops: list[HopRun] = []
     stamps: list[tuple[str, int, int, list[StampRun]]] = []
     deleted: int = -1  # records deleted on purpose, ever; -1 = not counted, by a program before version 2
@@ -112,8 +112,8 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
         queue.dead_lettered,
         queue.deliveries if topic.is_logged else {},
         queue.leases if keeps_leases else {},
-        {seq: start for seq, start in queue.delayed.items() if seq in queue.deliveries} if keeps_leases else {},
-        {seq: start for seq, start in queue.delayed.items() if seq not in queue.deliveries} if topic.is_logged else {},
+        queue.delayed if keeps_leases else {},
+        scheduled(queue) if topic.is_logged and not keeps_leases else {},
         topic.hops if topic.is_logged else [],
         topic.stamps.dump(log.earliest) if topic.is_logged else [],
         log.deleted,

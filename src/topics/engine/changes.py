@@ -7,6 +7,7 @@ goes.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from topics.clock import Clock
 from topics.core import decide
@@ -31,6 +32,7 @@ class Changes:
         self._gates = gates
         self._clock = clock
         self._caps = caps
+        self._selecting = asyncio.Lock()  # one delete by tag at a time: another one's memo of a topic is not disturbed
 
     async def delete(
         self, name: str, before_seq: int | None, match: TagMatch | None, epoch: int | None, *, dry_run: bool
@@ -41,6 +43,14 @@ class Changes:
         """
         if before_seq is None and match is None:
             raise InvalidRequest("a delete needs before_seq or match")
+        async with self._selecting if match is not None else nullcontext():
+            topic, result = await self._delete(name, before_seq, match, epoch, dry_run)
+        await self._gates.wait_open(self._gates.of(topic))
+        return result
+
+    async def _delete(
+        self, name: str, before_seq: int | None, match: TagMatch | None, epoch: int | None, dry_run: bool
+    ) -> tuple[Topic, DeleteResult]:
         ledger = self._ledger
         topic = ledger.current(name)
         generation = ledger.wal.generation
@@ -54,16 +64,13 @@ class Changes:
                 raise EpochMismatch(name, topic.epoch, epoch)
         decided = decide.delete(ledger.state, Delete(name, before_seq, blocks))
         if dry_run:
-            result = _previewed(topic, decided)
-        else:
-            count, size = topic.log.count, topic.log.bytes
-            if decided:
-                ledger.commit(decided)
-            log = topic.log
-            gone, gone_bytes = count - log.count, size - log.bytes
-            result = DeleteResult(name, gone, log.earliest, log.head, log.count, log.bytes, gone_bytes)
-        await self._gates.wait_open(self._gates.of(topic))
-        return result
+            return topic, _previewed(topic, decided)
+        count, size = topic.log.count, topic.log.bytes
+        if decided:
+            ledger.commit(decided)
+        log = topic.log
+        gone, gone_bytes = count - log.count, size - log.bytes
+        return topic, DeleteResult(name, gone, log.earliest, log.head, log.count, log.bytes, gone_bytes)
 
     async def _select(self, topic: Topic, match: TagMatch, before_seq: int | None) -> Blocks:
         """The seqs that a tag predicate selects now, found in slices of time."""

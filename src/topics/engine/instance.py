@@ -69,6 +69,7 @@ __all__ = [
 ]
 
 SILENT_MS = 4_000  # a helper that is silent for once to twice as long when the engine ends hangs
+CLOSE_S = 12.0  # for the end of an engine, unless told otherwise: time to do without a helper that hangs
 
 
 class Instance:
@@ -177,17 +178,21 @@ class Instance:
         if self._has_background:
             self._upkeep.start()
 
-    async def close(self) -> None:
-        """Take a last checkpoint and let go of the directory."""
+    async def close(self, within_s: float = CLOSE_S) -> None:
+        """Take a last checkpoint and let go of the directory.
+
+        What can be left to the next start (copies of routers, the checkpoint) is left to it when the time is over.
+        """
         if not self._is_started:
             return
         self._is_started = False
+        now = self.clock.monotonic()
         watching = asyncio.create_task(_kill_silent_helpers(self._ledger.store, self.clock))
         try:
             await self.workers.stop()
-            await self._owed.make_everywhere()
+            await self._owed.make_everywhere(now + within_s / 2)
             await self.forwarder.stop()
-            await self._upkeep.stop()
+            await self._upkeep.stop(now + within_s)
         finally:
             watching.cancel()
             self._ledger.store.close()

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final, TypeVar
 
-from topics.core.topic.pages import NEXT_TURN, PAUSE, Cache, Cold, PageAddress
+from topics.core.topic.pages import NEXT_TURN, PAUSE, Cache, Cold, PageAddress, render
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed
 from topics.errors import Damaged
 from topics.model import Columns, TagMatch
@@ -117,13 +117,12 @@ class Loader:
             if isinstance(match, TagMatch):
                 self._cache.load_matches(part, match, await self._run(lambda: array("I", sorted(part.matching(match)))))
                 return
-            columns = await self._run(lambda: part.columns(start, stop))
             if address.projection is None:
-                self._rows[address] = columns
+                self._rows[address] = await self._run(lambda: part.columns(start, stop))
                 if len(self._rows) > ROW_PAGES_MAX:
                     self._rows.popitem(last=False)
             else:
-                self._cache.load(address, columns)
+                self._cache.load(address, await self._run(lambda: render(address, part.columns(start, stop))))
         except Damaged:
             if self._is_in_force(part):
                 raise

@@ -57,9 +57,10 @@ class Upkeep:
         self.is_running = True
         self._background = asyncio.create_task(self._run_background())
 
-    async def stop(self) -> None:
-        """Take a last checkpoint."""
+    async def stop(self, end_at: float) -> None:
+        """Take a last checkpoint. One that is not done at `end_at` is given up, and so is one that is under way."""
         self.is_running = False
+        self._ledger.store.end_at = end_at
         if self._background is not None:
             self._background.cancel()
             await asyncio.wait([self._background])

@@ -37,6 +37,7 @@ from topics.server.live.pressure import Pressure
 from topics.server.live.registry import Registry
 from topics.server.live.sessions import Sessions
 from topics.server.live.work import WorkStreams
+from topics.server.paced import Pace, Paced
 from topics.server.routes import Route, Routes
 from topics.server.seeing.history import History
 from topics.server.seeing.samples import SampleStreams
@@ -106,6 +107,7 @@ class App:
         self._started_at = engine.clock.monotonic()
         self.waiting: dict[Callable[[], None], Call] = {}  # functions that end the waits of calls
         self._tasks: set[asyncio.Task[None]] = set()
+        self._pace = Pace(engine.clock.monotonic)
         self._inflating = asyncio.Semaphore(INFLATIONS_MAX)
         self.packing = asyncio.Semaphore(PACKINGS_MAX)
         self.decoding = asyncio.Semaphore(1)  # large bodies, which take many times their size while they are decoded
@@ -270,7 +272,7 @@ class App:
 
     async def _run(self, work: Coroutine[Any, Any, None], call: Call) -> None:
         try:
-            await work
+            await Paced(work, self._pace)
         except TopicsError as error:
             if call.exchange.is_answered:
                 call.fail(error)

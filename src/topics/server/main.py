@@ -33,9 +33,10 @@ from topics.tuning import give_memory_back, tune_process
 
 logger = logging.getLogger("topics.server")
 
-DRAIN_S: Final = 6.0  # for running requests, at a stop: with what comes after it, less than the 10 s that there may be
+STOP_S: Final = 7.5  # for all of a stop: what is under way then is soon done, and 10 s is what there may be
+DRAIN_S: Final = 4.0  # of it for running requests
 SAVE_MEMORY_S: Final = 30.0
-CLOSE_S: Final = 1.0  # for connections after that
+CLOSE_S: Final = 1.0  # of it for connections after that
 OUTPUT_BYTES_MAX: Final = 32 * 1024 * 1024  # held for one connection, beyond the largest body
 MEMORY_LEAST_BYTES: Final = 1024 * 1024  # beside the largest record
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -131,6 +132,7 @@ class Server:
 
     async def close(self) -> None:
         """Drain (SC3): new requests get 503, running ones finish or are cut off; then comes the last checkpoint."""
+        began = self.engine.clock.monotonic()
         self.app.drain()
         try:
             async with asyncio.timeout(DRAIN_S):
@@ -141,7 +143,7 @@ class Server:
         await self.app.cancel_tasks()
         self._stop_following()
         self.pressure.stop()
-        await self.engine.close()
+        await self.engine.close(STOP_S - (self.engine.clock.monotonic() - began))
 
     def _stop_following(self) -> None:
         if self._following is not None:

@@ -35,6 +35,7 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 RESERVE_DESCRIPTORS: Final = 12  # for the log and its checkpoints, once the process has no other left
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+MAPPED_BYTES_MIN: Final = 1024 * 1024  # a buffer of as many is mapped
 HELPER_END_SECONDS_MAX: Final = 5.0  # a helper that has not ended by then hangs in the kernel
 
 
@@ -97,6 +98,11 @@ class HelperProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def buffer_of(size: int) -> memoryview:
+    """Memory to be filled. A large one is not set to zero first: that would hold the interpreter for long (LM10)."""
+    return memoryview(mmap.mmap(-1, size) if size >= MAPPED_BYTES_MIN else bytearray(size))
 
 
 # --- descriptors

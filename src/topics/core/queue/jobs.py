@@ -391,7 +391,7 @@ class Queue:
     def restore(
         self, deliveries: dict[int, int], leases: dict[int, Lease], delayed: dict[int, int], scheduled: dict[int, int]
     ) -> None:
-        """Take over what a snapshot has. `delayed` jobs were given back, `scheduled` ones never handed out."""
+        """Take over what a snapshot has."""
         self.deliveries = deliveries
         for seq, (number, node, deadline) in leases.items():
             self.lease(node, [(seq, number, deadline, deliveries[seq])])
@@ -483,6 +483,11 @@ def _return_many(queue: Queue, seqs: list[int]) -> None:
             seqs = [] if len(exhausted) == len(seqs) else [seq for seq in seqs if counts[seq] < most]
     if seqs:
         queue.returned.add_many(seqs)
+
+
+def scheduled(queue: Queue) -> dict[int, int]:
+    """The delays of jobs that were never handed out; not to be changed."""
+    return _with(queue.delayed, list(filterfalse(queue.deliveries.__contains__, queue.delayed)))
 
 
 def oldest_ready(queue: Queue, log: LiveSeqs) -> int | None:

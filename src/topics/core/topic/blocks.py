@@ -49,9 +49,13 @@ def blocks_of(seqs: Iterable[int]) -> Blocks:
 
 
 def seqs_in(blocks: Iterable[tuple[int, bytes]]) -> list[range]:
-    """The seqs whose bits are set in the blocks of a delete, as runs."""
-    return [
-        range(number * BLOCK + start, number * BLOCK + stop)
-        for number, mask in blocks
-        for start, stop in runs_of(int.from_bytes(mask, "little"))
-    ]
+    """The seqs whose bits are set in the blocks of a delete, ascending, as runs that do not touch."""
+    runs: list[range] = []
+    for number, mask in blocks:
+        base = number * BLOCK
+        for start, stop in runs_of(int.from_bytes(mask, "little")):
+            if runs and runs[-1].stop == base + start:
+                runs[-1] = range(runs[-1].start, base + stop)
+            else:
+                runs.append(range(base + start, base + stop))
+    return runs

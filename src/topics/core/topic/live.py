@@ -20,6 +20,8 @@ from topics.core.topic.parts import Chunk, Part
 from topics.model import TagMatch
 from topics.ranges import Range
 
+MATCHED_ROWS = 2048  # that are selected in one step, and the rest of their last block
+
 
 class LiveRecords:
     """The records of one topic instance that are live."""
@@ -273,7 +275,7 @@ class LiveRecords:
         return known[0]
 
     def matching(self, match: TagMatch, before: int) -> Iterator[Blocks]:
-        """The seqs below `before` whose tag matches, part by part, as blocks; dead ones may be among them.
+        """The seqs below `before` whose tag matches, in steps, as whole blocks of a part; dead ones may be among them.
 
         Each step also measures what it selects, so the delete itself is quick, however much it takes.
         """
@@ -283,10 +285,16 @@ class LiveRecords:
                 return
             if not part.has_tags:
                 continue
-            blocks = blocks_of(seq for seq in map(part.seq_at, part.matching(match)) if seq < before)
-            for number, mask in blocks.items():
-                self._measure(part, number, mask)
-            yield blocks  # also if nothing matches: the caller pauses here
+            rows, start = sorted(part.matching(match)), 0
+            yield {}  # also if nothing matches: the caller pauses here
+            while start < len(rows) and part.seq_at(rows[start]) < before:
+                end = (part.seq_at(rows[min(start + MATCHED_ROWS, len(rows)) - 1]) // BLOCK + 1) * BLOCK
+                stop = bisect_left(rows, min(end, before), start, key=part.seq_at)
+                blocks = blocks_of(map(part.seq_at, rows[start:stop]))
+                for number, mask in blocks.items():
+                    self._measure(part, number, mask)
+                yield blocks
+                start = stop
 
     def _living(self, part: Part, number: int, mask: int) -> int:
         """Those bits of `mask` that are in the range of `part` and not marked dead."""

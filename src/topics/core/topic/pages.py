@@ -10,10 +10,11 @@ had its share of a turn without a clock.
 """
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate, product, repeat
+from operator import add
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -28,6 +29,7 @@ PAGE_OVERHEAD_BYTES = 400
 LABEL_BYTES: Final = 80  # of a row's tag and node, about
 ROW_US: Final = 2  # to decode and render a row,
 BYTES_PER_US: Final = 200  # and so many bytes of it
+RENDERED_BYTES: Final = 256 * 1024  # of sealed records, about, that are rendered in one step
 MATCHES_MAX: Final = 256  # answers about which rows of a sealed part match that are kept
 
 
@@ -91,6 +93,21 @@ class Page:
         begin = self.ends[first - 1] if first else 0
         with memoryview(self.text) as text:
             return bytes(text[begin : self.ends[last] - 1])
+
+
+def render(address: "PageAddress", columns: Columns) -> Page:
+    """The page of a sealed part, some of its rows at a time: it may be as large as its file. For any thread."""
+    projection = address.projection
+    assert isinstance(projection, Projection), "rows that are not rendered are kept elsewhere"
+    ends = list(accumulate(map(len, columns.datas)))
+    if columns.metas is not None:
+        ends = list(map(add, ends, accumulate(0 if meta is None else len(meta) for meta in columns.metas)))
+    page, start, most = Page(address.rows()[0]), 0, RENDERED_BYTES
+    while start < len(ends):
+        stop = max(start + 1, bisect_right(ends, most, start))
+        page.extend(columns if stop - start == len(ends) else columns.select([(start, stop)]), projection)
+        start, most = stop, ends[stop - 1] + RENDERED_BYTES
+    return page
 
 
 class Labels:
@@ -243,14 +260,12 @@ class Cache:
         self.made_us += ROW_US * (stop - start) + (part.bytes_before(stop) - part.bytes_before(start)) // BYTES_PER_US
         self._shrink()
 
-    def load(self, address: PageAddress, columns: Columns) -> None:
-        """Take in the rows of a page that was cold."""
+    def load(self, address: PageAddress, page: Page) -> None:
+        """Take in a page that was cold."""
         part, number, projection = address
         assert isinstance(projection, Projection), "rows that are not rendered are kept elsewhere"
         key = (part, number, projection)
         if key not in self._pages:
-            page = Page(number * PAGE_ROWS)
-            page.extend(columns, projection)
             self._pages[key] = page
             self.size_bytes += page.size_bytes
             self._shrink()

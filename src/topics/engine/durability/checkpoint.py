@@ -12,14 +12,14 @@ A `Checkpoint` lives as long as it takes:
 5. Parts in memory give way to sealed ones; files no longer in force go.
 
 If a step fails before the snapshot is in force, the checkpoint is abandoned: its topics count as changed again, and its
-segments go. If the log fails, the state has been rebuilt, and nothing of this checkpoint may touch the new one.
+segments go. If the log fails, the state has been rebuilt, and nothing of this checkpoint may touch the new one. It is
+also abandoned if it is not done when the engine's time to stop is over: the next start replays the log instead.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from math import inf
 
 import msgspec
 from msgspec import Struct
@@ -41,7 +41,6 @@ from topics.storage.disk import Disk
 from topics.storage.segments import FileRef, PieceRef, Runs, SegmentPiece
 from topics.storage.wal import Wal
 
-LAST_SECONDS_MAX = 8.0  # for the segments of the last checkpoint; a stop that takes longer does without it
 SLICE_SECONDS = 0.002  # work done on the loop before others get their turn
 SEGMENT_BYTES_LIMIT = 1024 * 1024 * 1024  # Arrow's text columns have 32-bit offsets
 LOOKED_AT_ROWS_MAX = 4096  # of one topic on the loop; the rows of larger ones are looked at by a thread
@@ -78,13 +77,21 @@ class Checkpoint:
     """One checkpoint, under way."""
 
     def __init__(
-        self, disk: Disk, catalogue: Catalogue, wal: Wal, sealer: Sealer, clock: Clock, settings: Settings
+        self,
+        disk: Disk,
+        catalogue: Catalogue,
+        wal: Wal,
+        sealer: Sealer,
+        clock: Clock,
+        settings: Settings,
+        end_at: Callable[[], float],
     ) -> None:
         self._disk = disk
         self._catalogue = catalogue
         self._wal = wal
         self._sealer = sealer
         self._clock = clock
+        self._end_at = end_at  # monotonic: when the engine has to be closed
         self._events_max = settings.segment_max_events
         self._bytes_max = min(settings.segment_max_bytes, SEGMENT_BYTES_LIMIT)
         self._state = State()
@@ -110,7 +117,7 @@ class Checkpoint:
         obsolete: list[PieceRef] = []
         try:
             await self._capture_all()
-            await self._write_segments(self._clock.monotonic() + LAST_SECONDS_MAX if is_last else inf)
+            await self._write_segments()
             await wal.wait_synced(wal.end)
             self._check_log()
             await self._write_flags()
@@ -137,6 +144,10 @@ class Checkpoint:
         if self._generation != self._wal.generation:
             raise CommitFailed("the log failed while a checkpoint was taken")
 
+    def _check_time(self) -> None:
+        if self._clock.monotonic() > self._end_at():
+            raise CommitFailed("it takes longer than a stop may")
+
     # --- capturing
 
     async def _capture_all(self) -> None:
@@ -156,6 +167,7 @@ class Checkpoint:
                 self._items.update(dump.gone_topic(topic))
                 self._dropped += _pieces_in((*topic.log.parts, *topic.log.dropped))
             if self._clock.monotonic() > slice_end:
+                self._check_time()
                 await asyncio.sleep(0)
                 slice_end = self._clock.monotonic() + SLICE_SECONDS
         self._routers, state.unsaved_routers = state.unsaved_routers, {}
@@ -211,8 +223,8 @@ class Checkpoint:
 
     # --- writing
 
-    async def _write_segments(self, end_at: float) -> None:
-        """Write the rows of the groups as pieces of segments; they are durable at the end. No file begins too late."""
+    async def _write_segments(self) -> None:
+        """Write the rows of the groups as pieces of segments; they are durable at the end."""
         is_large = sum(part.live_bytes for group in self._groups for part in group.old) >= LARGE_BYTES_MIN
         pieces: list[tuple[Group, PiecePlan]] = []
         count = size = 0
@@ -224,8 +236,6 @@ class Checkpoint:
                 pieces.append((group, piece))
                 count, size = count + piece.count, size + piece.size_bytes
                 if count >= self._events_max or size >= self._bytes_max:
-                    if self._clock.monotonic() > end_at:
-                        raise CommitFailed(f"it takes more than {LAST_SECONDS_MAX:.0f} s")
                     await self._write_file(pieces, is_large)
                     pieces, count, size = [], 0, 0
         if pieces:
@@ -234,6 +244,7 @@ class Checkpoint:
             await self._disk.run(self._disk.sync_directory)
 
     async def _write_file(self, pieces: list[tuple[Group, PiecePlan]], is_large: bool) -> None:
+        self._check_time()
         number = self._catalogue.next_segment
         self._catalogue.next_segment += 1
         image, file_ref, refs = await self._sealer.encode(number, [piece for _, piece in pieces], is_large=is_large)
@@ -256,6 +267,7 @@ class Checkpoint:
         if self._flags:
             self._catalogue.flagged_at = self._wal.end
         for flags in self._flags:
+            self._check_time()
             await self._disk.run(flags.set)
 
     # --- ending

@@ -37,7 +37,7 @@ from topics.core.topic.parts import PAGE_ROWS, Chunk, ChunkImage, Part
 from topics.model import Columns
 from topics.storage import segments
 from topics.storage.disk import Disk, RealDisk
-from topics.storage.processes import HelperProcess, WorkThread
+from topics.storage.processes import HelperProcess, WorkThread, buffer_of
 from topics.storage.segments import FileRef, PieceBuilder, PieceRef, Runs, SegmentFile, SegmentPiece
 
 PACKAGE_ROOT = str(Path(__file__).parents[3])
@@ -93,7 +93,7 @@ class SealingDone(Struct, array_like=True):
     failure: str = ""
 
 
-Encoded = tuple[bytes | bytearray, FileRef, list[PieceRef]]
+Encoded = tuple[bytes | memoryview, FileRef, list[PieceRef]]
 
 
 def plan(
@@ -260,15 +260,14 @@ def _length(connection: socket.socket) -> int:
     return int(length)
 
 
-def _received(connection: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
-    view, done = memoryview(data), 0
+def _received(connection: socket.socket, size: int) -> memoryview:
+    view, done = buffer_of(size), 0
     while done < size:
         count = connection.recv_into(view[done:])
         if not count:
             raise ConnectionError("the other process has ended")
         done += count
-    return data
+    return view
 
 
 # --- the helper's half
@@ -279,7 +278,7 @@ def serve(connection: socket.socket, disk: Disk) -> None:
     while True:
         try:
             task = _decode_task(_received(connection, _length(connection)))
-            bodies = memoryview(_received(connection, task.bodies_bytes))
+            bodies = _received(connection, task.bodies_bytes)
         except ConnectionError:
             return
         try:

@@ -7,6 +7,7 @@ are in force.
 import asyncio
 import logging
 from collections.abc import Callable
+from math import inf
 
 from topics.clock import Clock
 from topics.core import entries
@@ -39,6 +40,7 @@ class Store:
         self.wal = Wal(disk, clock)
         self.progress = 0.0  # of replay, 0.0 to 1.0
         self.replayed_frames = 0
+        self.end_at = inf  # monotonic: when checkpoints have to be done, because the engine is being closed
 
     def close(self) -> None:
         """Close the files. No checkpoint may be under way."""
@@ -139,4 +141,6 @@ class Store:
             await self._new_checkpoint().take(current, on_sealed, is_last)
 
     def _new_checkpoint(self) -> Checkpoint:
-        return Checkpoint(self._disk, self.catalogue, self.wal, self._sealer, self._clock, self._settings)
+        return Checkpoint(
+            self._disk, self.catalogue, self.wal, self._sealer, self._clock, self._settings, lambda: self.end_at
+        )

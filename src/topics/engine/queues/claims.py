@@ -10,9 +10,11 @@ Leases of a queue that does not keep them are applied and not logged. What fails
 their leases are ended once the state is the one that holds.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
+from itertools import chain
 from secrets import randbits
 
 from topics.clock import Clock
@@ -33,6 +35,7 @@ from topics.model import TagMatch
 from topics.storage.wal import Callback
 
 LOADS_MAX = 16  # pages loaded for one pass before it takes what is warm
+LOOKED_AT = 20_000  # leases in one turn of the loop
 
 
 class Queues:
@@ -57,6 +60,7 @@ class Queues:
         self._make_copies = make_copies  # that routers owe a topic (DF9)
         self._letters = DeadLetters(ledger, gates, clock, caps, cache, loader, self._note_deleting)
         self._deleting: deque[tuple[Gate, int, list[Deleting]]] = deque()  # jobs that go when the gate is open
+        self._listing = asyncio.Lock()  # one list of leases at a time is made
         self._next_number = randbits(46) << 16  # of a lease; those of an earlier start are others
 
     def queue(self, name: str) -> Topic:
@@ -304,15 +308,32 @@ class Queues:
 
     async def leases(self, name: str, after: int, count: int) -> tuple[list[LeaseView], bool]:
         """Up to `count` leases of jobs above `after`, ascending; and whether there are more."""
+        views: list[LeaseView] = []
+        async with self._listing:
+            while True:
+                wanted = count + 1 - len(views)
+                seqs = await self._lowest_held(name, after, wanted)
+                views += await self._gates.shown(name, lambda _, seqs=seqs: self._leases_of(name, seqs))  # type: ignore[misc]
+                if len(seqs) < wanted or len(views) > count:
+                    return views[:count], len(views) > count
+                after = seqs[-1]  # some have ended meanwhile
 
-        def look(takes_what_is_warm: bool) -> tuple[list[LeaseView], Gate]:
-            topic = self.queue(name)
-            leases, deliveries = topic.queue.leases, topic.queue.deliveries
-            seqs = nsmallest(count + 1, (seq for seq in leases if seq > after))
-            return [LeaseView(seq, *leases[seq][1:], deliveries[seq]) for seq in seqs], self._gates.of(topic)
+    async def _lowest_held(self, name: str, after: int, count: int) -> list[int]:
+        """The first jobs above `after` that are held, found in turns of the loop: there may be a million."""
+        topic = self._ledger.current(name)
+        held, found = [] if topic is None or not topic.has_queue else list(topic.queue.leases), list[int]()
+        for at in range(0, len(held), LOOKED_AT):
+            found = nsmallest(count, chain(found, (seq for seq in held[at : at + LOOKED_AT] if seq > after)))
+            if at + LOOKED_AT < len(held):
+                await asyncio.sleep(0)
+        return found
 
-        views = await self._gates.shown(name, look)
-        return views[:count], len(views) > count
+    def _leases_of(self, name: str, seqs: list[int]) -> tuple[list[LeaseView], Gate]:
+        """Those of these jobs that are held now."""
+        topic = self.queue(name)
+        leases, deliveries = topic.queue.leases, topic.queue.deliveries
+        held = [LeaseView(seq, *leases[seq][1:], deliveries[seq]) for seq in seqs if seq in leases]
+        return held, self._gates.of(topic)
 
 
 def _hand(topic: Topic, entry: Leased, texts: Sequence[bytearray], ready: int) -> Claimed:

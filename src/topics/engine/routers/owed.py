@@ -6,6 +6,7 @@ pace.
 
 import asyncio
 from collections.abc import Iterator
+from math import inf
 from typing import Final
 
 from topics.clock import Clock
@@ -42,20 +43,22 @@ class OwedCopies:
             if not self._catch_up(router, self._head(router), until):
                 raise Cold(dest.id)
 
-    async def make_all(self, dest: int) -> None:
-        """Make them however long it takes; the topic is then read without asking again."""
+    async def make_all(self, dest: int, end_at: float = inf) -> None:
+        """Make them, for as long as it takes or until `end_at`; the topic is then read without asking again."""
         state = self._ledger.state
         for router in list(self._upstream(dest, set())):
             head = self._head(router) if router.source in state.by_id else 0
             while state is self._ledger.state and state.routers.by_id.get(router.id) is router:
+                if self._clock.monotonic() > end_at:
+                    return
                 if self._catch_up(router, head, self._clock.monotonic() + SLICE_S):
                     break
                 await self._wait_for(router)
         self._paid = dest
         asyncio.get_running_loop().call_soon(self._forget_paid)
 
-    async def make_everywhere(self) -> None:
-        """Forward all that can be forwarded (SC3)."""
+    async def make_everywhere(self, end_at: float) -> None:
+        """Forward all that can be forwarded until then (SC3)."""
         self._forwarder.end_deferral()
         for _ in range(HOPS_MAX + 1):
             state, blocked = self._ledger.state, self._forwarder.blocked
@@ -65,8 +68,8 @@ class OwedCopies:
                 if router.cursor < self._head(router) and router.id not in blocked
             ]
             for dest in dict.fromkeys(behind):
-                await self.make_all(dest)
-            if not behind or self._ledger.broken is not None:
+                await self.make_all(dest, end_at)
+            if not behind or self._ledger.broken is not None or self._clock.monotonic() > end_at:
                 return
 
     def _head(self, router: Router) -> int:

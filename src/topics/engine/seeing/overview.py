@@ -96,6 +96,7 @@ class Overview:
         self._names: list[str] = []  # sorted, as of `_version`
         self._version: tuple[State, int, int] | None = None
         self._walks: dict[str, Walk] = {}  # by id, the one used last at the end
+        self._naming = asyncio.Lock()  # one list of names at a time is made
         self._ordering = asyncio.Lock()  # one order at a time is made
 
     # --- by name
@@ -144,6 +145,10 @@ class Overview:
 
     async def names(self) -> list[str]:
         """All names, sorted; not to be changed. The list is made of the one before when topics have come or gone."""
+        async with self._naming:
+            return await self._renamed()
+
+    async def _renamed(self) -> list[str]:
         while True:
             state = self._ledger.state
             topics = state.topics

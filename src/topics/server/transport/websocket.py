@@ -283,7 +283,7 @@ class WebSocket(asyncio.Protocol):
         finally:
             self._is_parsing = False
         self._answer_ping()
-        if self.stage == OPEN and not self.is_paused and not self._is_due and self._reader.has_frame:
+        if self.stage == OPEN and not self.is_paused and not self._is_due and self._reader.has_enough:
             self._is_due = True
             if not self.transport.is_closing() and self.transport.is_reading():
                 self.transport.pause_reading()

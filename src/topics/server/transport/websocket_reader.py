@@ -21,6 +21,7 @@ from topics.model import check_utf8
 from topics.server.transport.encoding import FILLED_BYTES_MIN, Filling
 
 FRAMES_MAX: Final = 1000  # of one socket that are taken in one turn of the loop
+FRAME_BYTES: Final = 64  # of a message are as much work as a frame, for those who get it
 CONTROL_BYTES_MAX: Final = 125
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10  # opcodes; from CLOSE on those of control frames
 OPCODES: Final = frozenset((CONT, TEXT, BINARY, CLOSE, PING, PONG))
@@ -90,7 +91,7 @@ class FrameReader:
         self._rest_bytes = 0
         self._mask = b""  # of the large frame, as it applies to its next byte
         self._is_last = False  # the large frame is the last of its message
-        self.work = 0  # frames seen; whoever feeds sets it back
+        self.work = 0  # frames seen, and what messages have; whoever feeds sets it back
 
     def feed(self, data: bytes) -> None:
         if self._at == len(self._buffer):
@@ -105,9 +106,9 @@ class FrameReader:
         return len(self._buffer) - self._at + (0 if self._message is None else self._message.size)
 
     @property
-    def has_frame(self) -> bool:
-        """Whether the next frame may be complete."""
-        return len(self._buffer) - self._at >= self._need_bytes
+    def has_enough(self) -> bool:
+        """Whether it is time to let others go on: the next frame may be complete, or much was taken."""
+        return self.work >= FRAMES_MAX or len(self._buffer) - self._at >= self._need_bytes
 
     def next(self) -> tuple[int, bytes] | None:
         """The opcode and payload of the next message or control frame.
@@ -118,6 +119,7 @@ class FrameReader:
             self.work += 1
             found = self._go_on(got_bytes) if self._rest_bytes else self._next_frame(got_bytes)
             if found is not None:
+                self.work += len(found[1]) // FRAME_BYTES
                 return found
         return None
 

@@ -1,0 +1,90 @@
+"""The pace of calls that go on in tasks: all of them together have a share of each turn of the event loop (LM10).
+
+Every step of such a call is short by itself. But a client may ask for a hundred things at once, over HTTP/2, and a
+hundred short steps in one turn are a long one. Once the share is used up, further steps wait, and then each turn has
+one of them, in the order in which they came. Must not know: what the calls do.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final
+
+TURN_S: Final = 0.005  # of one turn of the loop, for the steps of all calls
+
+
+class Pace:
+    """What the steps of calls have had of this turn, and those that wait for another one."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.monotonic = monotonic
+        self.has_to_wait = False
+        self._spent_s = 0.0
+        self._is_due = False  # the end of the turn will be noticed
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def add(self, spent_s: float) -> None:
+        """A step has taken so long."""
+        self._spent_s += spent_s
+        if self._spent_s > TURN_S:
+            self.has_to_wait = True
+        self._notice_end()
+
+    def next_turn(self) -> "asyncio.Future[None]":
+        """Done when the step of whoever waits for it may be taken."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._notice_end()
+        return turn
+
+    def _notice_end(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._turn_ended)
+
+    def _turn_ended(self) -> None:
+        self._spent_s, self._is_due = 0.0, False
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                break
+        self.has_to_wait = bool(self._waiting)
+        if self.has_to_wait:
+            self._notice_end()
+
+
+class Paced:
+    """A coroutine whose steps keep to a pace; to be awaited once."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], pace: Pace) -> None:
+        self._work = work
+        self._pace = pace
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        work, pace = self._work, self._pace
+        try:
+            wakes: Any = None
+            error: BaseException | None = None
+            while True:
+                if pace.has_to_wait and error is None:
+                    try:
+                        yield from pace.next_turn()
+                    except asyncio.CancelledError as cancelled:
+                        error = cancelled
+                began = pace.monotonic()
+                try:
+                    waits_for = work.send(wakes) if error is None else work.throw(error)
+                except StopIteration:
+                    return
+                finally:
+                    pace.add(pace.monotonic() - began)
+                wakes, error = None, None
+                try:
+                    wakes = yield waits_for
+                except GeneratorExit:
+                    raise
+                except BaseException as thrown:
+                    error = thrown
+        finally:
+            work.close()
