@@ -4,7 +4,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -90,7 +90,8 @@ async def test_beyond_what_may_be_held_for_all_the_largest_ends() -> None:
         largest = await RawClient.connect(listener)
         await largest.send(post("/b", bytes(2 * MIB))[:-1])
         await until(lambda: connections.held_ended_total)
-        assert not await largest.read_to_end()
+        with suppress(ConnectionResetError):  # what the server has not read may be what ends it
+            assert not await largest.read_to_end()
         for client in small:
             await client.send(b"\0")
             assert (await client.reply()).status == 200
