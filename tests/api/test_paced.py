@@ -1,6 +1,8 @@
 """Calls that go on in tasks share a part of each turn of the loop, however many there are (LM10)."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -98,3 +100,37 @@ async def test_whoever_waits_for_a_turn_can_be_cancelled() -> None:
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [number for turn in steps.turns for number in turn] == [0, 1, 2, 3, 4, 5, 6, 7, 9]
     assert isinstance(results[-2], asyncio.CancelledError)
+
+
+async def test_a_call_that_fails_leaves_nothing_behind() -> None:
+    """LM11: what it held is free at once, and not when the garbage collector comes."""
+    pace, loop = Pace(ManualClock().monotonic), asyncio.get_running_loop()
+
+    class Held:
+        pass
+
+    def fail() -> None:
+        raise ValueError("so")
+
+    async def call(held: Held) -> None:
+        await loop.run_in_executor(None, fail)
+
+    async def run(held: Held) -> None:
+        try:
+            await Paced(call(held), pace)
+        except ValueError:
+            pass
+
+    gc.collect()
+    gc.disable()
+    try:
+        held = Held()
+        left = weakref.ref(held)
+        task = asyncio.create_task(run(held))
+        del held
+        await task
+        del task
+        await asyncio.sleep(0)
+        assert left() is None
+    finally:
+        gc.enable()

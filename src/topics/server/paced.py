@@ -64,6 +64,7 @@ class Paced:
     def __await__(self) -> Generator[Any, Any, None]:
         work, pace = self._work, self._pace
         try:
+            # An exception has a traceback, and so this frame: what leads from here to it would be a cycle.
             wakes: Any = None
             error: BaseException | None = None
             while True:
@@ -78,13 +79,15 @@ class Paced:
                 except StopIteration:
                     return
                 finally:
+                    wakes = error = None
                     pace.add(pace.monotonic() - began)
-                wakes, error = None, None
                 try:
                     wakes = yield waits_for
                 except GeneratorExit:
                     raise
                 except BaseException as thrown:
                     error = thrown
+                finally:
+                    waits_for = None
         finally:
             work.close()
