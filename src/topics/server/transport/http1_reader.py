@@ -23,6 +23,7 @@ from topics.server.transport.exchange import (
     INTERNAL,
     SINGLE_HEADERS,
     TOO_LARGE,
+    TURN_S,
     Answer,
     Connections,
     Request,
@@ -32,6 +33,7 @@ from topics.server.transport.exchange import (
     malformed,
 )
 
+READ_S: Final = TURN_S / 32  # after a read that took so long the next waits for its turn: the loop may do 32 in one
 WORK_MAX: Final = 4096  # parts of a body, which may be a byte each, that are taken in one turn of the loop
 SLASH: Final = ord("/")
 UNUSUAL: Final = frozenset((b"connection", b"expect", b"transfer-encoding", b"upgrade"))
