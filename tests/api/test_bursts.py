@@ -102,7 +102,7 @@ def test_a_read_that_takes_long_is_the_last_in_its_turn() -> None:
     app = BusyApp(clock)
     peer = MemoryTransport(app, clock=clock)
     for known in range(4):  # but for the first one, its head is
-        first_turn(peer, post("/a", bytes(100_000)))
+        first_turn(peer, post("/a", bytes(200_000)))
         assert not peer.reads and len(app.requests) == known + 1
         peer.turn()
         assert peer.reads
