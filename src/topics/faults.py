@@ -16,6 +16,7 @@ import msgspec
 GIVEN_BYTES_MAX: Final = 64 * 1024  # of a text in which the value at fault is looked up
 SHOWN_CHARACTERS_MAX: Final = 40  # of a value
 NAME_CHARACTERS_MAX: Final = 64  # of a name that others are compared with
+NAMES_MAX: Final = 16  # that were given, and one that is missing is compared with
 
 _PLACED: Final = re.compile(r"(?P<what>.*) - at `\$(?P<place>.*)`", re.DOTALL)
 _STEPS: Final = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
@@ -105,12 +106,12 @@ class _Given:
         return f" ({quoted(value) if isinstance(value, str) else msgspec.json.encode(value).decode()})"
 
     def names(self) -> list[str]:
-        """The fields of the object that lacks one."""
+        """The first fields of the object that lacks one."""
         try:
             value = self.value()
         except LookupError:
             return []
-        return list(value) if isinstance(value, dict) else []
+        return list(value)[:NAMES_MAX] if isinstance(value, dict) else []
 
     def choices(self) -> list[str]:
         """The texts that are allowed here, if only some are."""

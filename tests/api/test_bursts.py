@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.api.clients.raw import MemoryTransport, ScriptedApp, chunked, get
+from tests.api.clients.raw import MemoryTransport, ScriptedApp, chunked, get, post
 from tests.api.clients.websocket import client_frame
 from topics.server.transport.exchange import Exchange, Limits, Request
 from topics.server.transport.http1 import BURST_MAX, Http1
@@ -82,6 +82,30 @@ def test_a_large_body_has_all_of_its_read_in_one_turn() -> None:
     peer = MemoryTransport(app)
     first_turn(peer, chunked("/a", bytes(200_000)))
     assert not peer._turns and len(app.requests[0].body) == 200_000
+
+
+class BusyApp(ScriptedApp):
+    """Each request takes a millisecond."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        self.clock.advance(1)
+        super().handle(request, exchange)
+
+
+def test_a_read_that_takes_long_is_the_last_in_its_turn() -> None:
+    """LM10: a loop may read from one connection many times in a turn, and each read may bring a whole request."""
+    clock = ManualClock()
+    app = BusyApp(clock)
+    peer = MemoryTransport(app, clock=clock)
+    for known in range(4):  # but for the first one, its head is
+        first_turn(peer, post("/a", bytes(200_000)))
+        assert not peer.reads and len(app.requests) == known + 1
+        peer.turn()
+        assert peer.reads
 
 
 def http2_requests(count: int) -> bytes:

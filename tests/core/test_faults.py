@@ -9,13 +9,15 @@ from msgspec import Struct
 from topics.core.topic.config import ConfigIn
 from topics.core.topic.records import RecordIn, WriteIn, decode_json
 from topics.errors import InvalidRequest
-from topics.faults import fault_in, nearest, quoted
+from topics.faults import NAMES_MAX, fault_in, nearest, quoted
 from topics.server.wire.commands import SubscribeIn
 from topics.server.wire.requests import ClaimIn, DiffIn, RouterIn, WatchIn
 
 SAID: list[tuple[type[Struct], str, str]] = [
     (WriteIn, '{"records":[],"idempotency_key":5}', "idempotency_key must be a string or null, not a number (5)"),
     (WriteIn, '{"record":[]}', 'records is missing; "record" was given, did you mean records?'),
+    (WriteIn, "{" + '"x":1,' * 8 + '"record":[]}', 'records is missing; "record" was given, did you mean records?'),
+    (WriteIn, "{" + "".join(f'"x{n}":1,' for n in range(NAMES_MAX)) + '"record":[]}', "records is missing"),
     (WriteIn, '{"records":[{"daat":1}]}', 'records[0].data is missing; "daat" was given, did you mean data?'),
     (WriteIn, '{"records":[{"data":1,"delay_ms":-1}]}', "records[0].delay_ms must not be below 0 (-1)"),
     (

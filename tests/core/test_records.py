@@ -1,6 +1,8 @@
 """The body of a write: what is refused and why, what is kept and how."""
 
 import json
+import tracemalloc
+from sys import getsizeof
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from tests.effort import swept
-from topics.core.topic.records import NO_META, Batch, RecordIn, WriteIn, batch_of, decode_body, parse_write
+from topics.core.topic.records import NO_META, Batch, RecordIn, WriteIn, batch_of, check_batch, decode_body, parse_write
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.settings import Settings
 
@@ -369,3 +371,15 @@ def test_a_digest_tells_apart_what_is_stored_differently_and_nothing_else(
 
     assert (digest(*one) == digest(*other)) == (stored(*one) == stored(*other))
     assert batch_of(one[0], one[1], Settings()).digest == 0, "none is made without a key"
+
+
+def test_a_body_that_is_made_takes_no_more_memory_than_its_text() -> None:
+    """LM14: it is kept, and an encoder would make room for more."""
+    tracemalloc.start()
+    try:
+        records = [RecordIn(Raw(b"1")), RecordIn(Raw(b"2"))]
+        before = tracemalloc.get_traced_memory()[0]
+        bodies = [check_batch(records, None, None, Settings()).body for _ in range(1000)]
+        assert tracemalloc.get_traced_memory()[0] - before < sum(map(getsizeof, bodies)) + 20_000
+    finally:
+        tracemalloc.stop()

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from tests.pipelining.test_wire import served, until
 from topics.engine import Engine
 from topics.server.handlers.writing.turn import RUN_RECORDS_MAX, TURN_BYTES_MAX, TURN_WRITES_MAX, WRITE_BYTES_MAX
 from topics.server.main import Server
+from topics.server.transport.http1 import Http1
 from topics.settings import Settings
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty, MemoryDisk
@@ -101,6 +102,17 @@ async def test_writes_of_one_turn_are_refused_one_by_one() -> None:
         assert [record["data"] for record in await records_of(lines[0])] == list(range(len(wrong) + 1))
 
 
+async def test_a_node_that_is_too_long_is_refused_also_if_no_record_takes_it() -> None:
+    """WR3"""
+    async with served() as server:
+        lines = connected(server)
+        await put(lines)
+        wrong = write({"records": [{"data": 1, "node": "its own"}], "node": "x" * 129})
+        right = write({"records": [{"data": 2}], "node": "x" * 128})
+        assert [status for status, _ in await told(lines, [right, wrong, right, wrong])] == [200, 400, 200, 400]
+        assert [(record["data"], len(record["$node"])) for record in await records_of(lines[0])] == [(2, 128)] * 2
+
+
 async def test_a_write_that_is_more_than_its_records_keeps_its_meaning_among_others() -> None:
     """ID1, ID9, TP5, QU18, WR8"""
     async with served() as server:
@@ -160,6 +172,50 @@ async def test_a_turn_of_very_many_writes_is_done_in_several() -> None:
         answers = await told(lines, [write({"records": [{"data": large}]}) for _ in lines])
         assert [status for status, _ in answers] == [200] * len(lines)
         assert len({body["first_seq"] for _, body in answers}) == len(lines)
+
+
+class SlowClock(ManualClock):
+    """Time passes whenever somebody looks: everything takes long."""
+
+    def monotonic(self) -> float:
+        self.advance(1)
+        return super().monotonic()
+
+
+@pytest.mark.parametrize("topics", [1, WRITERS])
+async def test_what_takes_long_is_done_in_several_turns(topics: int) -> None:
+    """LM10: no further write is begun in a turn that has taken long enough, and each is still done once."""
+    settings, clock = Settings(port=0), SlowClock()
+    engine = Engine.open("memory", settings, disk=MemoryDisk(), clock=clock, background=False)
+    async with Server.open(settings, engine=engine, source=lambda: 0.0) as server:
+        lines = connected(server)
+        for topic in range(topics):
+            await put(lines, f"t{topic}")
+        batches = server.engine.wal.counters.batches
+        bodies = [{"records": [{"data": n}]} if n % 3 else {"records": []} for n in range(WRITERS)]
+        answers = await told(lines, [write(body, f"t{n % topics}") for n, body in enumerate(bodies)])
+        assert [status for status, _ in answers] == [200 if n % 3 else 400 for n in range(WRITERS)]
+        assert server.engine.wal.counters.batches - batches > 1
+        data = [record["data"] for topic in range(topics) for record in await records_of(lines[0], f"t{topic}")]
+        assert data == [n for n in range(WRITERS) if n % 3]
+        assert server.app.slots.running == 0
+
+
+@pytest.mark.parametrize("records", [[], [{"data": "written"}]])
+async def test_somebody_who_cannot_be_told_leaves_the_others_their_answers(records: list[object]) -> None:
+    """WR9: whether its write is refused or taken."""
+    async with served() as server:
+        lines = connected(server, 4)
+        await put(lines)
+        others = set(server.listener.connections.open)
+        torn = connected(server, 1)[0]
+        await told([torn], [write({"records": [{"data": "first"}]})])
+        (connection,) = server.listener.connections.open - others
+        cast(Http1, connection).transport.write_eof()  # an answer cannot be written any more
+        torn.send(write({"records": records}))
+        answers = await told(lines, [write({"records": [{"data": n}]}) for n in range(4)])
+        assert [status for status, _ in answers] == [200] * 4
+        assert server.app.slots.running == 0
 
 
 async def test_if_the_log_fails_no_write_of_the_turn_is_acked_or_there() -> None:

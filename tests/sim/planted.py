@@ -20,11 +20,13 @@ from topics.core.queue.jobs import Queue
 from topics.core.state import State, Topic
 from topics.core.topic.log import Log
 from topics.core.topic.reservation import Reservation
-from topics.engine import ledger
+from topics.engine import instance, ledger
 from topics.engine.durability import recovery
 from topics.engine.durability.checkpoint import Checkpoint
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
+from topics.server.call import Call
+from topics.server.handlers.writing.turn import WriteTurn
 from topics.server.live.conversation import Conversation
 from topics.server.live.feeds import Feed
 from topics.server.transport.http1 import Http1
@@ -88,9 +90,14 @@ def _() -> list[Replacement]:
         self.answer(place, text)
         self._go_on()
 
+    def add(self: WriteTurn, call: Call) -> None:
+        self._waiting.append(call)
+        self._end()
+
     return [
         (Wal, "_write_buffer", write_buffer),
         (Wal, "_append_to", append_to),
+        (WriteTurn, "add", add),
         (Http1, "_advance_soon", Http1._advance_later),
         (Conversation, "answer_late", answer_late),
     ]
@@ -157,7 +164,10 @@ def _() -> list[Replacement]:
         gate = gate_of(self, topic)
         return Gate(gate.synced_at, 0, gate.generation)
 
-    return [(Gates, "of", of)]
+    def end_turn(wal: Wal) -> None:
+        """The log is written in a later turn than the one that acks."""
+
+    return [(Gates, "of", of), (instance, "end_turn", end_turn)]
 
 
 @bug("lost wake-up", "who follows a topic is not told when a sync has made its news visible", "DF10 SS9 G15")

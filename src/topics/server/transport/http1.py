@@ -31,7 +31,7 @@ from topics.server.transport.exchange import (
     Upgraded,
     check_headers,
 )
-from topics.server.transport.http1_reader import WORK_MAX, Http1Reader, is_one_known
+from topics.server.transport.http1_reader import FULL_BYTES, READ_S, WORK_MAX, Http1Reader, is_one_known
 
 SLICE_BYTES: Final = 16 * KIB  # parsed at a time: this bounds how many small requests are parsed early
 COPY_BYTES_MAX: Final = 64 * KIB  # up to here head and body are joined into one write
@@ -221,12 +221,12 @@ class Http1(asyncio.Protocol):
             self._hold(data)
             return
         self._burst = self.reader.work = 0
-        if len(data) <= SLICE_BYTES or is_one_known(self.reader, data):
+        if len(data) <= SLICE_BYTES:
             self.reader.feed(data)
         else:
             began = self.shared.monotonic()
-            self._feed_sliced(memoryview(data))
-            if self.shared.monotonic() - began > TURN_S and self.stage == OPEN:  # the loop may read more in this turn
+            self.reader.feed(data) if is_one_known(self.reader, data) else self._feed_sliced(memoryview(data))
+            if self.shared.monotonic() - began > (READ_S if len(data) > FULL_BYTES else TURN_S) and self.stage == OPEN:
                 _pause_reading(self)
                 self._advance_soon()
         if self._ahead:

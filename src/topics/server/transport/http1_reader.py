@@ -21,8 +21,10 @@ from topics.server.transport.encoding import FILLED_BYTES_MIN, Filling
 from topics.server.transport.exchange import (
     HEAD_TOO_LARGE,
     INTERNAL,
+    KIB,
     SINGLE_HEADERS,
     TOO_LARGE,
+    TURN_S,
     Answer,
     Connections,
     Request,
@@ -32,6 +34,8 @@ from topics.server.transport.exchange import (
     malformed,
 )
 
+FULL_BYTES: Final = 128 * KIB  # behind a read of more the loop may do another in the same turn, up to 32 …
+READ_S: Final = TURN_S / 32  # … unless it took so long
 WORK_MAX: Final = 4096  # parts of a body, which may be a byte each, that are taken in one turn of the loop
 SLASH: Final = ord("/")
 UNUSUAL: Final = frozenset((b"connection", b"expect", b"transfer-encoding", b"upgrade"))

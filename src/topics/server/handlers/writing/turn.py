@@ -37,7 +37,8 @@ logger = logging.getLogger("topics.server")
 
 WRITE_BYTES_MAX: Final = 16 * 1024  # the body of a write that waits for others
 TURN_WRITES_MAX: Final = 512  # done in one turn; the others wait for the next (LM10) …
-TURN_BYTES_MAX: Final = 256 * 1024  # … as those whose bodies would be more than this
+TURN_BYTES_MAX: Final = 256 * 1024  # … as those whose bodies would be more than this …
+TURN_S: Final = 0.005  # … and those that are not begun after so long
 RUN_RECORDS_MAX: Final = 512
 
 
@@ -65,6 +66,7 @@ class WriteTurn:
     def __init__(self, app: "App") -> None:
         self._app = app
         self._waiting: list[Call] = []
+        self._late_at = 0.0  # no further write is begun in this turn
 
     def add(self, call: Call) -> None:
         """Take a write of JSON without a query and without a header that concerns its key."""
@@ -78,6 +80,7 @@ class WriteTurn:
     def _end(self) -> None:
         """The turn is over. Only the event loop is further up the stack (ST17)."""
         calls, self._waiting = self._waiting, []
+        self._late_at = self._app.clock.monotonic() + TURN_S
         if len(calls) > 1 and (count := _share(calls)) < len(calls):
             calls, self._waiting = calls[:count], calls[count:]
             self._end_soon()
@@ -94,17 +97,16 @@ class WriteTurn:
     def _write(self, name: str, calls: Sequence[Call]) -> None:
         """Write what has come for one topic."""
         app = self._app
-        config = app.engine.config_of(name)
-        if len(calls) == 1 or config is None or app.pressure.is_refusing:
-            for call in calls:
-                _alone(call)
-            return
+        go_alone = len(calls) == 1 or app.engine.config_of(name) is None or app.pressure.is_refusing
         run, records_max = Run(), min(RUN_RECORDS_MAX, app.settings.max_batch_records)
-        for call in calls:
+        for n, call in enumerate(calls):
+            if app.clock.monotonic() > self._late_at:
+                self._put_off(calls[n:])
+                break
             given = _decoded(call)
             if given is None:
                 continue
-            if not _is_plain(given, records_max):
+            if go_alone or not _is_plain(given, records_max, app.settings.max_node_bytes):
                 _alone(call, given)
                 continue
             if len(run.records) + len(given.records) > records_max:
@@ -113,6 +115,12 @@ class WriteTurn:
             run.add(call, given)
         if run.calls:
             self._commit(name, run)
+
+    def _put_off(self, calls: Sequence[Call]) -> None:
+        """Leave writes to the next turn: this one has taken long enough."""
+        if not self._waiting:
+            self._end_soon()
+        self._waiting[:0] = calls
 
     def _commit(self, name: str, run: Run) -> None:
         engine, clock = self._app.engine, self._app.clock
@@ -123,7 +131,7 @@ class WriteTurn:
                 _alone(call)
             return
         except Exception as error:
-            _tell(run.calls, Call.fail, [error] * len(run.calls))
+            _refuse(run.calls, error)
             return
         submitted_at = clock.monotonic()
         engine.when_open(gate, lambda failure: self._opened(run, result, submitted_at, failure))
@@ -131,7 +139,7 @@ class WriteTurn:
     def _opened(self, run: Run, result: WriteResult, submitted_at: float, failure: CommitFailed | None) -> None:
         """The log has the run, as durable as its class asks, or has failed: answer."""
         if failure is not None:
-            _tell(run.calls, Call.refuse, [failure] * len(run.calls))
+            _refuse(run.calls, failure)
             return
         now = self._app.clock.monotonic()
         total_ms = append_ms = (now - run.calls[0].started) * 1000  # that of the first, which waited longest
@@ -160,12 +168,14 @@ def _share(calls: Sequence[Call]) -> int:
     return min(len(calls), TURN_WRITES_MAX)
 
 
-def _is_plain(given: WriteIn, records_max: int) -> bool:
-    """Whether a write is nothing but its records, and few enough of them."""
+def _is_plain(given: WriteIn, records_max: int, node_bytes_max: int) -> bool:
+    """Whether a write is nothing but its records, and few enough of them. A node that may be too long is not looked at
+    where all records have their own."""
     return (
         given.idempotency_key is None
         and given.config is None
         and given.on_mismatch is UNSET
+        and (given.node is None or 4 * len(given.node) <= node_bytes_max)
         and 0 < len(given.records) <= records_max
     )
 
@@ -174,10 +184,8 @@ def _decoded(call: Call) -> WriteIn | None:
     """What a body says; None: nothing that could be written, and that is answered."""
     try:
         return write_in(call.request.body, call.app.settings)
-    except TopicsError as error:
-        call.refuse(error)
     except Exception as error:
-        call.fail(error)
+        _refuse([call], error)
     return None
 
 
@@ -187,10 +195,14 @@ def _alone(call: Call, given: WriteIn | None = None) -> None:
     if given is not None:
         try:
             HttpWrite(call).submit(call.name, given, call.request.body)
-        except TopicsError as error:
-            call.refuse(error)
         except Exception as error:
-            call.fail(error)
+            _refuse([call], error)
+
+
+def _refuse(calls: Sequence[Call], error: Exception) -> None:
+    """Tell that writes were refused, or that the server itself has failed."""
+    tell: Callable[[Call, Any], None] = Call.refuse if isinstance(error, TopicsError) else Call.fail
+    _tell(calls, tell, [error] * len(calls))
 
 
 def _answer(call: Call, body: bytes) -> None:
