@@ -328,6 +328,23 @@ def test_lines_are_the_same_one_by_one(lines: list[tuple[dict[str, Any], str]], 
     )
 
 
+@pytest.fixture(params=[1024, 0], ids=["copied", "where it is"])
+def a_line_is_decoded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are copied up to a length, and longer ones are not."""
+    monkeypatch.setattr("topics.server.wire.large.COPIED_BYTES_MAX", request.param)
+
+
+@pytest.mark.usefixtures("a_line_is_decoded")
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r", b"\n \n", b"\n\n\t"])
+def test_lines_are_the_records_in_them(end: bytes) -> None:
+    """WR3, LM11"""
+    body = end.join([b'{"data":1}', b' {"data":[2, 3]} ', b'{"tag":"t","data":"x"}', b""])
+    assert [(bytes(one.data), one.tag) for one in lines_in(body, LIMITS)] == [
+        (bytes(one.data), one.tag) for one in ndjson_in(body, LIMITS)
+    ]
+
+
+@pytest.mark.usefixtures("a_line_is_decoded")
 @pytest.mark.parametrize(
     "body",
     [
@@ -347,6 +364,7 @@ def test_lines_that_are_no_records_are_refused_one_by_one(body: bytes) -> None:
             read(body, LIMITS)
 
 
+@pytest.mark.usefixtures("a_line_is_decoded")
 @pytest.mark.parametrize(
     "line",
     [b'{"data":1,"delay_ms":-1}', b'{"data":NaN}', b'{"tag":"t"}', b"7", b'{"data":1,"tag":7}', b'{"data":"\xc3"}'],
@@ -362,6 +380,7 @@ def test_a_refused_line_is_told_in_the_same_words(line: bytes) -> None:
     assert told[0] == told[1]
 
 
+@pytest.mark.usefixtures("a_line_is_decoded")
 @pytest.mark.parametrize("body", [b'{"data":1}\n{"data":NaN}', b' \r\n\n{"data":1}\r\n{"data":[1,}\n'])
 def test_the_byte_at_which_a_line_is_bad_is_that_of_the_whole_body(body: bytes) -> None:
     """WR3"""

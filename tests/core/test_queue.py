@@ -1,6 +1,6 @@
 """The places of jobs, and the text of dead letters."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from topics.core.queue import leasing
-from topics.core.queue.jobs import Queue, Seqs, lease_id, lease_number, lease_numbers
+from topics.core.queue.jobs import Queue, lease_id, lease_number, lease_numbers
 from topics.core.queue.leasing import due_letters
 from topics.core.queue.letters import StoredJob, batch_of_copies, letter, origin, restored
+from topics.core.queue.seqs import Seqs
 from topics.errors import InvalidRequest
 from topics.model import TopicConfig
 
@@ -193,12 +194,12 @@ def test_removed_jobs_are_forgotten_whichever_is_shorter_to_go_through(known: in
     queue = Queue()
     leased(queue, *range(1, known + 1))
     queue.delay(1000, 99)
-    queue.forget_runs([range(1, known)])
+    queue.forget_many([range(1, known)])
     assert list(queue.leases) == [known]
-    queue.forget_runs([range(2, 5), range(known, known + 1), range(1000, 1001)])
+    queue.forget_many([range(2, 5), range(known, known + 1), range(1000, 1001)])
     assert not queue.leases and not queue.delayed and not queue.deliveries
     queue.delay(7, 99)
-    queue.forget_runs([range(1, 5), range(6, 2000)])
+    queue.forget_many([range(1, 5), range(6, 2000)])
     assert not queue.delayed
 
 
@@ -250,8 +251,8 @@ def test_many_jobs_at_once_end_where_each_alone_would(gone: range, now: int, mon
         leased(queue, *range(1, 4001, 6))
         queue.release([(seq, 1000 + seq, 200) for seq in range(2, 4001, 5)])
         queue.advance(now)
-        queue.forget_runs([gone])
-        queue.forget_runs([range(100, 110), range(200, 1200)])
+        queue.forget_many([gone])
+        queue.forget_many([range(100, 110), range(200, 1200)])
         queue.configure(TopicConfig(type="queue", max_deliveries=1, dead_letter="d"))
         left = [
             seq for seq in range(1, 4001) if not any(seq in run for run in (gone, range(100, 110), range(200, 1200)))
@@ -266,6 +267,36 @@ def test_many_jobs_at_once_end_where_each_alone_would(gone: range, now: int, mon
     monkeypatch.setattr("topics.core.queue.jobs.MANY_MIN", 10**9)
     monkeypatch.setattr("topics.core.queue.jobs.EACH_TIMES", 0)
     assert play() == together
+
+
+@pytest.mark.parametrize("known", [2, 50, 500, 5000])
+@pytest.mark.parametrize(
+    "gone",
+    [
+        [range(1, 5001)],
+        [range(1, 3001)],
+        [list(range(1, 5001, 2))],
+        [list(range(1, 1001, 3)), range(1001, 2000), list(range(2001, 4000, 7))],
+        [range(4000, 4001)],
+    ],
+)
+def test_jobs_that_go_together_are_forgotten_wherever_they_are(gone: list[Sequence[int]], known: int) -> None:
+    """QU17, LM10: and what was known of all of them is left for the owner of memory."""
+    queue = Queue()
+    queue.ended = []
+    for start in range(1, known + 1, 50):
+        leased(queue, *range(start, min(start + 50, known + 1)))
+    queue.release([(seq, 1000 + seq, seq % 2 * 200) for seq in range(1, known + 1, 5)])
+    queue.ended.clear()
+    held, counts = set(queue.leases), set(queue.deliveries)
+    left = set(range(1, 5001)).difference(*gone)
+    queue.forget_many(gone)
+    assert (set(queue.leases), set(queue.deliveries)) == (held & left, counts & left)
+    assert sorted(queue.ended) == sorted(1000 + seq for seq in held - left)
+    jobs = Jobs(*sorted(left))
+    jobs.is_live = left.__contains__  # type: ignore[method-assign]
+    queue.pointer = 0
+    queue.check(jobs)
 
 
 def test_another_limit_makes_and_unmakes_exhausted_jobs() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from topics.core.queue import leasing, letters
 from topics.core.queue.jobs import Queue
 from topics.core.queue.leasing import Ack, Claimer
 from topics.core.state import State, Topic
-from topics.core.topic.blocks import seqs_in
+from topics.core.topic.blocks import blocks_of, seqs_in
 from topics.core.topic.config import ConfigIn
 from topics.core.topic.pages import Cache
 from topics.core.topic.records import RecordIn, batch_of
@@ -163,7 +164,7 @@ def test_what_a_failure_leaves_is_decided_for_jobs_that_it_concerns_alone() -> N
     assert topic.queue.pick(topic.log, 9) == [4, 1]
 
 
-CHANGING = {"advance", "delay", "forget", "forget_runs", "free", "lease", "release"}
+CHANGING = {"advance", "delay", "forget", "forget_many", "free", "lease", "release"}
 
 
 def test_only_apply_changes_a_queue() -> None:
@@ -252,3 +253,11 @@ def test_what_a_delete_takes_of_adjoining_blocks_is_one_run() -> None:
     """QU17, LM10: jobs that go together are forgotten together."""
     full = bytes([0xFF] * 128)
     assert seqs_in([(0, full), (1, full), (3, b"\x01")]) == [range(2048), range(3072, 3073)]
+
+
+@pytest.mark.parametrize("step", [2, 3, 31, 33, 500])
+def test_what_a_delete_takes_here_and_there_is_found_whatever_lies_between(step: int) -> None:
+    """QU17, LM10"""
+    seqs = range(5, 5000, step)
+    blocks = [(number, mask.to_bytes(128, "little")) for number, mask in blocks_of(seqs).items()]
+    assert list(chain.from_iterable(seqs_in(blocks))) == list(seqs)

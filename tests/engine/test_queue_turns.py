@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tests.engine.running import data, running, turns
+from tests.engine.running import data, running, tick, turns
 from tests.engine.test_queues import QUEUE, Taker, claimed_seqs, counts
+from topics.core import apply as apply_module
 from topics.core.queue import jobs as jobs_module
 from topics.core.queue import leasing
 from topics.core.queue.leasing import Ack, Claimer
 from topics.core.topic.pages import Cold
 from topics.engine import Engine
+from topics.engine import upkeep as upkeep_module
 from topics.engine.queues import turns as turns_module
 from topics.errors import CommitFailed, NotAQueue, TopicNotFound
 from topics.settings import Settings
@@ -237,6 +240,33 @@ async def test_leases_that_end_at_once_end_in_turns_of_the_loop(monkeypatch: pyt
         await turns()
         assert (len(topic.queue.leases), len(topic.queue.returned)) == (4, 16)
         assert await counts(engine) == (16, 4, 0)
+
+
+@pytest.mark.parametrize("goes", ["records", "topic"])
+async def test_what_was_known_of_jobs_that_are_gone_is_given_back_in_steps(
+    goes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LM10, LM11"""
+    monkeypatch.setattr(apply_module, "MANY_MIN", 5)
+    monkeypatch.setattr(upkeep_module, "FREED_JOBS_PER_STEP", 3)
+    async with running() as engine:
+        await engine.put_topic("q", QUEUE)
+        await engine.append("q", data(*range(20)))
+        await engine.claim("q", "w", 20)
+        queue = engine.state.topics["q"].queue
+        leases = queue.leases
+        if goes == "topic":
+            await engine.delete_topic("q")
+        else:
+            await engine.delete("q", before_seq=21)
+            assert await counts(engine) == (0, 0, 0)
+        assert len(leases) == 20 and not queue.leases and not queue.deliveries
+        left = [20]
+        while left[-1] and len(left) < 100:
+            await tick(engine)
+            left.append(len(leases))
+        assert left[-1] == 0 and not queue.dropped
+        assert max(before - after for before, after in pairwise(left)) == 3
 
 
 async def test_a_queue_that_goes_while_its_leases_end_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

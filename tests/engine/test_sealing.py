@@ -14,6 +14,7 @@ import topics
 from topics.core.topic.parts import Chunk
 from topics.core.topic.records import NO_META, RecordIn, batch_of
 from topics.engine import Engine
+from topics.engine.durability import checkpoint
 from topics.engine.durability.sealing import (
     LARGE_BYTES_MIN,
     PACKAGE_ROOT,
@@ -120,6 +121,20 @@ async def test_the_helper_makes_the_same_file_as_is_made_on_the_spot(tmp_path: P
     assert bytes(helped[0]) == bytes(again[0]) == bytes(inline[0])
     assert helped[1:] == again[1:] == inline[1:]
     assert [(ref.topic, ref.count) for ref in helped[2]] == [(7, 48 + 10 + 600 + 501), (9, 1)]
+
+
+@pytest.mark.slow
+async def test_a_checkpoint_of_many_small_records_goes_through_the_helper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ST7, LM10"""
+    monkeypatch.setattr(checkpoint, "LARGE_ROWS_MIN", 20)
+    async with Engine.open(str(tmp_path), background=False) as engine:
+        for count, has_helper in ((19, False), (20, True)):
+            await engine.append("t", [{"data": 1}] * count)
+            await engine.checkpoint()
+            assert (engine._ledger.store._sealer.helper_pid is not None) is has_helper
+        assert await everything(engine) == list(range(1, 40))
 
 
 @pytest.mark.slow

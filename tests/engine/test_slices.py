@@ -68,6 +68,32 @@ async def test_every_second_record_deleted(tmp_path: Path, is_sealed: bool) -> N
         engine.state.topics["t"].log.check()
 
 
+class Watched(MemoryDisk):
+    """Knows how many pieces of work it is given at once."""
+
+    under_way = most = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0)
+        try:
+            return await super().run(work)
+        finally:
+            self.under_way -= 1
+
+
+async def test_exports_have_one_piece_of_work_in_a_turn() -> None:
+    """LM10: the thread does not go on with another one before others have had the loop."""
+    disk = Watched()
+    async with running(disk) as engine:
+        await fill(engine, 10_000)
+        disk.most = 0
+        exports = await asyncio.gather(*[exported(engine) for _ in range(5)])
+        assert exports == [list(range(1, 10_001))] * 5
+        assert disk.most == 1
+
+
 async def test_an_export_is_of_one_moment() -> None:
     """LM10, G4: whatever is written, deleted or sealed while it is read."""
     async with running() as engine:

@@ -35,7 +35,7 @@ from topics.core.entries import (
     TopicDeleted,
 )
 from topics.core.memory import weigh
-from topics.core.queue.jobs import Queue
+from topics.core.queue.jobs import MANY_MIN, forget_all
 from topics.core.routing import table
 from topics.core.state import KeyedWrite, Keys, NamedCursor, State, Topic
 from topics.core.topic.blocks import seqs_in
@@ -177,6 +177,8 @@ def _topic_deleted(state: State, entry: TopicDeleted) -> None:
     state.records -= topic.log.count
     state.bytes -= topic.log.bytes
     topic.log.drop_all()
+    if topic.has_queue:
+        forget_all(topic.queue)
     state.shrunk[topic.id] = topic
     state.unsaved[entry.topic] = topic
     for router in state.routers.of(entry.topic):
@@ -193,28 +195,31 @@ def _shrinking(change: Callable[[Log, Any], None]) -> Callable[[State, Any], Non
         count, size, earliest, lost = log.count, log.bytes, log.earliest, log.lost
         change(log, entry)
         if log.count < count and topic.config.type == "queue":
-            _forget_jobs(topic.queue, entry, earliest)
+            _forget_jobs(topic, entry, earliest)
         state.records += log.count - count
         state.bytes += log.bytes - size
         state.lost += log.lost - lost
         weigh(state, topic)
         state.unsaved[entry.topic] = topic
         topic.notes.has_unflagged = True
-        if log.dropped:
+        if log.dropped or (topic.has_queue and topic.queue.dropped):
             state.shrunk[entry.topic] = topic
 
     return carry_out
 
 
-def _forget_jobs(queue: Queue, entry: Any, earliest: int) -> None:
+def _forget_jobs(topic: Topic, entry: Any, earliest: int) -> None:
     """Jobs that are gone are nobody's any more (QU17). `earliest` is the earliest live seq before."""
-    if type(entry) is Deleted:
+    queue = topic.queue
+    if not topic.log.count and len(queue.deliveries) >= MANY_MIN:
+        forget_all(queue)
+    elif type(entry) is Deleted:
         if entry.before:
-            queue.forget_runs([range(earliest, entry.before)])
-        queue.forget_runs(seqs_in(entry.blocks))
+            queue.forget_many([range(earliest, entry.before)])
+        queue.forget_many(seqs_in(entry.blocks))
     else:
         last = entry.lost if type(entry) is HeadInherited else entry.last
-        queue.forget_runs([range(earliest, last + 1)])
+        queue.forget_many([range(earliest, last + 1)])
 
 
 def _evict(log: Log, entry: Evicted) -> None:

@@ -24,6 +24,7 @@ from topics.storage.segments import Runs, SegmentPiece
 
 BATCH_BYTES: Final = 1024 * 1024
 BATCH_ROWS: Final = 16_384
+DECODED_ROWS: Final = 4_096  # the same of rows that are in memory, and have to be decoded
 RUNS_MAX: Final = 8_192  # of one answer that lists runs of seqs
 LOOKS_MAX: Final = 65_536  # stretches of up to 1,024 rows that are looked at for it
 
@@ -107,15 +108,16 @@ def _without_holes(part: Part, start: int, stop: int) -> Iterator[Range]:
 
 
 def _portions(part: Part, runs: Iterable[tuple[int, int]]) -> Iterator[Runs]:
-    """Runs of rows, in portions of about BATCH_BYTES and at most BATCH_ROWS."""
+    """Runs of rows, in portions of about BATCH_BYTES and at most BATCH_ROWS, or DECODED_ROWS."""
+    rows_max = DECODED_ROWS if isinstance(part, Chunk) else BATCH_ROWS
     some: Runs = []
     rows = size = 0
     for start, stop in runs:
         while start < stop:
-            end = start + _fitting(part, start, min(stop - start, BATCH_ROWS - rows), BATCH_BYTES - size)
+            end = start + _fitting(part, start, min(stop - start, rows_max - rows), BATCH_BYTES - size)
             some.append((start, end))
             rows, size = rows + end - start, size + part.bytes_before(end) - part.bytes_before(start)
-            if rows >= BATCH_ROWS or size >= BATCH_BYTES or end < stop:
+            if rows >= rows_max or size >= BATCH_BYTES or end < stop:
                 yield some
                 some, rows, size = [], 0, 0
             start = end

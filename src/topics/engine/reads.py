@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -19,6 +19,8 @@ from topics.errors import TopicNotFound
 from topics.model import WAIT_MS_MAX
 from topics.ranges import Range
 from topics.storage.disk import Disk
+
+T = TypeVar("T")
 
 FILTERED_LOADS_MAX: Final = 16  # pages that a read with a filter loads; then it answers what it has (LM13)
 TURN_S: Final = 0.01  # of one turn of the loop, for all reads that cost more than a look
@@ -61,6 +63,7 @@ class Reading:
         self._run = disk.run
         self._cache = cache
         self._share = Share()
+        self._exporting = asyncio.Lock()
 
     async def read_query(
         self, name: str, query: Query, wait_ms: int = 0, stop: "asyncio.Future[None] | None" = None
@@ -173,15 +176,20 @@ class Reading:
         """The live records above `after` and up to `last`, as of now, and their Arrow stream in parts."""
 
         export = await self._captured(name, after, last, epoch, is_read=True)
-        return export, export.stream(self._run)
+        return export, export.stream(self._run_alone)
 
     async def live_runs(
         self, name: str, after: int, last: int | None, epoch: int | None, most: int
     ) -> tuple[Export, list[Range], int]:
         """Which seqs an export would have: at most `most` runs, and up to where they are complete. No read (LV1)."""
         export = await self._captured(name, after, last, epoch, is_read=False)
-        runs, through = await self._run(lambda: export.runs(most))
+        runs, through = await self._run_alone(lambda: export.runs(most))
         return export, runs, through
+
+    async def _run_alone(self, work: Callable[[], T]) -> T:
+        """Do work of an export, one piece in a turn: the loop has its turn before the next one, of whichever export."""
+        async with self._exporting:
+            return await self._run(work)
 
     async def _captured(self, name: str, after: int, last: int | None, epoch: int | None, is_read: bool) -> Export:
         def look(takes_what_is_warm: bool) -> tuple[Export, Gate]:
@@ -191,5 +199,5 @@ class Reading:
             return capture(topic, after, last, epoch), self._gates.of(topic)
 
         export = await self._gates.shown(name, look)
-        await self._run(export.pin)
+        await self._run_alone(export.pin)
         return export

@@ -28,7 +28,8 @@ TIGHT = (3, 4)  # of the memory that may be used: from here on a checkpoint is d
 TIGHT_BYTES_MIN = 1024 * 1024  # of the log, since the last one
 KEYED_PER_STEP = 64  # topics that are looked at for keys that are too old
 KEYS_PER_STEP = 2000  # such keys that are dropped in one step
-FREED_PER_STEP = 8  # dead chunks whose memory is given back in one step
+FREED_PER_STEP = 8  # dead chunks whose memory is given back in one step …
+FREED_JOBS_PER_STEP = 10_000  # … and what was known of jobs
 
 logger = logging.getLogger("topics.engine.upkeep")
 
@@ -50,6 +51,7 @@ class Upkeep:
         self._background: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._graveyard: list[Part] = []
+        self._places: list[dict[int, Any] | list[Any]] = []  # of jobs that are gone
         self._checkpoints = Checkpoints(due_bytes=self._checkpoint_bytes, due_ms=self._checkpoint_ms)
         self._begun_at = 0.0  # the checkpoint that is under way
 
@@ -149,7 +151,8 @@ class Upkeep:
     async def _run_background(self) -> None:
         while True:
             self._wake = asyncio.get_running_loop().create_future()
-            await self._clock.wait(self._wake, 1 if self._graveyard or self._ledger.state.shrunk else BACKGROUND_MS)
+            has_more = self._graveyard or self._places or self._ledger.state.shrunk
+            await self._clock.wait(self._wake, 1 if has_more else BACKGROUND_MS)
             self._do_some()
 
     def _wake_background(self) -> None:
@@ -228,9 +231,14 @@ class Upkeep:
             _, topic = shrunk.popitem()
             self._graveyard.extend(part for part in topic.log.dropped if isinstance(part, Chunk))
             topic.log.dropped = [part for part in topic.log.dropped if not isinstance(part, Chunk)]
+            if topic.has_queue:
+                self._places += topic.queue.dropped
+                topic.queue.dropped = []
         for part in self._graveyard[-FREED_PER_STEP:]:
             self._cache.forget(part)
         del self._graveyard[-FREED_PER_STEP:]
+        if self._places and not _clear_some(self._places[-1]):
+            self._places.pop()
 
     async def wait_for_room(self) -> None:
         """Let writers wait while sealing is behind: memory is bounded, and the disk sets the pace."""
@@ -244,3 +252,13 @@ class Upkeep:
             await asyncio.wait([checkpoint])
             if checkpoint.cancelled() or checkpoint.exception() is not None:
                 return  # sealing fails; the write itself will say why
+
+
+def _clear_some(place: dict[int, Any] | list[Any]) -> int:
+    """Give back some of what was known of jobs: a lease each, or those that end together. What is left."""
+    if isinstance(place, list):
+        del place[-FREED_PER_STEP:]
+    else:
+        for _ in range(min(len(place), FREED_JOBS_PER_STEP)):
+            place.popitem()
+    return len(place)

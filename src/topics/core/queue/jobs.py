@@ -25,20 +25,22 @@ So `len(leases) + len(delayed) + ready = live`.
 """
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
-from itertools import chain, filterfalse, takewhile
+from heapq import heappop, heappush
+from itertools import chain, filterfalse, repeat, takewhile
 from typing import Any, Protocol, TypeVar
 
+from topics.core.queue.seqs import STALE_MAX, Seqs, heap_of
 from topics.errors import InvalidRequest
 from topics.model import TopicConfig
 
 LEASE_ID = re.compile(r"lease_[0-9a-f]+", re.ASCII)
 MANY_MIN = 1000  # jobs that change place together, from which on that is done as a whole
-EACH_TIMES = 8  # the work of forgetting one job, in those of looking at one
+TAKEN_MAX = 0.75  # of the jobs known: up to here, taking them out is less work than making a place anew
+EACH_TIMES = 8  # the work of looking a job up among those that are gone, in those of noting one of them
 STEP_JOBS_MAX = 10_000  # whose lease or delay ends in one piece of work; a claim's jobs end together
-STALE_MAX = 64  # stale items that a heap may hold beside as many as it needs
 
 T = TypeVar("T", bound=Any)
 Lease = tuple[int, str, int]  # number, node, deadline
@@ -74,12 +76,6 @@ def lease_numbers(texts: Sequence[str], field: str) -> list[int | None]:
     return numbers
 
 
-def _heap(items: Iterable[T]) -> list[T]:
-    heap = list(items)
-    heapify(heap)
-    return heap
-
-
 def _with(place: dict[int, T], seqs: list[int]) -> dict[int, T]:
     """What is left of a place."""
     return place if len(seqs) == len(place) else dict(zip(seqs, map(place.__getitem__, seqs), strict=True))
@@ -93,50 +89,6 @@ class LiveSeqs(Protocol):
     def is_live(self, seq: int) -> bool: ...
 
 
-class Seqs(set[int]):
-    """A set of seqs that knows its smallest ones. Only methods that are defined here may change it."""
-
-    __slots__ = ("_heap",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._heap: list[int] = []  # all members, and some that have left
-
-    def add(self, seq: int, /) -> None:
-        if seq not in self:
-            super().add(seq)
-            heappush(self._heap, seq)
-
-    def discard(self, seq: object, /) -> None:
-        if seq in self:
-            super().discard(seq)
-            if len(self._heap) > STALE_MAX + 2 * len(self):
-                self._heap = _heap(self)
-
-    def add_many(self, seqs: list[int]) -> None:
-        """Add seqs, none of which is here; a fraction of the work of adding each."""
-        super().update(seqs)
-        self._heap += seqs
-        self._heap.sort()  # a sorted list is a heap, and these are sorted for the most part
-
-    def keep(self, left: "Callable[[Collection[int]], list[int]]") -> None:
-        """Drop all but those that are left."""
-        self._heap = sorted(left(self))
-        super().clear()
-        super().update(self._heap)
-
-    def first(self, count: int) -> list[int]:
-        """The smallest ones, ascending, at most `count`."""
-        heap, found = self._heap, list[int]()
-        while heap and len(found) < count:
-            seq = heappop(heap)
-            if seq in self and (not found or seq != found[-1]):
-                found.append(seq)
-        for seq in found:
-            heappush(heap, seq)
-        return found
-
-
 class Queue:
     """The jobs of one queue."""
 
@@ -147,6 +99,7 @@ class Queue:
         "delayed",
         "deliveries",
         "deliveries_max",
+        "dropped",
         "ended",
         "exhausted",
         "leases",
@@ -166,6 +119,7 @@ class Queue:
         self.deliveries_max = 0  # 0 = no limit
         self.pointer = 0  # fresh jobs lie above it
         self.ended: list[int] | None = None  # numbers of leases that have ended, if someone asks for them
+        self.dropped: list[dict[int, Any] | list[Any]] = []  # of no use any more, for the owner of memory to clear away
         self._deadlines: list[tuple[int, int, tuple[int, ...]]] = []  # deadline, a number, seqs
         self._ends: list[tuple[int, int]] = []  # of delays: claimable from, seq
         if config is not None:
@@ -290,7 +244,7 @@ class Queue:
         if seqs:
             heappush(self._deadlines, (end, number, tuple(seqs)))
         if len(self._deadlines) > STALE_MAX + 2 * len(held):
-            self._deadlines = _heap((lease[2], lease[0], (seq,)) for seq, lease in held.items())
+            self._deadlines = heap_of((lease[2], lease[0], (seq,)) for seq, lease in held.items())
 
     def release(self, leases: Iterable[tuple[int, int, int]]) -> None:
         """End leases: seq, lease number, claimable from (0 = at once). A job under another lease stays held."""
@@ -320,45 +274,48 @@ class Queue:
         self.delayed[seq] = start
         heappush(self._ends, (start, seq))
         if len(self._ends) > STALE_MAX + 2 * len(self.delayed):
-            self._ends = _heap((start, seq) for seq, start in self.delayed.items())
+            self._ends = heap_of((start, seq) for seq, start in self.delayed.items())
 
     def forget(self, seq: int) -> None:
         """The job is gone."""
         if self.deliveries.pop(seq, 0) or seq in self.delayed or seq in self.overdue:
             self._leave(seq)
 
-    def forget_runs(self, runs: Sequence[range]) -> None:
-        """The jobs of these runs, ascending, are gone. Costs what there are fewer of: seqs, or jobs known here."""
+    def forget_many(self, gone: Sequence[Sequence[int]]) -> None:
+        """The jobs of these pieces, ascending, are gone. Costs what there are fewer of: seqs, or jobs known here."""
         known = len(self.deliveries) + len(self.delayed) + len(self.overdue)
-        seqs = sum([run.stop - run.start for run in runs])
-        if seqs <= known and (seqs < MANY_MIN or seqs * EACH_TIMES <= known):
+        seqs = sum(map(len, gone))
+        is_run = len(gone) == 1 and type(gone[0]) is range
+        if seqs <= known and seqs < MANY_MIN:
             counts, leases, ended = self.deliveries, self.leases, self.ended
-            for run in runs:
-                for seq in run:
-                    if seq not in leases:
-                        self.forget(seq)
-                        continue
-                    counts.pop(seq, None)
-                    number = leases.pop(seq)[0]
-                    if ended is not None:
-                        ended.append(number)
-        elif len(runs) == 1:
-            first, stop = runs[0].start, runs[0].stop
-            self._keep(lambda place: [seq for seq in place if seq >= stop or seq < first])
-        elif seqs < EACH_TIMES * known:
-            gone = set(chain.from_iterable(runs))
-            self._keep(lambda place: [seq for seq in place if seq not in gone])
+            for seq in chain.from_iterable(gone):
+                if seq not in leases:
+                    self.forget(seq)
+                    continue
+                counts.pop(seq, None)
+                number = leases.pop(seq)[0]
+                if ended is not None:
+                    ended.append(number)
+        elif seqs <= TAKEN_MAX * known:
+            _take(self, gone[0] if is_run else list(chain.from_iterable(gone)))
+        elif is_run:
+            first, last = gone[0][0], gone[0][-1]
+            self._keep(lambda place: [seq for seq in place if seq > last or seq < first])
+        elif seqs <= EACH_TIMES * known:
+            all_gone = set(chain.from_iterable(gone))
+            self._keep(lambda place: [seq for seq in place if seq not in all_gone])
         else:
-            stops = [run.stop for run in runs]
+            lasts = [piece[-1] for piece in gone]
 
             def is_gone(seq: int) -> bool:
-                return (at := bisect_right(stops, seq)) < len(runs) and seq in runs[at]
+                at = bisect_left(lasts, seq)
+                return at < len(lasts) and (piece := gone[at])[bisect_left(piece, seq)] == seq
 
             self._keep(lambda place: list(filterfalse(is_gone, place)))
 
     def _keep(self, left: Callable[[Collection[int]], list[int]]) -> None:
         """Forget all jobs but those that are left of a place: it is made anew, at a fraction of the work for each."""
-        before, counts = self.leases, self.deliveries
+        before, counts, deadlines = self.leases, self.deliveries, self._deadlines
         handed_out = left(counts)
         self.leases = _with(before, handed_out if len(before) == len(counts) else left(before))
         self.deliveries = _with(counts, handed_out)
@@ -370,9 +327,15 @@ class Queue:
             if place:
                 place.keep(left)
         if len(self._deadlines) > STALE_MAX + 2 * len(self.leases):
-            self._deadlines = _heap((lease[2], lease[0], (seq,)) for seq, lease in self.leases.items())
+            self._deadlines = heap_of((lease[2], lease[0], (seq,)) for seq, lease in self.leases.items())
         if len(self._ends) > STALE_MAX + 2 * len(self.delayed):
-            self._ends = _heap((start, seq) for seq, start in self.delayed.items())
+            self._ends = heap_of((start, seq) for seq, start in self.delayed.items())
+        dropped: list[tuple[dict[int, Any] | list[Any], object]] = [
+            (before, self.leases),
+            (counts, self.deliveries),
+            (deadlines, self._deadlines),
+        ]
+        self.dropped = [old for old, new in dropped if old is not new]
 
     def configure(self, config: TopicConfig) -> None:
         """Go by another config: which jobs are exhausted may change."""
@@ -483,6 +446,23 @@ def _return_many(queue: Queue, seqs: list[int]) -> None:
             seqs = [] if len(exhausted) == len(seqs) else [seq for seq in seqs if counts[seq] < most]
     if seqs:
         queue.returned.add_many(seqs)
+
+
+def _take(queue: Queue, gone: Sequence[int]) -> None:
+    """Forget these jobs, most of which are known: a fraction of the work for each."""
+    if queue.ended is not None:
+        queue.ended += [lease[0] for lease in map(queue.leases.get, gone) if lease is not None]
+    for place in (queue.leases, queue.deliveries, queue.delayed):
+        if place:
+            deque(map(place.pop, gone, repeat(None)), 0)
+    for seqs in (queue.returned, queue.overdue, queue.exhausted):
+        if seqs:
+            seqs.discard_many(gone)
+
+
+def forget_all(queue: Queue) -> None:
+    """No job is left."""
+    queue._keep(lambda place: [])
 
 
 def scheduled(queue: Queue) -> dict[int, int]:

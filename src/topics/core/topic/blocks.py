@@ -1,8 +1,11 @@
 """Sets of seqs as bits: blocks of 1,024 seqs, an integer each."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 
 BLOCK = 1024  # seqs whose dead marks share one integer
+SCATTERED_MIN = 32  # seqs of a block, from which on they are found bit by bit if they are no run
+_SELECTORS = bytes.maketrans(b"01", b"\x00\x01")
 
 Blocks = dict[int, int]  # block number → mask of its seqs
 
@@ -48,14 +51,19 @@ def blocks_of(seqs: Iterable[int]) -> Blocks:
     return {number: int.from_bytes(block, "little") for number, block in bits.items()}
 
 
-def seqs_in(blocks: Iterable[tuple[int, bytes]]) -> list[range]:
-    """The seqs whose bits are set in the blocks of a delete, ascending, as runs that do not touch."""
-    runs: list[range] = []
-    for number, mask in blocks:
-        base = number * BLOCK
-        for start, stop in runs_of(int.from_bytes(mask, "little")):
-            if runs and runs[-1].stop == base + start:
-                runs[-1] = range(runs[-1].start, base + stop)
+def seqs_in(blocks: Iterable[tuple[int, bytes]]) -> list[Sequence[int]]:
+    """The seqs whose bits are set in the blocks of a delete, ascending: runs, and lists where these would be many."""
+    pieces: list[Sequence[int]] = []
+    for number, packed in blocks:
+        base, mask = number * BLOCK, int.from_bytes(packed, "little")
+        if mask.bit_count() > SCATTERED_MIN and run_of(mask) is None:
+            bits = f"{mask:b}"[::-1].encode().translate(_SELECTORS)
+            pieces.append(list(compress(range(base, base + BLOCK), bits)))
+            continue
+        for start, stop in runs_of(mask):
+            last = pieces[-1] if pieces else None
+            if type(last) is range and last.stop == base + start:
+                pieces[-1] = range(last.start, base + stop)
             else:
-                runs.append(range(base + start, base + stop))
-    return runs
+                pieces.append(range(base + start, base + stop))
+    return pieces

@@ -33,7 +33,7 @@ from topics.core.topic.live import LiveRows
 from topics.core.topic.parts import Chunk, Part
 from topics.engine.durability.catalogue import Catalogue
 from topics.engine.durability.recovery import Meta, file_key, piece_key
-from topics.engine.durability.sealing import LARGE_BYTES_MIN, PiecePlan, Sealer, plan
+from topics.engine.durability.sealing import LARGE_BYTES_MIN, LARGE_ROWS_MIN, PiecePlan, Sealer, plan
 from topics.errors import CommitFailed
 from topics.settings import Settings
 from topics.storage import frames, segments
@@ -225,7 +225,11 @@ class Checkpoint:
 
     async def _write_segments(self) -> None:
         """Write the rows of the groups as pieces of segments; they are durable at the end."""
-        is_large = sum(part.live_bytes for group in self._groups for part in group.old) >= LARGE_BYTES_MIN
+        parts = [part for group in self._groups for part in group.old]
+        is_large = (
+            sum(part.live_bytes for part in parts) >= LARGE_BYTES_MIN
+            or sum(part.live_count for part in parts) >= LARGE_ROWS_MIN
+        )
         pieces: list[tuple[Group, PiecePlan]] = []
         count = size = 0
         for group in self._groups:

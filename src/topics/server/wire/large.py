@@ -26,9 +26,11 @@ WINDOW_TIMES: Final = 4  # a record's text may be so many times what its data an
 WALKED_TIMES: Final = 32  # so many times the records that are allowed are walked over, for what lies behind them
 FIELD_BYTES: Final = 64  # what one of them counts beyond its text
 SPACE_BYTES: Final = 64 * 1024  # passed over in one step
+COPIED_BYTES_MAX: Final = 1024  # of a line; a longer one is decoded where it is
 NO_RECORD: Final = RecordIn(Raw())
 EMPTY: Final = b'"records":[]'
 BLANKS: Final = b" \t\r\n"
+BRACE: Final = b"{"[0]
 
 W = TypeVar("W", bound=WriteIn)
 
@@ -110,7 +112,7 @@ def lines_in(body: bytes, limits: Limits) -> list[RecordIn]:
     """The records of a large body with one in each line; blank lines are skipped."""
     records: list[RecordIn] = []
     start = 0
-    window_bytes = _window_bytes(limits)
+    window_bytes, view = _window_bytes(limits), memoryview(body)
     try:
         if not body.isascii():
             check_utf8(body)
@@ -121,8 +123,10 @@ def lines_in(body: bytes, limits: Limits) -> list[RecordIn]:
                     stop = min(start + window_bytes, len(body))
                     if stop < len(body):
                         raise _too_long(len(records), limits)
-                for text in body[start:stop].splitlines(keepends=True):  # a carriage return ends one, too
-                    if text.strip(BLANKS):
+                is_long = stop - start > COPIED_BYTES_MAX and body[start] == BRACE and body.find(b"\r", start, stop) < 0
+                lines = (view[start:stop],) if is_long else body[start:stop].splitlines(keepends=True)
+                for text in lines:  # a carriage return ends one, too
+                    if not isinstance(text, bytes) or text.strip(BLANKS):
                         if len(records) == limits.max_batch_records:
                             raise BatchTooLarge(f"records has more than {limits.max_batch_records} records")
                         records.append(_line_in(text, start, len(records)))
@@ -133,12 +137,12 @@ def lines_in(body: bytes, limits: Limits) -> list[RecordIn]:
     return records
 
 
-def _line_in(text: bytes, start: int, number: int) -> RecordIn:
+def _line_in(text: bytes | memoryview, start: int, number: int) -> RecordIn:
     """The record of a line that begins at `start` of the body."""
     try:
         return _decode_line(text)
     except msgspec.ValidationError as error:
-        said = fault_in(_placed(error, "[0]"), text, _decode_lines)
+        said = fault_in(_placed(error, "[0]"), bytes(text), _decode_lines)
         raise InvalidRequest(f"records[{number}]{said.removeprefix('[0]')}") from None
     except msgspec.DecodeError as error:
         raise _shifted(error, start) from None
