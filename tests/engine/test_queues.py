@@ -267,6 +267,22 @@ async def test_a_count_that_outlives_a_failed_ack_is_in_the_next_checkpoint() ->
         assert [(job.seq, job.deliveries) for job in (await engine.claim("q", "w")).jobs] == [(1, 2)]
 
 
+async def test_a_deletion_that_fails_leaves_the_leases_of_its_queue() -> None:
+    """QU16, ER7, ST4: also those that are in memory only, of very many jobs."""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("q", {"type": "queue"})
+        await engine.append("q", data(*range(1500)))
+        held = await engine.claim("q", "a", 1500)
+        disk.hooks.append(Faulty("sync", name="log-*"))
+        with pytest.raises(CommitFailed):
+            await engine.delete_topic("q")
+        disk.hooks.clear()
+        assert not (await engine.claim("q", "b", 10)).leases
+        acked = await engine.ack("q", "a", [seq for seq, *_ in held.leases])
+        assert len(acked.done) == len(held.leases) > 0
+
+
 async def test_an_ephemeral_queue_keeps_its_leases_when_the_log_fails() -> None:
     """QU3"""
     disk = MemoryDisk()

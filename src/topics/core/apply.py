@@ -177,8 +177,6 @@ def _topic_deleted(state: State, entry: TopicDeleted) -> None:
     state.records -= topic.log.count
     state.bytes -= topic.log.bytes
     topic.log.drop_all()
-    if topic.has_queue:
-        forget_all(topic.queue)
     state.shrunk[topic.id] = topic
     state.unsaved[entry.topic] = topic
     for router in state.routers.of(entry.topic):
