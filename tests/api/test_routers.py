@@ -7,6 +7,7 @@ import pytest
 
 from tests.api.clients.transcript import Client, ok, refused
 from tests.api.conftest import Start
+from topics.engine.routers.blocked import RETRY_MS_MAX
 from topics.testing.disk import MemoryDisk
 
 DEFAULTS = {
@@ -386,7 +387,7 @@ def test_forwards_wait_for_room_under_the_bound_of_all_bytes(start: Start) -> No
     assert api.data("b") == [1, 2, 3, 4]
     assert "at most 10" in shown(api, "r")["blocked_by"]
     ok(api.post("/v0/topics/a/delete", {"before_seq": 4}))
-    server.advance(60)
+    server.advance(RETRY_MS_MAX)  # how often it was tried in vain, and so when it is tried again, nobody knows
     server.until(lambda: server.server.engine.state.topics["b"].log.head == 6)
     assert api.data("b") == [1, 2, 3, 4, 5, 6]
 
