@@ -323,9 +323,11 @@ def test_lines_are_the_same_one_by_one(lines: list[tuple[dict[str, Any], str]], 
     body = "".join(json.dumps(record) + end for record, end in lines).encode()
     if not ends:
         body = body.rstrip()
-    assert outcome(lambda text: WriteIn(ndjson_in(text, LIMITS)), body) == outcome(
-        lambda text: WriteIn(lines_in(text, LIMITS)), body
-    )
+    whole = outcome(lambda text: WriteIn(ndjson_in(text, LIMITS)), body)
+    one_by_one = outcome(lambda text: WriteIn(lines_in(text, LIMITS)), body)
+    if one_by_one != whole:  # the value at fault is shown only where all that stands around it is JSON
+        assert one_by_one[0] == whole[0] == InvalidRequest.code
+        assert one_by_one[1].startswith(f"{whole[1]} (")
 
 
 @pytest.fixture(params=[1024, 0], ids=["copied", "where it is"])

@@ -242,10 +242,7 @@ async def test_leases_that_end_at_once_end_in_turns_of_the_loop(monkeypatch: pyt
         assert await counts(engine) == (16, 4, 0)
 
 
-@pytest.mark.parametrize("goes", ["records", "topic"])
-async def test_what_was_known_of_jobs_that_are_gone_is_given_back_in_steps(
-    goes: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_known_of_jobs_that_are_gone_is_given_back_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """LM10, LM11"""
     monkeypatch.setattr(apply_module, "MANY_MIN", 5)
     monkeypatch.setattr(upkeep_module, "FREED_JOBS_PER_STEP", 3)
@@ -255,11 +252,8 @@ async def test_what_was_known_of_jobs_that_are_gone_is_given_back_in_steps(
         await engine.claim("q", "w", 20)
         queue = engine.state.topics["q"].queue
         leases = queue.leases
-        if goes == "topic":
-            await engine.delete_topic("q")
-        else:
-            await engine.delete("q", before_seq=21)
-            assert await counts(engine) == (0, 0, 0)
+        await engine.delete("q", before_seq=21)
+        assert await counts(engine) == (0, 0, 0)
         assert len(leases) == 20 and not queue.leases and not queue.deliveries
         left = [20]
         while left[-1] and len(left) < 100:
