@@ -132,6 +132,20 @@ async def test_a_write_that_is_more_than_its_records_keeps_its_meaning_among_oth
         assert data == [1, 1, 1, 2, 3, 4]
 
 
+async def test_each_write_of_a_turn_has_the_list_of_its_seqs_unless_it_wants_none() -> None:
+    """WR8"""
+    async with served() as server:
+        lines = connected(server, 4)
+        await put(lines)
+        frames = server.engine.wal.counters.frames
+        body = {"records": [{"data": 1}, {"data": 2}]}
+        queries = ("", "?return_seqs=false", "?return_seqs=false", "")
+        answers = await told(lines, [write(body, query=query) for query in queries])
+        assert [body.get("seqs") for _, body in answers] == [[1, 2], None, None, [7, 8]]
+        assert [body["first_seq"] for _, body in answers] == [1, 3, 5, 7]
+        assert server.engine.wal.counters.frames - frames == 1
+
+
 async def test_the_first_writes_to_a_topic_make_it_once() -> None:
     """TP5, TP6"""
     async with served() as server:

@@ -14,7 +14,7 @@ from topics.errors import InvalidRequest, Refusal
 from topics.faults import quoted
 from topics.server.call import Call
 from topics.server.handlers.writing.ladder import Checked, HttpWrite, key_of
-from topics.server.handlers.writing.turn import WRITE_BYTES_MAX
+from topics.server.handlers.writing.turn import PLAIN_QUERIES, WRITE_BYTES_MAX
 from topics.server.transport.encoding import JSON_TYPE, NDJSON_TYPE
 from topics.server.transport.exchange import Request
 from topics.server.wire.bulk import arrow_in, ndjson_in

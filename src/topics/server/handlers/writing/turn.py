@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("topics.server")
 
+PLAIN_QUERIES: Final = (b"", b"return_seqs=false")  # the latter: the answer is without the list of seqs
 WRITE_BYTES_MAX: Final = 16 * 1024  # the body of a write that waits for others
 TURN_WRITES_MAX: Final = 512  # done in one turn; the others wait for the next (LM10) …
 TURN_BYTES_MAX: Final = 256 * 1024  # … as those whose bodies would be more than this …
@@ -69,7 +70,7 @@ class WriteTurn:
         self._late_at = 0.0  # no further write is begun in this turn
 
     def add(self, call: Call) -> None:
-        """Take a write of JSON without a query and without a header that concerns its key."""
+        """Take a write of JSON with a plain query and without a header that concerns its key."""
         if not self._waiting:
             self._end_soon()
         self._waiting.append(call)
@@ -151,9 +152,9 @@ class WriteTurn:
         performance = write_performance(total_ms, append_ms, fsync_ms, 0.0)
         topic, first = result.topic.encode(), result.first_seq
         bodies = []
-        for count in run.counts:
+        for call, count in zip(run.calls, run.counts, strict=True):
             last = first + count - 1
-            bodies.append(write_answer(topic, first, last, last, performance))
+            bodies.append(write_answer(topic, first, last, last, performance, with_seqs=not call.request.query))
             first += count
         _tell(run.calls, _answer, bodies)
 
