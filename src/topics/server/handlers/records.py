@@ -38,7 +38,7 @@ def append(call: Call) -> None:
     if (
         is_json
         and len(request.body) <= WRITE_BYTES_MAX
-        and not request.query
+        and request.query in PLAIN_QUERIES
         and KEY_HEADERS.isdisjoint(request.headers)
     ):
         call.app.writes.add(call)
