@@ -139,16 +139,7 @@ class Write:
 
     def body(self, with_seqs: bool) -> bytes:
         """The answer to a write that is as durable as its class asks, with the times it took."""
-        result, app = self.result, self.app
-        now = app.clock.monotonic()
-        total_ms = append_ms = (now - self.started) * 1000
-        fsync_ms = 0.0
-        config = app.engine.config_of(result.topic)
-        if config is not None and config.durability == "fsync":
-            fsync_ms = (now - self.submitted_at) * 1000
-            append_ms -= fsync_ms
-        if self.throttle_ms:
-            append_ms -= self.throttle_ms
+        result = self.result
         more = b',"mismatch":true' if result.mismatch else b""
         if result.created and self.warnings:
             more += b',"warnings":%b' % encode(self.warnings)
@@ -157,7 +148,7 @@ class Write:
             result.first_seq,
             result.last_seq,
             result.head_seq,
-            write_performance(total_ms, append_ms, fsync_ms, self.throttle_ms),
+            performance(self.app, result.topic, self.started, self.submitted_at, self.throttle_ms),
             with_seqs=with_seqs,
             created=result.created,
             deduped=result.deduped,
@@ -196,6 +187,18 @@ class HttpWrite(Write):
     async def _answer_after(self, work: Coroutine[Any, Any, None]) -> None:
         await work
         self.opened(None)
+
+
+def performance(app: "App", topic: str, started: float, submitted_at: float, throttle_ms: float = 0.0) -> bytes:
+    """How long a write took that is as durable as its class asks now."""
+    now = app.clock.monotonic()
+    total_ms = append_ms = (now - started) * 1000
+    fsync_ms = 0.0
+    config = app.engine.config_of(topic)
+    if config is not None and config.durability == "fsync":
+        fsync_ms = (now - submitted_at) * 1000
+        append_ms -= fsync_ms
+    return write_performance(total_ms, append_ms - throttle_ms, fsync_ms, throttle_ms)
 
 
 def key_of(given: WriteIn, header: bytes | None) -> str | None:

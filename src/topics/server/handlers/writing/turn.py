@@ -26,8 +26,8 @@ from topics.engine.answers import WriteResult
 from topics.engine.instance import Append
 from topics.errors import CommitFailed, TopicsError
 from topics.server.call import Call
-from topics.server.handlers.writing.ladder import HttpWrite
-from topics.server.wire.rendered import write_answer, write_performance
+from topics.server.handlers.writing.ladder import HttpWrite, performance
+from topics.server.wire.rendered import write_answer
 from topics.server.wire.requests import write_in
 
 if TYPE_CHECKING:
@@ -142,19 +142,13 @@ class WriteTurn:
         if failure is not None:
             _refuse(run.calls, failure)
             return
-        now = self._app.clock.monotonic()
-        total_ms = append_ms = (now - run.calls[0].started) * 1000  # that of the first, which waited longest
-        fsync_ms = 0.0
-        config = self._app.engine.config_of(result.topic)
-        if config is not None and config.durability == "fsync":
-            fsync_ms = (now - submitted_at) * 1000
-            append_ms -= fsync_ms
-        performance = write_performance(total_ms, append_ms, fsync_ms, 0.0)
+        started = run.calls[0].started  # that of the first, which waited longest
+        took = performance(self._app, result.topic, started, submitted_at)
         topic, first = result.topic.encode(), result.first_seq
         bodies = []
         for call, count in zip(run.calls, run.counts, strict=True):
             last = first + count - 1
-            bodies.append(write_answer(topic, first, last, last, performance, with_seqs=not call.request.query))
+            bodies.append(write_answer(topic, first, last, last, took, with_seqs=not call.request.query))
             first += count
         _tell(run.calls, _answer, bodies)
 
