@@ -444,6 +444,22 @@ def test_during_replay_the_port_answers_with_progress(own: ServerProcess) -> Non
     assert api.state("a")["count"] == 300_000
 
 
+STOPPED_WHEN_BOUND = """
+import os, signal, sys
+from topics.server.main import serve
+from topics.settings import Settings
+
+serve(Settings(data_dir=sys.argv[1], port=0), on_bound=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+"""
+
+
+def test_a_signal_that_comes_as_soon_as_the_port_is_known_stops_it_in_order(tmp_path: Path) -> None:
+    """SC3"""
+    program = [sys.executable, "-c", STOPPED_WHEN_BOUND, str(tmp_path / "data")]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
 # --- memory
 
 

@@ -209,16 +209,16 @@ def serve(
 
 async def _serve(server: Server, on_bound: Bound) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in SIGNALS:  # before anyone is told that it runs
+        loop.add_signal_handler(number, stop.set)
+    if server.key_file is not None:
+        loop.add_signal_handler(signal.SIGHUP, server.key_file.reread)
     await server.bind()
     recovery = asyncio.create_task(server.recover())
     await asyncio.sleep(0)  # a directory that is in use is refused by now
     if recovery.done():
         recovery.result()
     on_bound(server.engine.settings.port_file, server.address)
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stop.set)
-    if server.key_file is not None:
-        loop.add_signal_handler(signal.SIGHUP, server.key_file.reread)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((recovery, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not recovery.done():
