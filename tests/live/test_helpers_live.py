@@ -34,3 +34,25 @@ def test_a_helper_that_hangs_does_not_hold_up_a_stop(tmp_path: Path, kind: str) 
         assert (state["head_seq"], state["count"]) == (head, head)
     finally:
         victim.close()
+
+
+def test_while_sealing_is_behind_writes_are_slowed_before_any_is_refused(tmp_path: Path) -> None:
+    """PR5, PR7: and go on when sealing does."""
+    victim = Victim(tmp_path, {"TOPICS_CACHE_BYTES": str(CACHE_BYTES)})
+    try:
+        victim.start()
+        client = Client(victim.server.address)
+        client.create("t")
+
+        def write() -> float:
+            reply = client.post("/v0/topics/t", {"records": BATCH})
+            ok(reply)
+            return float(reply.json["performance"]["throttle_wait_ms"])
+
+        wait_until("there is a helper", lambda: write() >= 0 and victim.helpers("sealing helper"))
+        with victim.stopped("sealing helper"):
+            wait_until("writes are slowed", lambda: write() > 0)
+        for _ in range(40):
+            write()
+    finally:
+        victim.close()

@@ -93,8 +93,8 @@ class Write:
             raise checked
         batch = checked or check_batch(given.records, given.node, key, app.settings, body)
         command = Append(name, batch, key, given.create, given.config, refuses or given.on_mismatch is not UNSET)
-        if app.pressure.is_refusing:
-            self.go_on(self._append_parked(command, given))
+        if app.pressure.is_refusing or app.pressure.slowed_ms(len(batch.body)):
+            self.go_on(self._append_held(command, given))
             return
         try:
             self.result, gate = app.engine.append_now(command)
@@ -121,10 +121,13 @@ class Write:
         self.submitted_at = self.app.clock.monotonic()
         self.result = await self.app.engine.append_batch(command)
 
-    async def _append_parked(self, command: Append, given: WriteIn) -> None:
+    async def _append_held(self, command: Append, given: WriteIn) -> None:
+        """Append after the wait that the pressure asks for."""
+        pressure, size = self.app.pressure, len(command.batch.body)
         self._check_target(command.topic, given)
-        self.app.engine.count_full()
-        self.throttle_ms = await self.app.pressure.park(self.stop, for_ever=given.disable_backpressure)
+        if pressure.is_refusing:
+            self.app.engine.count_full()
+        self.throttle_ms = await pressure.hold(size, self.stop, for_ever=given.disable_backpressure)
         await self._append_again(command)
 
     def _check_target(self, name: str, given: WriteIn) -> None:

@@ -107,7 +107,8 @@ class WriteTurn:
             given = _decoded(call)
             if given is None:
                 continue
-            if go_alone or not _is_plain(given, records_max, app.settings.max_node_bytes):
+            is_slowed = app.pressure.slowed_ms(len(call.request.body)) > 0
+            if go_alone or is_slowed or not _is_plain(given, records_max, app.settings.max_node_bytes):
                 _alone(call, given)
                 continue
             if len(run.records) + len(given.records) > records_max:
