@@ -209,18 +209,18 @@ def test_pressure_below_the_top_refuses_nothing(start: Start, topic: str) -> Non
 LARGE = {"records": [{"data": "x" * 65_000}]}
 
 
-def three_quarters_full(start: Start, topic: str) -> tuple[ServerThread, Client]:
-    """A server whose log has three quarters of what may wait to be sealed."""
+def almost_full(start: Start, topic: str) -> tuple[ServerThread, Client]:
+    """A server whose log has nine tenths of what may wait to be sealed."""
     server = start(cache_bytes=2 << 20)
     api = Client(server.address)
-    ok(api.post(f"/v0/topics/{topic}", {"records": LARGE["records"] * 72}), 201)
+    ok(api.post(f"/v0/topics/{topic}", {"records": LARGE["records"] * 86}), 201)
     server.until(lambda: server.server.pressure.slowed_ms(65_000))
     return server, api
 
 
 def test_writes_wait_in_proportion_to_their_size_as_the_log_fills(start: Start, topic: str) -> None:
     """PR5, PR7, CV11: before any is refused; small ones and reads do not wait."""
-    server, api = three_quarters_full(start, topic)
+    server, api = almost_full(start, topic)
     head = api.state(topic)["head_seq"]
     with parked(server, api, "POST", f"/v0/topics/{topic}", LARGE) as connection:
         assert api.write(topic, 1)["seqs"] == [head + 1]
@@ -233,7 +233,7 @@ def test_writes_wait_in_proportion_to_their_size_as_the_log_fills(start: Start, 
 
 def test_a_slowed_write_goes_on_when_the_records_are_sealed(start: Start, topic: str) -> None:
     """PR7"""
-    server, api = three_quarters_full(start, topic)
+    server, api = almost_full(start, topic)
     head = api.state(topic)["head_seq"]
     with parked(server, api, "POST", f"/v0/topics/{topic}", LARGE) as connection:
         server.do(server.server.engine.checkpoint())

@@ -67,7 +67,8 @@ def sealed(*groups: list[Row]) -> tuple[bytes, FileRef, list[PieceRef]]:
             if part:
                 piece.extend(columns_of(part))
         pieces.append(piece)
-    return segments.encode(1, pieces)
+    image, file, refs = segments.encode(1, pieces)
+    return bytes(image), file, refs
 
 
 def opened(*groups: list[Row], disk: MemoryDisk | None = None) -> list[SegmentPiece]:

@@ -94,7 +94,7 @@ class PieceBuilder:
         self.topic = topic
         self.seqs = array("Q")
         self.ts = array("q")
-        self.texts: dict[str, list[Any]] = {name: [] for name in _TEXTS}
+        self._texts: dict[str, list[Any]] = {name: [] for name in _TEXTS}  # up to the last row with a value, at least
         self.size_bytes = 0
 
     @property
@@ -104,25 +104,37 @@ class PieceBuilder:
     def extend(self, columns: Columns) -> None:
         """Add rows, ascending by seq."""
         seqs, timestamps, nodes, tags, metas, datas = columns
+        for name, column in (("node", nodes), ("tag", tags), ("meta", metas), ("data", datas)):
+            if column is not None:
+                self._texts[name] = self.texts(name)
+                self._texts[name] += column
         self.seqs.extend(seqs)
         self.ts.extend(timestamps)
-        for name, column in (("node", nodes), ("tag", tags), ("meta", metas), ("data", datas)):
-            self.texts[name] += [None] * len(datas) if column is None else column
         self.size_bytes += sum(map(len, datas))
         if metas is not None:
             self.size_bytes += sum(len(meta) for meta in metas if meta is not None)
 
+    def texts(self, name: str) -> list[Any]:
+        """A column of all rows."""
+        texts = self._texts[name]
+        return texts + [None] * (self.count - len(texts)) if len(texts) < self.count else texts
+
+    def has(self, name: str) -> bool:
+        """Whether any row may have a value in this column."""
+        return bool(self._texts[name])
+
     def tag_order(self) -> "array[int]":
-        tags = self.texts["tag"]
-        if tags.count(None) == self.count:
-            return array("I", range(self.count))
-        tagged = sorted((tag.encode(), row) for row, tag in enumerate(tags) if tag is not None)
-        order = array("I", [row for _, row in tagged])
-        order.extend([row for row, tag in enumerate(tags) if tag is None])
-        return order
+        if not self.has("tag"):
+            return array("Q", range(self.count))
+        import pyarrow as pa
+        from pyarrow import compute
+
+        tags = pa.array(self.texts("tag"), pa.string())
+        order = compute.call_function("array_sort_indices", [tags])  # stable, by bytes, those without a tag last
+        return array("Q", memoryview(order.buffers()[1])[: 8 * self.count].cast("Q"))
 
     def ref(self, file: int, start: int) -> PieceRef:
-        tagged = self.count - self.texts["tag"].count(None)
+        tagged = sum(tag is not None for tag in self._texts["tag"])
         return PieceRef(file, self.topic, self.seqs[0], self.seqs[-1], start, self.count, self.size_bytes, tagged)
 
 
@@ -148,7 +160,7 @@ def warm_up() -> None:
     schema()
 
 
-def encode(number: int, pieces: Sequence[PieceBuilder]) -> tuple[bytes, FileRef, list[PieceRef]]:
+def encode(number: int, pieces: Sequence[PieceBuilder]) -> tuple[memoryview, FileRef, list[PieceRef]]:
     """The bytes of segment file `number`, and references to it and to each piece in it."""
     import pyarrow as pa
 
@@ -163,17 +175,18 @@ def encode(number: int, pieces: Sequence[PieceBuilder]) -> tuple[bytes, FileRef,
     image = sink.getvalue()
     with pa.ipc.open_file(image) as reader:
         columns = _columns(reader.get_batch(0), image.address)
+    assert all(columns[name].checksum == checksums[name] for name in _CHECKED), "Arrow wrote other bytes"
     refs, start = [], 0
     for piece in pieces:
         refs.append(piece.ref(number, start))
         start += piece.count
-    return image.to_pybytes(), FileRef(number, image.size, batch.num_rows, columns), refs
+    return memoryview(image), FileRef(number, image.size, batch.num_rows, columns), refs
 
 
 def _arrays(pieces: Sequence[PieceBuilder]) -> list[Any]:
     import pyarrow as pa
 
-    topics, seqs, timestamps, order = array("I"), array("Q"), array("q"), array("I")
+    topics, seqs, timestamps, order = array("I"), array("Q"), array("q"), array("Q")
     for piece in pieces:
         topics += array("I", (piece.topic,)) * piece.count
         seqs += piece.seqs
@@ -184,10 +197,16 @@ def _arrays(pieces: Sequence[PieceBuilder]) -> list[Any]:
         number_array(pa.uint32(), topics),
         number_array(pa.uint64(), seqs),
         number_array(pa.timestamp("ms", "UTC"), timestamps),
-        *(text_array(list(chain.from_iterable(piece.texts[name] for piece in pieces))) for name in _TEXTS),
+        *(_text_column(pieces, name, len(seqs)) for name in _TEXTS),
         number_array(pa.uint8(), flags),
-        number_array(pa.uint32(), order),
+        number_array(pa.uint64(), order).cast(pa.uint32()),
     ]
+
+
+def _text_column(pieces: Sequence[PieceBuilder], name: str, count: int) -> Any:
+    if not any(piece.has(name) for piece in pieces):
+        return text_array(None, count)
+    return text_array(list(chain.from_iterable(piece.texts(name) for piece in pieces)), count)
 
 
 def number_array(kind: Any, values: "array[int] | bytes") -> Any:
@@ -196,19 +215,19 @@ def number_array(kind: Any, values: "array[int] | bytes") -> Any:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def text_array(values: list[Any]) -> Any:
+def text_array(values: list[Any] | None, count: int) -> Any:
     """A column of strings from str, JSON text or None."""
     import pyarrow as pa
 
-    nulls = values.count(None)
-    if nulls == len(values) or isinstance(next(value for value in values if value is not None), str):
+    first = next((value for value in values or () if value is not None), None)
+    if first is None or values is None:
+        return pa.array([None] * count, pa.string())
+    if isinstance(first, str):
         return pa.array(values, pa.string())
-    if nulls:
+    if values.count(None):
         return pa.array([None if value is None else bytes(value) for value in values], pa.binary()).view(pa.string())
     offsets = array("i", accumulate(map(len, values), initial=0))
-    return pa.Array.from_buffers(
-        pa.string(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
-    )
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
 
 
 def _columns(batch: Any, base: int) -> dict[str, Column]:
