@@ -11,7 +11,7 @@ from topics.cli.data.tailing import is_pattern, matching
 from topics.cli.shell import display
 from topics.cli.shell.completing import Topic, topic_names
 from topics.cli.shell.invoking import Call
-from topics.cli.shell.quantities import duration_ms, shown_bytes, shown_duration, shown_moment
+from topics.cli.shell.quantities import duration_ms, shown_bytes, shown_cell, shown_duration, shown_moment
 
 if TYPE_CHECKING:
     from topics.client import Client, TopicListed
@@ -108,19 +108,11 @@ def _show(call: Call, rows: list[dict[str, Any]], watch: bool) -> None:
             call.emit(row)
         return
     header = list(rows[0]) if rows else ["topic", "records", "bytes", "earliest", "head"]
-    texts = [[_cell(name, row.get(name)) for name in header] for row in rows]
+    texts = [[shown_cell(name, row.get(name)) for name in header] for row in rows]
     numbers = [name for name in header if name not in ("topic", "type", "class", "server")]
     if watch and sys.stdout.isatty():
         print(CLEAR, end="")
     print("\n".join(display.table(header, texts, right=numbers)), flush=True)
-
-
-def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    if name == "bytes":
-        return shown_bytes(value)
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 # --- one topic

@@ -14,7 +14,7 @@ import typer
 
 from topics.cli.shell import display, exits
 from topics.cli.shell.invoking import Call, told
-from topics.cli.shell.quantities import duration_ms, shown_bytes, shown_duration
+from topics.cli.shell.quantities import duration_ms, shown_bytes, shown_cell, shown_duration
 from topics.errors import TopicsError
 
 if TYPE_CHECKING:
@@ -210,13 +210,5 @@ def _summary(found: dict[str, Any]) -> list[str]:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    texts = [[_cell(name, row[name]) for name in HEADER] for row in rows]
+    texts = [[shown_cell(name, row[name]) for name in HEADER] for row in rows]
     return display.table(HEADER, texts, right=HEADER[1:])
-
-
-def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    if name == "bytes":
-        return shown_bytes(value)
-    return f"{value:,}" if isinstance(value, int | float) else str(value)

@@ -92,6 +92,15 @@ def shown_bytes(count: int) -> str:
     return f"{size / 1024:.1f} TiB"
 
 
+def shown_cell(name: str, value: Any) -> str:
+    """A value in a table, by the name of its column."""
+    if value is None:
+        return "-"
+    if name == "bytes":
+        return shown_bytes(value)
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
 def shown_duration(ms: float) -> str:
     """`2m 5s`, to two units."""
     if ms < 1000:
