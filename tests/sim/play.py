@@ -22,7 +22,7 @@ from tests.pipelining.workload import BRIEF, Workload, class_of
 from tests.sim.plan import Plan
 from tests.sim.trace import Trace
 from tests.sim.world import IDLE_MS, IDLE_PAUSES_MAX, IDLE_TURNS_MAX, SILENT_TURNS_MAX, TURNS_MAX, Host, Hung, SlowDisk
-from topics.errors import StorageError
+from topics.errors import CommitFailed, StorageError
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty
 from topics.testing.wire import Line
@@ -354,8 +354,9 @@ class Play:
         async def tried() -> None:
             try:
                 await work()
-            except (StorageError, OSError):
-                if not self.told.is_faulty:
+            except (StorageError, OSError) as error:
+                is_given_up = self._stopping is not None and isinstance(error, CommitFailed)
+                if not self.told.is_faulty and not is_given_up:  # a stop that is short of time gives a checkpoint up
                     raise
 
         task = asyncio.ensure_future(tried())
