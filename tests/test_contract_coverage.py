@@ -35,7 +35,7 @@ def contract_ids() -> list[str]:
 def named_ids(source: str, *, also_full: bool = False) -> Iterator[str]:
     """What looks like an id in the docstrings of functions and classes and in contract markers."""
     tree = ast.parse(source)
-    yield from named_in(tree if also_full else Usual().visit(tree) or ast.Pass())
+    yield from named_in(tree if also_full or FULL not in source else Usual().visit(tree) or ast.Pass())
 
 
 def named_in(tree: ast.AST) -> Iterator[str]:
