@@ -15,14 +15,15 @@ FUZZ := $(VENV)/.ready-fuzz
 DOCS := .venv-docs
 # The peers of the benchmarks are Debian's builds, and so is the Python, where it can be.
 BENCH := $(MAKE) --no-print-directory VENV=.venv-bench PYTHON=$(or $(FASTEST),$(PYTHON))
-# Processes of a test run. Tests of Spark have one for themselves, one after the other: each may start a JVM.
+# Processes of a test run; and of one of Spark, where each has a session of its own: a JVM and its workers, 2 GB.
 WORKERS ?= auto
+SPARK_WORKERS ?= 2
 # How long `make fuzz` searches, for each target.
 SECONDS ?= 60
 PYTEST = $(BIN)/python -m pytest -q --durations=15
-PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PARALLEL = $(PYTEST) --dist loadfile --no-loadscope-reorder --numprocesses
 # Both runs are made, whatever becomes of the first.
-both = $(PARALLEL) --ignore tests/spark $(1); rest=$$?; $(PYTEST) tests/spark $(1) && exit $$rest
+both = $(PARALLEL) $(WORKERS) --ignore tests/spark $(1); rest=$$?; $(PARALLEL) $(SPARK_WORKERS) tests/spark $(1) && exit $$rest
 RCLONE := 1.75.2
 GCS := 2026.7.19
 JARS ?= s3 s3a
@@ -47,7 +48,7 @@ run: $(READY) ## start the server on 127.0.0.1:4000, data in ./topics-data
 quick: $(DEV) ## lint, and in a minute the tests of engine, server and client that start no process
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(PARALLEL) --quick -o faulthandler_timeout=0
+	$(PARALLEL) $(WORKERS) --quick -o faulthandler_timeout=0
 
 test: $(DEV) $(SPARK) browser s3 promtool site-tools ## run the tests, without the slow sweeps
 	$(call both,-m "not full")

@@ -39,6 +39,7 @@ MARKERS = {
     "test_unit.py": "around",
 }
 LOGGERS = ["topics", "topics.client", "topics.server"]
+LONG = {"process", "browser"}  # these places come first: at the end one worker would be busy and the others idle
 LEFT_OUT_OF_QUICK = {"spark", "browser", "process", "around", "slow", "full"}
 
 
@@ -74,6 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = {item for item in items if any(mark.name in LEFT_OUT_OF_QUICK for mark in item.iter_markers())}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+    items.sort(key=lambda item: marker_of(item.path) not in LONG)
 
 
 def pytest_collection() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 QUICK = "quick"
@@ -34,6 +35,11 @@ def tries(usual: int) -> int:
 def stride() -> int:
     """For sweeps over everything: every one, or every tenth."""
     return QUICK_PART if is_quick() else 1
+
+
+def sampled(values: Iterable[Any]) -> list[Any]:
+    """For `parametrize`, where values go the same way and take seconds each: every second one is marked `full`."""
+    return [pytest.param(value, marks=pytest.mark.full) if n % 2 else value for n, value in enumerate(values)]
 
 
 def swept(name: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -1,10 +1,10 @@
-"""Sweeps: one test that tries many values."""
+"""Sweeps: one test that tries many values; and samples of values."""
 
 import inspect
 
 import pytest
 
-from tests.effort import swept
+from tests.effort import sampled, swept
 
 TRIED: list[tuple[int, str]] = []
 
@@ -30,3 +30,8 @@ def test_a_value_that_fails_is_named() -> None:
 def test_a_sweep_over_nothing_is_refused() -> None:
     with pytest.raises(AssertionError, match="there is no number to try"):
         swept("number", [])
+
+
+@pytest.mark.parametrize("word", sampled("abc"))
+def test_some_of_the_values_of_a_sample_are_for_the_full_run(word: str, request: pytest.FixtureRequest) -> None:
+    assert (request.node.get_closest_marker("full") is not None) == (word == "b")

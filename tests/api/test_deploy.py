@@ -12,6 +12,7 @@ from tests.api.clients.promtool import promtool
 from tests.api.clients.transcript import Client
 from tests.api.conftest import Start
 from tests.api.test_metrics import busy
+from topics.testing.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
 RULES = ROOT / "deploy" / "prometheus" / "topics.rules.yml"
@@ -44,14 +45,18 @@ def expressions() -> list[str]:
 
 
 def test_promtool_accepts_the_rules() -> None:
-    run = subprocess.run([promtool(), "check", "rules", RULES], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([promtool(), "check", "rules", RULES], capture_output=True, text=True, timeout=PATIENCE_S)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_each_alert_comes_when_it_has_to() -> None:
     """And none of them for a server that is well."""
     run = subprocess.run(
-        [promtool(), "test", "rules", RULE_TESTS.name], cwd=RULES.parent, capture_output=True, text=True, timeout=60
+        [promtool(), "test", "rules", RULE_TESTS.name],
+        cwd=RULES.parent,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     alerts = re.findall(r"- alert: (\w+)", RULES.read_text())

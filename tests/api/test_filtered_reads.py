@@ -83,6 +83,7 @@ def test_the_client_reads_on_through_empty_pages(full: ServerThread) -> None:
     assert asyncio.run(read()) == [1, RECORDS + 2]
 
 
+@pytest.mark.slow
 async def test_no_turn_is_long(tmp_path: Path) -> None:
     """LM13, LM10: neither of records in memory nor of those in segments, whatever the filter."""
     engine = Engine.open(str(tmp_path), Settings())

@@ -54,6 +54,7 @@ def test_it_is_written_and_read_as_any_other(server: ServerThread) -> None:
         again.close()
 
 
+@pytest.mark.slow
 def test_others_have_their_turns_while_it_is_decoded(server: ServerThread) -> None:
     """LM10: whoever decodes lets go of the interpreter between two records."""
     api, app = Client(server.address), server.server.app
@@ -206,6 +207,7 @@ def test_a_large_message_is_refused_as_a_small_one_is(
     assert api.get("/v0/topics/t").status == 404
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_while_its_publish_is_decoded_harms_nobody(server: ServerThread) -> None:
     """LM10, LM5"""
     api = Client(server.address)

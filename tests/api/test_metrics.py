@@ -12,6 +12,7 @@ from tests.api.clients.worker import Worker, jobs
 from tests.api.conftest import Start
 from topics import __version__
 from topics.server.seeing.traffic import BOUNDS_S, quantile_s
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 # Names of the contract whose unit is part of them; beside each is one in seconds.
@@ -218,7 +219,9 @@ def test_a_key_gets_series_only_of_what_it_may_name(start: Start) -> None:
 def complaints(server: ServerThread, api: Client) -> list[str]:
     busy(server, api)
     text = exposition(api).text
-    run = subprocess.run([promtool(), "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(
+        [promtool(), "check", "metrics"], input=text, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert run.returncode in (0, 3), run.stderr  # 3: complaints of the linter
     return (run.stdout + run.stderr).splitlines()
 

@@ -8,6 +8,7 @@ from tests.api.clients.events import EVENTS, connect, open_stream
 from tests.api.clients.transcript import Client, ok, refused
 from tests.api.conftest import Start
 from topics.server.seeing.history import COARSE_SAMPLES, FINE_SAMPLES
+from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerThread
 
 FIELDS = [
@@ -224,4 +225,4 @@ def test_the_stream_is_a_connection_like_others(start: Start) -> None:
         closing = server.start_closing()
         assert stream.expect("stream-error").data["code"] == 503
         stream.expect_end()
-    closing.result(60)
+    closing.result(PATIENCE_S)

@@ -32,6 +32,7 @@ from topics.client import errors as client_errors
 from topics.errors import InvalidRequest, TopicNotFound
 from topics.model import TagMatch
 from topics.settings import ClientSettings
+from topics.testing.patience import PATIENCE_MS
 from topics.testing.server import ServerThread
 
 
@@ -285,7 +286,7 @@ def test_a_key_is_sent_and_never_shown(start: Start, connect: Connect, topic: st
 
 
 def test_a_client_is_pickled_without_its_connections(server: ServerThread, topic: str) -> None:
-    with Client("http://{}:{}".format(*server.address), "", timeout_ms=5000) as client:
+    with Client("http://{}:{}".format(*server.address), "", timeout_ms=PATIENCE_MS) as client:
         client.append(topic, [{"data": 1}])
         with pickle.loads(pickle.dumps(client)) as again:
             assert again.url == client.url

@@ -13,10 +13,11 @@ from topics import placement
 from topics.client import AsyncFleet, Client, ClientError, Fleet, TopicOnSeveralServers
 from topics.client.fleets.addresses import addresses, parse_tokens
 from topics.errors import InvalidRequest, Unauthorized
+from topics.testing.patience import PATIENCE_MS
 from topics.testing.server import ServerThread
 
 Gather = Callable[..., Any]
-NO_WAIT = {"retries": 0, "timeout_ms": 5_000}
+NO_WAIT = {"retries": 0, "timeout_ms": PATIENCE_MS}
 
 
 @pytest.fixture(params=[Fleet, AsyncFleet])

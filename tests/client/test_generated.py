@@ -18,6 +18,7 @@ def test_both_packages_have_the_same_modules() -> None:
     assert set(BY_HAND) < aio
 
 
+@pytest.mark.slow
 def test_a_generated_module_says_so_in_its_first_line() -> None:
     for path, text in generated().items():
         first = text.partition("\n")[0]
@@ -50,6 +51,7 @@ def test_a_changed_source_is_noticed_and_written(root: Path, capsys: pytest.Capt
     assert main(["--check"], root) == 0
 
 
+@pytest.mark.slow
 def test_an_edited_an_absent_and_a_left_over_module_are_noticed(root: Path) -> None:
     target = root / TARGET
     edit(target / "worker.py", "_hold_on", "_hold_off")

@@ -140,7 +140,7 @@ async def test_without_a_crash_every_answer_is_the_oracles(script: Script) -> No
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=ids(SCRIPTS))
 async def test_after_a_crash_at_some_operations_nothing_promised_is_lost(script: Script) -> None:
-    """G1, G2, G3, G4, G6, G8, G9, G10, G12, G13: a sample of the full sweep below."""
+    """G1, G2, G3, G4, G6, G8, G9, G10, G12, G13, TM15: a sample of the full sweep below."""
     quiet()
     points = list(crash_points(await operations_of(script)))
     for point in spread(points, SAMPLED_POINTS):

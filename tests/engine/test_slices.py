@@ -52,7 +52,8 @@ async def exported(engine: Engine) -> list[int]:
     return seqs
 
 
-@pytest.mark.parametrize("is_sealed", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_sealed", [False, True])
 async def test_every_second_record_deleted(tmp_path: Path, is_sealed: bool) -> None:
     """LM10: neither the delete, nor an export, nor a checkpoint of it is one long piece of work."""
     async with on_disk(tmp_path) as engine:

@@ -10,22 +10,34 @@ from tests.fuzz import bars
 from tests.fuzz.mutate import mutations
 from tests.fuzz.targets import CORPUS, TARGETS, corpus
 
-MUTATIONS = 300  # of each target
+MUTATIONS, MANY_MUTATIONS = 100, 2000  # of each target
 CORPUS_BYTES_MAX = 300_000
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_inputs_are_answered_properly_and_cost_little(name: str) -> None:
-    """LM8, ST12, G5, ER7: the corpus of a target, and changes of it."""
+def check(name: str, count: int) -> None:
+    """The corpus of a target, and so many changes of it."""
     target = TARGETS[name]
     known = [*target.seeds(), *corpus(name)]
     changed = mutations(known, target.words, target.bytes_max, random.Random(f"fuzz {name}"))
-    for data in (*known[:: stride()], *islice(changed, tries(MUTATIONS))):
+    for data in (*known[:: stride()], *islice(changed, count)):
         try:
             target.run(data)
         except BaseException as error:
             error.add_note(f"target {name}, input {data!r}")
             raise
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_inputs_are_answered_properly_and_cost_little(name: str) -> None:
+    """LM8, ST12, G5, ER7"""
+    check(name, tries(MUTATIONS))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", TARGETS)
+def test_very_many_inputs_are_answered_properly_and_cost_little(name: str) -> None:
+    """LM8, ST12, G5, ER7"""
+    check(name, MANY_MUTATIONS)
 
 
 def test_every_target_has_a_small_corpus() -> None:

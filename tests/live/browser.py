@@ -9,9 +9,12 @@ What a page's code throws, at any time, fails the next `run`.
 """
 
 import json
+import os
+import signal
 import subprocess
 from base64 import b64decode
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from http.client import HTTPConnection
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -36,6 +39,10 @@ FLAGS: Final = (
     "--disable-component-update",
     "--disable-sync",
     "--remote-debugging-port=0",
+    # A tab under another one has its turns and its timers like any other.
+    "--disable-renderer-backgrounding",
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
 )
 LISTENING: Final = "DevTools listening on ws://"
 
@@ -58,7 +65,12 @@ class Browser:
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         self._address = self._read_address()
         self._log_keeper = Thread(target=self._keep_log, daemon=True)
@@ -77,13 +89,22 @@ class Browser:
             self._process.wait()
         self._log_keeper.join()
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Meanwhile no page does anything, nor the browser for it, such as to reconnect."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._process.pid, signal.SIGCONT)
+
     def open(self, url: str) -> "Page":
         """A new tab, once its page is loaded."""
         connection = HTTPConnection(self._address, timeout=PATIENCE_S)
         connection.request("PUT", "/json/new?about:blank")
         tab = json.loads(connection.getresponse().read())
         connection.close()
-        debugger = connect(tab["webSocketDebuggerUrl"], max_size=None, ping_interval=None)
+        debugger = connect(tab["webSocketDebuggerUrl"], max_size=None, close_timeout=0.1, ping_interval=None)
         page = Page(self._connections.enter_context(debugger))
         page.load(url)
         return page

@@ -43,6 +43,8 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bench.live idle": ("nginx nats-server", ()),
     "bench.live saturation": ("nginx nats-server", ("durable_",)),
 }
+# What takes more than a few seconds of processor time.
+LONG = {"bench.connections", "bench.appends", "bench.churn", "bench.queues", "bench.routers"}
 
 
 @pytest.fixture
@@ -68,7 +70,9 @@ def run(*arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "program", [pytest.param(name, marks=pytest.mark.full) if name in LONG else name for name in PROGRAMS]
+)
 def test_a_program_prints_its_figures(program: str, place: Path) -> None:
     needed, optional = PROGRAMS[program]
     if missing(needed):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.clients.transcript import Client, ok
+from tests.effort import sampled
 from tests.live.browser import Browser
 from tests.live.visiting import check_quiet, click, console, fill, go, seen, type_into
 from topics.testing.server import ServerProcess
@@ -51,7 +52,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 # --- each page
 
 
-@pytest.mark.parametrize("place", PAGES)
+@pytest.mark.parametrize("place", sampled(PAGES))
 def test_every_page_shows_what_is_there_and_can_be_used_by_everybody(
     browser: Browser, server: ServerProcess, place: str
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.api.clients.transcript import Client, ok
+from tests.effort import sampled
 from tests.live.browser import Browser, Page
 from tests.live.visiting import check_quiet, click, console, fill, go, seen, type_into
 from topics.testing.server import ServerProcess
@@ -464,7 +465,7 @@ DOWNLOADS = {
 }
 
 
-@pytest.mark.parametrize("place", DOWNLOADS)
+@pytest.mark.parametrize("place", sampled(DOWNLOADS))
 def test_tables_are_downloaded_as_json(browser: Browser, server: ServerProcess, place: str) -> None:
     """CV1: all of it, in the words of the API."""
     fill(Client(server.address))

@@ -92,7 +92,7 @@ def test_a_server_that_keeps_more_than_it_may_starts_and_says_so(tmp_path: Path)
         assert server.stop() == 0
     server.environ["TOPICS_MAX_MEMORY_BYTES"] = "3145728"
     with server:
-        assert "writes are refused" in server.output
+        wait_until("it says so", lambda: "writes are refused" in server.output)
         throttled(Client(server.address).post("/v0/topics/topic-1", {"records": [{"data": 1}]}), 429, "throttled", ANY)
         ok(Client(server.address).delete("/v0/topics/topic-1"))
         assert server.stop() == 0

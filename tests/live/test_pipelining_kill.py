@@ -3,6 +3,8 @@
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.pipelining.check import check
 from tests.pipelining.crowd import Crowd, looked_at
 from tests.pipelining.look import look
@@ -10,19 +12,19 @@ from tests.pipelining.told import Told
 from tests.pipelining.workload import Job, Workload
 from topics.testing.server import ServerProcess
 
-ROUNDS = 12
 ANSWERS = (300, 1500)  # heard before a kill
 PAD_MAX = 3000  # bytes of a record, so that a checkpoint comes every few hundred requests
 SETTINGS = {"TOPICS_CACHE_BYTES": str(1 << 20), "TOPICS_LOG_LEVEL": "warning"}
 
 
-def test_what_pipelining_clients_were_told_survives_kill_after_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [6, pytest.param(24, marks=pytest.mark.full)])
+def test_what_pipelining_clients_were_told_survives_kill_after_kill(tmp_path: Path, rounds: int) -> None:
     """ST17, S5, G1, G2, G3, G8, G9, G11, G12, G13, G15, WR10, DU3: whatever the moments and the checkpoints."""
     rng = random.Random(11)
     told = Told(may_throttle=True)
     held: list[Job] = []
     with ServerProcess(tmp_path, SETTINGS) as server:
-        for round_ in range(ROUNDS):
+        for round_ in range(rounds):
             workload = Workload(rng, f"r{round_}", pad_max=PAD_MAX)
             workload.held = [job for job in held if job.seq in told.held[job.topic]]
             crowd = Crowd(server.address, told, workload, rng)
@@ -40,4 +42,4 @@ def test_what_pipelining_clients_were_told_survives_kill_after_kill(tmp_path: Pa
                 raise
             told.adopt(found)
         assert server.stop() == 0
-    assert sum(len(topic.records) for topic in found.values()) > ROUNDS
+    assert sum(len(topic.records) for topic in found.values()) > rounds

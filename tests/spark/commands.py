@@ -15,11 +15,26 @@ import pyspark
 
 from tests.spark.rig import Rig
 from topics.spark import java
-from topics.spark.session import SHORT_LIVED
+from topics.spark.session import CLASSES, SHORT_LIVED
 from topics.testing.patience import PATIENCE_S
 
 SPARK = Path(pyspark.__file__).parent
 COMMAND = (sys.executable, "-c", "from topics.cli import main; main()")
+
+
+def java_options() -> str:
+    """For a JVM that lives for seconds: with the archive of classes that a session of this user took last, if any."""
+    archives = sorted((Path.home() / CLASSES).glob("*.jsa"), key=lambda archive: archive.stat().st_mtime)
+    return " ".join([SHORT_LIVED, *(f"{java.MUTE} -XX:SharedArchiveFile={archive}" for archive in archives[-1:])])
+
+
+def home(directory: Path) -> str:
+    """A home of its own, but for the archives of classes: a session starts in two thirds of the time with them."""
+    classes = directory / CLASSES
+    if not classes.is_symlink():
+        classes.parent.mkdir(parents=True, exist_ok=True)
+        classes.symlink_to(Path.home() / CLASSES)
+    return str(directory)
 
 
 def environ_of_spark(directory: Path, **more: str) -> dict[str, str]:
@@ -28,7 +43,7 @@ def environ_of_spark(directory: Path, **more: str) -> dict[str, str]:
         **os.environ,
         **java.find(os.environ).environment(),
         "HOME": str(directory),
-        "JAVA_TOOL_OPTIONS": SHORT_LIVED,
+        "JAVA_TOOL_OPTIONS": java_options(),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(SPARK),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -59,7 +74,7 @@ class Command:
         self._errors = directory / "errors"
         server = [] if url is None else ["--url", url]
         self._arguments = [*arguments, *server, "--master", "local[2,4]", "--conf", f"spark.local.dir={directory}"]
-        self._environ = {**os.environ, "JAVA_TOOL_OPTIONS": SHORT_LIVED, "HOME": str(directory), **environ}
+        self._environ = {**os.environ, "JAVA_TOOL_OPTIONS": SHORT_LIVED, "HOME": home(directory), **environ}
 
     def _start(self) -> "subprocess.Popen[bytes]":
         with self._output.open("wb") as output, self._errors.open("wb") as errors:

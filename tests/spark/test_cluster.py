@@ -21,10 +21,9 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.commands import COMMAND, SPARK, environ_of_spark
+from tests.spark.commands import COMMAND, SPARK, environ_of_spark, java_options
 from tests.spark.test_submit import where
 from topics.client import Client
-from topics.spark.session import SHORT_LIVED
 from topics.spark.tables.lake import Lake, checksum_of
 from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
@@ -79,7 +78,7 @@ class Cluster:
         self.url = ""
         self._environ = environ_of_spark(
             directory,
-            JAVA_TOOL_OPTIONS=f"{SHORT_LIVED} -Djava.io.tmpdir={directory}",
+            JAVA_TOOL_OPTIONS=f"{java_options()} -Djava.io.tmpdir={directory}",
             SPARK_DAEMON_MEMORY="256m",
             SPARK_LOCAL_DIRS=str(directory),
         )

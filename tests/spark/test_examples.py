@@ -108,6 +108,7 @@ def test_the_declarative_pipeline_declares_the_same_revenue(
     assert revenue_in(own) == revenue_of(list(generate.orders(500)))
 
 
+@pytest.mark.full
 def test_the_declarative_pipeline_runs_by_the_command_of_spark(own: Rig, tmp_path: Path) -> None:
     place, state = tmp_path / "pipeline", tmp_path / "state"
     shutil.copytree(DECLARATIVE, place)

@@ -440,13 +440,13 @@ def test_asked_to_end_it_finishes_its_batch(rig: Rig, tmp_path: Path) -> None:
 
 
 def test_killed_and_run_again_the_lake_is_the_same(rig: Rig, run: Archive, tmp_path: Path) -> None:
-    topic, count, manifest = rig.topic(), 300_000, tmp_path / "lake" / "manifest"
+    topic, count, manifest = rig.topic(), 100_000, tmp_path / "lake" / "manifest"
     rig.append(topic, ["x" * 100] * count)
-    arguments = ("archive", topic, str(tmp_path / "lake"), "--once", "--batch-records", "30000")
+    arguments = ("archive", topic, str(tmp_path / "lake"), "--once", "--batch-records", "10000")
     command = Command(tmp_path / "process", *arguments, url=rig.url)
     command.kill_once(lambda: len(list(manifest.glob("*.json"))) >= 2)
     before = sum(entry.last - entry.first + 1 for entry in lake(tmp_path).entries[(topic, epoch(rig, topic))])
     assert 0 < before < count, "it was killed in the middle"
-    assert run(topic, batch_records=30_000).rows == count - before
+    assert run(topic, batch_records=10_000).rows == count - before
     assert [row["seq"] for row in rows(tmp_path, topic)] == list(range(1, count + 1))
     assert lake(tmp_path).covered(topic, epoch(rig, topic)) == [(1, count)]

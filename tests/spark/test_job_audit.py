@@ -1,6 +1,7 @@
 """`topics audit`: what is whole is found to be whole, and each kind of damage is found."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -87,10 +88,19 @@ class House:
         return file
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    house = House(tmp_path)
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a house, as its server left it."""
+    house = House(tmp_path_factory.mktemp("filled"))
     house.fill()
+    return house.server.data
+
+
+@pytest.fixture
+def house(filled: Path, tmp_path: Path) -> Iterator[House]:
+    """A house of the test's own, with a copy of that directory."""
+    house = House(tmp_path)
+    shutil.copytree(filled, house.server.data)
     yield house
     if house.server.process is not None:
         house.server.kill()

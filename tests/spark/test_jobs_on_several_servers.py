@@ -20,7 +20,7 @@ from topics.spark.jobs.auditing import audit
 from topics.spark.jobs.reporting import report
 from topics.spark.servers.connection import Connection
 from topics.spark.tables.lake import Lake
-from topics.testing.patience import PATIENCE_S, wait_until
+from topics.testing.patience import PATIENCE_MS, PATIENCE_S, wait_until
 
 NAMES = ("t.a", "t.b", "t.c")
 
@@ -28,7 +28,7 @@ NAMES = ("t.a", "t.b", "t.c")
 def connection(trio: Trio, *places: int) -> Connection:
     """All servers, or some of them."""
     urls = [trio.urls[n] for n in places or (0, 1, 2)]
-    return Connection(url=",".join(urls), retries=0, timeout_ms=60_000)
+    return Connection(url=",".join(urls), retries=0, timeout_ms=PATIENCE_MS)
 
 
 def fill(trio: Trio) -> None:

@@ -10,11 +10,12 @@ from topics.client import Client
 from topics.spark.options import read_options
 from topics.spark.schema import Projection
 from topics.spark.source import TopicsStreamReader
+from topics.testing.patience import PATIENCE_MS
 from topics.testing.server import ServerProcess
 
 COLUMNS = [("topic", pa.string()), ("seq", pa.int64()), ("data", pa.string())]
 GAPS = [("kind", pa.string()), ("gap_from", pa.int64()), ("gap_to", pa.int64()), ("reason", pa.string())]
-QUICK = {"retries": "0", "timeoutMs": "60000"}
+QUICK = {"retries": "0", "timeoutMs": str(PATIENCE_MS)}
 
 
 class Trio:

@@ -21,6 +21,7 @@ from tests.storage.outside import LOOPS, descriptors, python, run
 from topics.errors import DirectoryLocked, UnusableDirectory
 from topics.storage.disk import LOCK_NAME, Disk, RealDisk
 from topics.testing.disk import MemoryDisk
+from topics.testing.patience import PATIENCE_S
 
 DISKS = ["memory", "process", "kernel"]
 
@@ -360,7 +361,7 @@ def open_and_lock(
     path: Path, *, is_dropped: bool = False, create: bool = True, launcher: tuple[str, ...] = ()
 ) -> list[str]:
     with python(OPEN_AND_LOCK, path, is_dropped, create, launcher=launcher) as process:
-        return process.communicate(timeout=60)[0].splitlines()
+        return process.communicate(timeout=PATIENCE_S)[0].splitlines()
 
 
 def test_a_directory_without_permission_is_refused(public_directory: Path) -> None:
