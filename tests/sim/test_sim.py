@@ -22,7 +22,7 @@ from tests.sim.shrink import failure_of, place_of, shrunk
 from tests.sim.trace import Line
 
 SLICE = 20
-USUAL = 120
+USUAL = 200
 QUICK = 10
 FULL = 10_000
 FULL_SLICE = 100
