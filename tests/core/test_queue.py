@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from topics.core.queue import leasing
-from topics.core.queue.jobs import Queue, lease_id, lease_number, lease_numbers
+from topics.core.queue.jobs import Queue
 from topics.core.queue.leasing import due_letters
 from topics.core.queue.letters import StoredJob, batch_of_copies, letter, origin, restored
 from topics.core.queue.seqs import Seqs
 from topics.errors import InvalidRequest
-from topics.model import TopicConfig
+from topics.model import TopicConfig, lease_id, lease_number, lease_numbers
 
 
 class Jobs:
@@ -96,6 +96,26 @@ def test_a_lease_with_a_new_deadline_ends_then() -> None:
     queue.lease("w", [(1, 1001, 250, 1)])
     queue.advance(251)
     assert not queue.leases
+
+
+def test_jobs_that_are_handed_out_together_share_one_lease_and_keep_their_numbers() -> None:
+    """QU4, LM11: also those that come back from a snapshot."""
+    queue, back = Queue(), Queue()
+    leased(queue, *range(1, 101))
+    leased(queue, 102, 101, number=7)  # numbers that do not count up with the seqs: a lease each
+    leased(queue, 103, node="v")
+    numbers = {seq: 1000 + seq for seq in range(1, 101)} | {101: 7, 102: 7, 103: 1103}
+    back.restore(
+        dict(queue.deliveries),
+        {seq: (numbers[seq], node, deadline) for seq, (_, node, deadline) in queue.leases.items()},
+        {},
+        {},
+    )
+    for one in (queue, back):
+        assert len({id(lease) for lease in one.leases.values()}) == 4
+        assert all(one.has_lease(seq, number) and not one.has_lease(seq, number + 1) for seq, number in numbers.items())
+        one.check(Jobs(*numbers))
+    assert back.leases == queue.leases
 
 
 def test_an_event_reaches_only_the_lease_that_it_names() -> None:

@@ -24,7 +24,6 @@ Invariants, which `check` asserts
 So `len(leases) + len(delayed) + ready = live`.
 """
 
-import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -33,10 +32,8 @@ from itertools import chain, filterfalse, groupby, repeat, takewhile
 from typing import Any, Protocol, TypeVar
 
 from topics.core.queue.seqs import STALE_MAX, Seqs, heap_of
-from topics.errors import InvalidRequest
 from topics.model import TopicConfig
 
-LEASE_ID = re.compile(r"lease_[0-9a-f]+", re.ASCII)
 MANY_MIN = 1000  # jobs that change place together, from which on that is done as a whole
 TAKEN_MAX = 0.75  # of the jobs known: up to here, taking them out is less work than making a place anew
 EACH_TIMES = 8  # the work of looking a job up among those that are gone, in those of noting one of them
@@ -45,36 +42,6 @@ STEP_JOBS_MAX = 10_000  # whose lease or delay ends in one piece of work; a clai
 T = TypeVar("T", bound=Any)
 Lease = tuple[int, str, int]  # number less the seq of its job, node, deadline: jobs handed out together share one
 Numbered = dict[int, tuple[int, str, int]]  # seq → number, node, deadline: as a snapshot has leases
-
-
-def lease_id(number: int) -> str:
-    """What a worker knows a lease by."""
-    return f"lease_{number:x}"
-
-
-def lease_number(text: str, field: str) -> int | None:
-    """The number of a lease; None for no lease at all (""), -1 for one that cannot be."""
-    if not text:
-        return None
-    if LEASE_ID.fullmatch(text) is None:
-        raise InvalidRequest(f'{field} is "{text[:40]}", which is not a lease_id')
-    number = int(text[6:22], 16)
-    return number if lease_id(number) == text else -1
-
-
-def lease_numbers(texts: Sequence[str], field: str) -> list[int | None]:
-    """The numbers of leases, each as `lease_number` gives it."""
-    numbers: list[int | None] = []
-    for at, text in enumerate(texts):
-        try:
-            number = int(text[6:22], 16)
-        except ValueError:
-            number = -1
-        if number < 0 or f"lease_{number:x}" != text:
-            numbers.append(lease_number(text, f"{field}[{at}]"))
-        else:
-            numbers.append(number)
-    return numbers
 
 
 def _with(place: dict[int, T], seqs: list[int]) -> dict[int, T]:
