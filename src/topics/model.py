@@ -45,6 +45,7 @@ SEQ_MAX: Final = 2**64 - 1
 
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
 ROUTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}", re.ASCII)
+LEASE_ID: Final = re.compile(r"lease_[0-9a-f]+", re.ASCII)
 
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
@@ -195,3 +196,33 @@ def check_utf8(body: bytes) -> None:
         body[start:stop].decode()
         start, stop = stop, stop + UTF8_STEP_BYTES
     (body[start:] if start else body).decode()
+
+
+def lease_id(number: int) -> str:
+    """What a worker knows a lease by."""
+    return f"lease_{number:x}"
+
+
+def lease_number(text: str, field: str) -> int | None:
+    """The number of a lease; None for no lease at all (""), -1 for one that cannot be."""
+    if not text:
+        return None
+    if LEASE_ID.fullmatch(text) is None:
+        raise InvalidRequest(f'{field} is "{text[:40]}", which is not a lease_id')
+    number = int(text[6:22], 16)
+    return number if lease_id(number) == text else -1
+
+
+def lease_numbers(texts: Sequence[str], field: str) -> list[int | None]:
+    """The numbers of leases, each as `lease_number` gives it."""
+    numbers: list[int | None] = []
+    for at, text in enumerate(texts):
+        try:
+            number = int(text[6:22], 16)
+        except ValueError:
+            number = -1
+        if number < 0 or f"lease_{number:x}" != text:
+            numbers.append(lease_number(text, f"{field}[{at}]"))
+        else:
+            numbers.append(number)
+    return numbers

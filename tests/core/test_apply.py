@@ -16,8 +16,10 @@ from topics.core.entries import (
     Evicted,
     GapOpened,
     HeadInherited,
+    Leased,
     QueuePaused,
     Reincarnated,
+    Released,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
@@ -121,6 +123,18 @@ def test_a_topic_comes_back_from_its_dump() -> None:
     assert back.keys.find("k", 10**9, 500) == KeyedWrite(1, 2, 500)
     assert back.queue.deliveries == {2: 4}
     assert back.paused is False
+
+
+def test_leases_are_added_to_a_dump_as_they_were_when_it_was_taken() -> None:
+    """QU18, LM10"""
+    state = state_of(created(3, type="queue", leases_durable=True), Appended(3, 1, 500, BATCH))
+    topic = state.by_id[3]
+    apply(state, Leased(3, "w", [(1, 77, 900, 1), (2, 78, 900, 3)]))
+    items, leases = dump.dump_topic(topic, 7, 600), topic.queue.leases.copy()
+    apply(state, Released(3, [(1, 77, 0)]))
+    back = dump.load({key: dump.with_leases(value, leases) for key, value in items.items()}).by_id[3].queue
+    assert back.deliveries == {1: 1, 2: 3}
+    assert [back.has_lease(*lease) for lease in ((1, 77), (2, 78), (1, 78))] == [True, True, False]
 
 
 def test_digests_of_keys_and_a_pause_come_back_from_a_dump() -> None:

@@ -90,6 +90,27 @@ def test_a_page_grows_with_its_chunk() -> None:
     assert cache.size_bytes == page.size_bytes
 
 
+def test_pages_that_nobody_has_used_for_a_while_are_dropped_and_others_are_not() -> None:
+    """LM11: but one that somebody waits for."""
+    chunks, cache = [chunk_of(b'{"records":[{"data":1}]}') for _ in range(4)], Cache(10**9)
+    for chunk in chunks:
+        cache.page(chunk, 0, Projection())
+    cache.drop_idle()
+    full = cache.size_bytes
+    used = cache.page(chunks[1], 0, Projection())
+    cache.keep((chunks[2], 0, Projection()))
+    cache.drop_idle()
+    assert full - cache.size_bytes == 2 * used.size_bytes
+    assert cache.page(chunks[1], 0, Projection()) is used
+    cache.let_go((chunks[2], 0, Projection()))
+    cache.drop_idle()
+    cache.drop_idle()
+    assert cache.size_bytes == full - 4 * used.size_bytes
+    small = Cache(1)
+    small.drop_idle()
+    assert small.page(chunks[0], 0, Projection()).count == 1, "however small the cache is"
+
+
 def test_the_first_node_or_tag_of_a_page_may_come_late() -> None:
     chunk, cache = chunk_of(b'{"records":[{"data":1},{"data":2}]}'), Cache(10**9)
     page = cache.page(chunk, 0, Projection())

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from topics.core.queue import leasing
-from topics.core.queue.jobs import Queue, lease_id, lease_number, lease_numbers
+from topics.core.queue.jobs import Queue
 from topics.core.queue.leasing import due_letters
 from topics.core.queue.letters import StoredJob, batch_of_copies, letter, origin, restored
 from topics.core.queue.seqs import Seqs
 from topics.errors import InvalidRequest
-from topics.model import TopicConfig
+from topics.model import TopicConfig, lease_id, lease_number, lease_numbers
 
 
 class Jobs:
@@ -92,10 +92,30 @@ def test_a_lease_with_a_new_deadline_ends_then() -> None:
     leased(queue, 1, deadline=100)
     queue.lease("w", [(1, 1001, 300, 1)])
     queue.advance(200)
-    assert queue.leases == {1: (1001, "w", 300)}
+    assert queue.leases == {1: (1000, "w", 300)} and queue.has_lease(1, 1001)
     queue.lease("w", [(1, 1001, 250, 1)])
     queue.advance(251)
     assert not queue.leases
+
+
+def test_jobs_that_are_handed_out_together_share_one_lease_and_keep_their_numbers() -> None:
+    """QU4, LM11: also those that come back from a snapshot."""
+    queue, back = Queue(), Queue()
+    leased(queue, *range(1, 101))
+    leased(queue, 102, 101, number=7)  # numbers that do not count up with the seqs: a lease each
+    leased(queue, 103, node="v")
+    numbers = {seq: 1000 + seq for seq in range(1, 101)} | {101: 7, 102: 7, 103: 1103}
+    back.restore(
+        dict(queue.deliveries),
+        {seq: (numbers[seq], node, deadline) for seq, (_, node, deadline) in queue.leases.items()},
+        {},
+        {},
+    )
+    for one in (queue, back):
+        assert len({id(lease) for lease in one.leases.values()}) == 4
+        assert all(one.has_lease(seq, number) and not one.has_lease(seq, number + 1) for seq, number in numbers.items())
+        one.check(Jobs(*numbers))
+    assert back.leases == queue.leases
 
 
 def test_an_event_reaches_only_the_lease_that_it_names() -> None:
@@ -185,7 +205,7 @@ def test_what_is_known_of_jobs_that_are_gone_is_forgotten_at_recovery() -> None:
     queue = Queue()
     queue.restore({1: 1, 2: 1, 3: 1}, {1: (7, "w", 100), 2: (8, "w", 100)}, {3: 50}, {4: 60, 5: 60})
     queue.recovered(Jobs(2, 5))
-    assert (queue.deliveries, queue.leases, queue.delayed) == ({2: 1}, {2: (8, "w", 100)}, {5: 60})
+    assert (queue.deliveries, queue.leases, queue.delayed) == ({2: 1}, {2: (6, "w", 100)}, {5: 60})
 
 
 @pytest.mark.parametrize("known", [3, 300])
@@ -341,11 +361,11 @@ def test_leases_survive_a_failure_of_the_log_and_counts_with_them() -> None:
     old.release([(2, 1002, 300), (3, 1003, 0)])
     new.restore({3: 4}, {}, {}, {})
     new.take_over(old, jobs)
-    assert (new.leases, new.delayed, list(new.returned)) == ({1: (1001, "w", 500)}, {2: 300}, [3])
+    assert (new.leases, new.delayed, list(new.returned)) == ({1: (1000, "w", 500)}, {2: 300}, [3])
     assert new.deliveries == {1: 1, 2: 1, 3: 4}
     new.free([(3, 0, 9), (2, 0, 7), (1, 0, 5)])
     assert new.deliveries == {1: 5, 2: 7, 3: 9}
-    assert (new.leases, new.delayed, list(new.returned)) == ({1: (1001, "w", 500)}, {2: 300}, [3])
+    assert (new.leases, new.delayed, list(new.returned)) == ({1: (1000, "w", 500)}, {2: 300}, [3])
     new.check(jobs)
 
 

@@ -148,10 +148,10 @@ class Play:
             return await calling
         finally:
             topic = self.engine.state.topics["q"]
-            for seq, (number, node, deadline) in topic.queue.leases.items():
-                if before.get(seq) != (number, node, deadline):
+            for seq, (offset, node, deadline) in topic.queue.leases.items():
+                if before.get(seq) != (offset, node, deadline):
                     for known in self._known(seq):
-                        known.asked((node, f"lease_{number:x}", deadline))
+                        known.asked((node, f"lease_{offset + seq:x}", deadline))
 
     def _known(self, seq: int) -> list[Known]:
         return [self.jobs[self.data[seq]]] if seq in self.data else list(self.jobs.values())
@@ -195,8 +195,8 @@ class Play:
         before = dict(self.engine.state.topics["q"].queue.leases)
         await self._noting(self.engine.extend("q", node, self._seqs(node, data) or [99], lease_ms=60_000), before)
         for seq in self._seqs(node, data):
-            number, holder, deadline = self.engine.state.topics["q"].queue.leases[seq]
-            self.jobs[self.data[seq]].told((holder, f"lease_{number:x}", deadline))
+            offset, holder, deadline = self.engine.state.topics["q"].queue.leases[seq]
+            self.jobs[self.data[seq]].told((holder, f"lease_{offset + seq:x}", deadline))
 
 
 # --- what holds after a crash
@@ -262,8 +262,8 @@ def check_leases(play: Play, engine: Engine, is_power_loss: bool) -> None:
     for seq in topic.log.live_after(0):
         held: Lease = None
         if seq in jobs.leases:
-            number, node, deadline = jobs.leases[seq]
-            held = (node, f"lease_{number:x}", deadline)
+            offset, node, deadline = jobs.leases[seq]
+            held = (node, f"lease_{offset + seq:x}", deadline)
         if seq in play.data and not (is_power_loss and topic.config.durability != "fsync"):
             known = play.jobs[play.data[seq]]
             assert known.ack or held in known.leases, f"job {seq} is held by {held}, not by one of {known.leases}"

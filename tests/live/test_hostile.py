@@ -377,6 +377,42 @@ def test_reads_of_one_client_leave_others_their_turns(
         assert server.stop() == 0
 
 
+def test_many_held_jobs_cost_others_little_when_they_come_and_when_they_go(tmp_path: Path) -> None:
+    """LM10, LM11: claimed, every second one deleted by its tag, the others by age."""
+    with ServerProcess(tmp_path) as server:
+        api, count = Client(server.address), 100_000
+        config = {"type": "queue", "lease_ms": 3_600_000}
+        api.create("t", **config)
+        records = [{"data": 1, "tag": f"t{number % 2}"} for number in range(10_000)]
+        for _ in range(count // 10_000):
+            ok(api.post("/v0/topics/t?return_seqs=false", {"records": records}))
+        before, worst = peak_bytes(server.pid), 0.0
+
+        def claim_all() -> None:
+            while ok(api.get("/v0/topics/t"))["queue"]["ready"]:
+                api.post("/v0/topics/t/claim", {"node": "w", "max": 1000})
+
+        def delete() -> None:
+            ok(api.post("/v0/topics/t/delete", {"match": "t0"}))
+
+        def expire() -> None:
+            ok(api.put("/v0/topics/t", {**config, "ttl_ms": 1}))
+
+        for attack in (claim_all, delete, expire):
+            attacker = threading.Thread(target=attack)
+            attacker.start()
+            while attacker.is_alive():
+                spent = cpu_s(server.pid)
+                assert ask_status(server.address, "/v0/health") == 200
+                worst = max(worst, cpu_s(server.pid) - spent)
+        grown = peak_bytes(server.pid) - before
+        print(f"held jobs: {worst:.2f} s, {grown / MIB:.0f} MiB")
+        assert ok(api.get("/v0/topics/t"))["count"] == 0
+        assert worst <= CPU_S_MAX
+        assert grown <= MEMORY_BYTES_MAX
+        assert server.stop() == 0
+
+
 def test_a_download_that_nobody_reads_does_not_hold_up_a_stop(tmp_path: Path) -> None:
     """SC3, LM10: it is cut off, early enough for the last checkpoint."""
     with ServerProcess(tmp_path) as server:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
-from topics.core.queue.jobs import Queue, scheduled
+from topics.core.queue.jobs import Lease, Numbered, Queue, scheduled
 from topics.core.routing.copies import HopRun, StampRun
 from topics.core.routing.table import Router
 from topics.core.state import KeyedWrite, NamedCursor, State, Topic
@@ -46,7 +46,7 @@ class TopicItem(Struct, array_like=True):
     live_last: int  # highest live seq; what an ephemeral topic loses by a restart
     dead_lettered: int
     deliveries: dict[int, int]
-    leases: dict[int, tuple[int, str, int]]
+    leases: Numbered  # none before `with_leases`
     delayed: dict[int, int]  # seq → claimable from; all of them, if leases are kept
     scheduled: dict[int, int] = {}  # else those that were never handed out
     hops: list[HopRun] = []
@@ -91,7 +91,7 @@ def _keys_key(id: int, number: int) -> bytes:
 
 
 def dump_topic(topic: Topic, position: int, now: int) -> Items:
-    """The items of a topic as it is at `position`, the end of the log."""
+    """The items of a topic as it is at `position`, the end of the log. Leases, which may be many, are added later."""
     log, queue = topic.log, topic.queue if topic.has_queue else NO_JOBS
     items: Items = {}
     keeps_leases = topic.keeps_leases
@@ -111,7 +111,7 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
         0 if topic.is_logged else log.highest_live(log.head),
         queue.dead_lettered,
         queue.deliveries if topic.is_logged else {},
-        queue.leases if keeps_leases else {},
+        {},
         queue.delayed if keeps_leases else {},
         scheduled(queue) if topic.is_logged and not keeps_leases else {},
         topic.hops if topic.is_logged else [],
@@ -127,6 +127,14 @@ def dump_topic(topic: Topic, position: int, now: int) -> Items:
     items[topic_key(topic.id)] = _encode(item)
     items.update(_dump_keys(topic, position, now))
     return items
+
+
+def with_leases(value: bytes | None, leases: Mapping[int, Lease]) -> bytes:
+    """A topic's item with its leases. Takes a while for very many: for a thread."""
+    assert value is not None, "a topic that is gone has no leases"
+    item = _decode_topic(value)
+    item.leases = {seq: (offset + seq, node, deadline) for seq, (offset, node, deadline) in leases.items()}
+    return _encode(item)
 
 
 def gone_topic(topic: Topic) -> Items:

@@ -17,7 +17,6 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from topics.core.decide import Append
-from topics.core.queue.jobs import lease_number
 from topics.core.routing.table import PutRouter
 from topics.core.topic.config import ConfigIn
 from topics.core.topic.pages import Projection
@@ -47,6 +46,7 @@ from topics.model import (
     RouterDefinition,
     TagMatch,
     TopicConfig,
+    lease_number,
 )
 from topics.ranges import Range
 

@@ -122,6 +122,7 @@ class Instance:
         self.load = loader.load  # a coroutine: brings in what a Cold says is missing
         self.keep_page = self._cache.keep
         self.let_page_go = self._cache.let_go
+        self.drop_idle_pages = self._cache.drop_idle
         self.cursor_before = self._reading.cursor_before
         self.claim_soon = turns.claim  # at the end of this turn, with the others that come in it
         self.ack_soon = turns.ack

@@ -237,9 +237,10 @@ async def _serve(server: Server, on_bound: Bound) -> None:
 
 
 async def _save_memory(server: Server) -> None:
-    """Every so often, while nothing runs, return free memory to the system."""
+    """Every so often drop what nobody reads any more, and while nothing runs, return free memory to the system."""
     while True:
         await asyncio.sleep(SAVE_MEMORY_S)
+        server.engine.drop_idle_pages()
         if not server.app.slots.running and server.pressure.level < RESUMING_AT:
             give_memory_back()
 

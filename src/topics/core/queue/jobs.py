@@ -24,56 +24,24 @@ Invariants, which `check` asserts
 So `len(leases) + len(delayed) + ready = live`.
 """
 
-import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import chain, filterfalse, repeat, takewhile
+from itertools import chain, filterfalse, groupby, repeat, takewhile
 from typing import Any, Protocol, TypeVar
 
 from topics.core.queue.seqs import STALE_MAX, Seqs, heap_of
-from topics.errors import InvalidRequest
 from topics.model import TopicConfig
 
-LEASE_ID = re.compile(r"lease_[0-9a-f]+", re.ASCII)
 MANY_MIN = 1000  # jobs that change place together, from which on that is done as a whole
 TAKEN_MAX = 0.75  # of the jobs known: up to here, taking them out is less work than making a place anew
 EACH_TIMES = 8  # the work of looking a job up among those that are gone, in those of noting one of them
 STEP_JOBS_MAX = 10_000  # whose lease or delay ends in one piece of work; a claim's jobs end together
 
 T = TypeVar("T", bound=Any)
-Lease = tuple[int, str, int]  # number, node, deadline
-
-
-def lease_id(number: int) -> str:
-    """What a worker knows a lease by."""
-    return f"lease_{number:x}"
-
-
-def lease_number(text: str, field: str) -> int | None:
-    """The number of a lease; None for no lease at all (""), -1 for one that cannot be."""
-    if not text:
-        return None
-    if LEASE_ID.fullmatch(text) is None:
-        raise InvalidRequest(f'{field} is "{text[:40]}", which is not a lease_id')
-    number = int(text[6:22], 16)
-    return number if lease_id(number) == text else -1
-
-
-def lease_numbers(texts: Sequence[str], field: str) -> list[int | None]:
-    """The numbers of leases, each as `lease_number` gives it."""
-    numbers: list[int | None] = []
-    for at, text in enumerate(texts):
-        try:
-            number = int(text[6:22], 16)
-        except ValueError:
-            number = -1
-        if number < 0 or f"lease_{number:x}" != text:
-            numbers.append(lease_number(text, f"{field}[{at}]"))
-        else:
-            numbers.append(number)
-    return numbers
+Lease = tuple[int, str, int]  # number less the seq of its job, node, deadline: jobs handed out together share one
+Numbered = dict[int, tuple[int, str, int]]  # seq → number, node, deadline: as a snapshot has leases
 
 
 def _with(place: dict[int, T], seqs: list[int]) -> dict[int, T]:
@@ -134,7 +102,7 @@ class Queue:
     def has_lease(self, seq: int, number: int) -> bool:
         """Whether a job is held under the lease of this number."""
         lease = self.leases.get(seq)
-        return lease is not None and lease[0] == number
+        return lease is not None and lease[0] + seq == number
 
     def next_end(self) -> int | None:
         """The time at which some lease or delay may have ended; None = there is none."""
@@ -201,7 +169,7 @@ class Queue:
         else:
             over = [seq for seq in dict.fromkeys(due) if seq in leases and leases[seq][2] < now]
             if self.ended is not None:
-                self.ended += [leases[seq][0] for seq in over]
+                self.ended += [leases[seq][0] + seq for seq in over]
             for seq in over:
                 del leases[seq]
             _return_many(self, over)
@@ -224,14 +192,16 @@ class Queue:
         """Hand out jobs, or move deadlines: seq, lease number, deadline, deliveries."""
         held, counts = self.leases, self.deliveries
         are_some_not_leased = bool(self.delayed or self.returned or self.overdue or self.exhausted)
-        number, pointer, end, seqs = 0, self.pointer, -1, list[int]()
+        number, pointer, end, seqs, lease = 0, self.pointer, -1, list[int](), (0, node, -1)
         for seq, number, deadline, deliveries in leases:
             if seq in held:
-                if held[seq][0] != number:
+                if held[seq][0] + seq != number:
                     self._leave(seq)
             elif are_some_not_leased:
                 self._leave(seq)
-            held[seq] = (number, node, deadline)
+            if deadline != lease[2] or number - seq != lease[0]:
+                lease = (number - seq, node, deadline)
+            held[seq] = lease
             counts[seq] = deliveries
             if deadline != end:  # most end together
                 if seqs:
@@ -266,7 +236,7 @@ class Queue:
             lease, known = self.leases.get(seq), self.deliveries.pop(seq, 0)
             if deliveries:
                 self.deliveries[seq] = deliveries
-            if not (known and seq in self.delayed) if lease is None else lease[0] == number:
+            if not (known and seq in self.delayed) if lease is None else lease[0] + seq == number:
                 self._put_back(seq)
 
     def delay(self, seq: int, start: int) -> None:
@@ -293,9 +263,9 @@ class Queue:
                     self.forget(seq)
                     continue
                 counts.pop(seq, None)
-                number = leases.pop(seq)[0]
+                lease = leases.pop(seq)
                 if ended is not None:
-                    ended.append(number)
+                    ended.append(lease[0] + seq)
         elif seqs <= TAKEN_MAX * known:
             _take(self, gone[0] if is_run else list(chain.from_iterable(gone)))
         elif is_run:
@@ -322,7 +292,7 @@ class Queue:
         self.delayed = _with(self.delayed, left(self.delayed))
         if self.ended is not None:
             kept = self.leases
-            self.ended += [lease[0] for seq, lease in before.items() if seq not in kept]
+            self.ended += [lease[0] + seq for seq, lease in before.items() if seq not in kept]
         for place in (self.returned, self.overdue, self.exhausted):
             if place:
                 place.keep(left)
@@ -352,12 +322,12 @@ class Queue:
     # --- recovery
 
     def restore(
-        self, deliveries: dict[int, int], leases: dict[int, Lease], delayed: dict[int, int], scheduled: dict[int, int]
+        self, deliveries: dict[int, int], leases: Numbered, delayed: dict[int, int], scheduled: dict[int, int]
     ) -> None:
         """Take over what a snapshot has."""
         self.deliveries = deliveries
-        for seq, (number, node, deadline) in leases.items():
-            self.lease(node, [(seq, number, deadline, deliveries[seq])])
+        for node, held in groupby(leases.items(), key=lambda lease: lease[1][1]):
+            self.lease(node, [(seq, number, deadline, deliveries[seq]) for seq, (number, _, deadline) in held])
         for seq, start in (*delayed.items(), *scheduled.items()):
             self.delay(seq, start)
         for seq in deliveries:
@@ -384,8 +354,8 @@ class Queue:
                 self.deliveries[seq] = count = max(count, self.deliveries.get(seq, 0))
                 self._leave(seq)
                 if seq in old.leases:
-                    number, node, deadline = old.leases[seq]
-                    self.lease(node, [(seq, number, deadline, count)])
+                    offset, node, deadline = old.leases[seq]
+                    self.lease(node, [(seq, offset + seq, deadline, count)])
                 elif seq in old.delayed:
                     self.delay(seq, old.delayed[seq])
                 else:
@@ -422,7 +392,7 @@ class Queue:
             for place in (self.returned, self.overdue, self.exhausted):
                 place.discard(seq)
         elif self.ended is not None:
-            self.ended.append(lease[0])
+            self.ended.append(lease[0] + seq)
 
     def _return(self, seq: int) -> None:
         """Make a job that is in no place claimable; one that was never handed out is fresh again."""
@@ -451,7 +421,8 @@ def _return_many(queue: Queue, seqs: list[int]) -> None:
 def _take(queue: Queue, gone: Sequence[int]) -> None:
     """Forget these jobs, most of which are known: a fraction of the work for each."""
     if queue.ended is not None:
-        queue.ended += [lease[0] for lease in map(queue.leases.get, gone) if lease is not None]
+        leases = queue.leases
+        queue.ended += [leases[seq][0] + seq for seq in gone if seq in leases]
     for place in (queue.leases, queue.deliveries, queue.delayed):
         if place:
             deque(map(place.pop, gone, repeat(None)), 0)

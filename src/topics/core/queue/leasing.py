@@ -94,7 +94,7 @@ def nack(topic: Topic, node: str, seqs: Sequence[int], numbers: Numbers, start: 
     """Give jobs back: they are claimable again from `start` on (0 = at once)."""
     held, skipped = _held(topic.queue, node, seqs, numbers)
     leases = topic.queue.leases
-    entry = Released(topic.id, [(seq, leases[seq][0], start) for seq in held])
+    entry = Released(topic.id, [(seq, leases[seq][0] + seq, start) for seq in held])
     return Change([entry] if held else (), held, skipped)
 
 
@@ -102,7 +102,7 @@ def extend(topic: Topic, node: str, seqs: Sequence[int], numbers: Numbers, deadl
     """Keep jobs until another deadline."""
     held, skipped = _held(topic.queue, node, seqs, numbers)
     leases, counts = topic.queue.leases, topic.queue.deliveries
-    entry = Leased(topic.id, node, [(seq, leases[seq][0], deadline, counts[seq]) for seq in held])
+    entry = Leased(topic.id, node, [(seq, leases[seq][0] + seq, deadline, counts[seq]) for seq in held])
     return Change([entry] if held else (), held, skipped, deadline)
 
 
@@ -143,7 +143,7 @@ def _held(
     taken = set() if taken is None else taken
     for seq, number in zip(seqs, repeat(None) if numbers is None else numbers, strict=False):
         lease = leases.get(seq)
-        if lease is None or lease[1] != node or seq in taken or (number is not None and number != lease[0]):
+        if lease is None or lease[1] != node or seq in taken or (number is not None and number != lease[0] + seq):
             others.append(seq)
         else:
             held.append(seq)

@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from itertools import accumulate, product, repeat
+from itertools import accumulate, product, repeat, takewhile
 from operator import add
 from typing import Final, NamedTuple, TypeVar
 
@@ -172,6 +172,7 @@ def _extended(present: Texts, count: int, added: Texts, added_count: int) -> Tex
 
 JOB = Projection(tags=True, node=False)  # what a worker gets of a record
 _PROJECTIONS = [None, *(Projection(*flags) for flags in product((False, True), repeat=3)), JOB]
+_IDLE: Final = (Chunk(1), 0, None)  # no page: those before it in the cache were not used since it was put there
 
 
 class PageAddress(NamedTuple):
@@ -303,6 +304,17 @@ class Cache:
                     self.size_bytes -= page.size_bytes
         for key in [key for key in self._matches if key[0] is part]:
             del self._matches[key]
+
+    def drop_idle(self) -> None:
+        """Drop the pages that nobody has used since the last call."""
+        if _IDLE in self._pages:
+            for key in list(takewhile(lambda key: key is not _IDLE, self._pages)):
+                if key not in self._kept:
+                    self.size_bytes -= self._pages.pop(key).size_bytes
+            self._pages.move_to_end(_IDLE)
+        else:
+            self._pages[_IDLE] = Labels(0)
+            self.size_bytes += PAGE_OVERHEAD_BYTES
 
     def clear(self) -> None:
         self._pages.clear()

@@ -7,7 +7,7 @@ Rows are numbered from 0 within their part. A part has the totals of its live re
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import sub
 from typing import Protocol, TypeVar
@@ -239,11 +239,13 @@ class _TagOrder:
 
     __slots__ = ("_ends", "_rows", "_text")
 
-    def __init__(self, tags: Iterable[str | None]) -> None:
-        ordered = sorted((tag.encode(), row) for row, tag in enumerate(tags) if tag is not None)
-        self._text = b"".join([tag for tag, _ in ordered])
-        self._ends = array("I", accumulate((len(tag) for tag, _ in ordered), initial=0))
-        self._rows = array("I", [row for _, row in ordered])
+    def __init__(self, tags: Sequence[str | None]) -> None:
+        known = [tag or "" for tag in tags]
+        rows = sorted([row for row, tag in enumerate(tags) if tag is not None], key=known.__getitem__)
+        texts = [known[row].encode() for row in rows]
+        self._text = b"".join(texts)
+        self._ends = array("I", accumulate(map(len, texts), initial=0))
+        self._rows = array("I", rows)
 
     def matching(self, match: TagMatch) -> list[int]:
         places, wanted = range(len(self._rows)), match.value.encode()

@@ -28,6 +28,7 @@ from topics.clock import Clock
 from topics.core import dump
 from topics.core.apply import keep_references_short
 from topics.core.memory import weigh
+from topics.core.queue.jobs import Lease
 from topics.core.state import State, Topic
 from topics.core.topic.live import LiveRows
 from topics.core.topic.parts import Chunk, Part
@@ -101,6 +102,7 @@ class Checkpoint:
         self._topics: list[Topic] = []  # captured, or about to be
         self._routers: dict[str, None] = {}  # captured, by name
         self._items: dump.Items = {}  # what the snapshot will change
+        self._leases: dict[bytes, dict[int, Lease]] = {}  # captured, that are to be added to these
         self._groups: list[Group] = []
         self._flags: list[Flags] = []
         self._dropped: list[SegmentPiece] = []  # pieces that had died by their topic's capture
@@ -192,6 +194,8 @@ class Checkpoint:
         """Take what a topic is at this moment. Rows are looked at later, by the marks that are copied here."""
         log, rows = topic.log, topic.log.live_rows()
         self._items.update(dump.dump_topic(topic, self._wal.end, self._clock.now_ms()))
+        if topic.keeps_leases and topic.has_queue:
+            self._leases[dump.topic_key(topic.id)] = topic.queue.leases.copy()
         if topic.notes.has_unflagged:
             topic.notes.has_unflagged = False
             for piece in _pieces_in(log.parts):
@@ -278,6 +282,7 @@ class Checkpoint:
 
     def _install(self) -> None:
         """Install the snapshot, unless the log has failed: then the state was rebuilt without it. Blocking."""
+        self._items |= {key: dump.with_leases(self._items[key], leases) for key, leases in self._leases.items()}
         with self._catalogue.installing:
             self._check_log()
             self._catalogue.snapshots.install(self._items)

@@ -210,7 +210,7 @@ class Queues:
         queue = topic.queue
         if entries:
             leases, counts = queue.leases, queue.deliveries
-            jobs = [(seq, leases[seq][0], counts[seq]) for done, _ in changes for seq in done]
+            jobs = [(seq, leases[seq][0] + seq, counts[seq]) for done, _ in changes for seq in done]
             try:
                 self._ledger.commit(entries)
             except CommitFailed:

@@ -10,7 +10,6 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from topics.core.queue.jobs import lease_numbers
 from topics.core.topic.config import LEASE_MS_MAX, LEASE_MS_MIN, ConfigIn
 from topics.core.topic.records import DELAY_MS_MAX, Limits, WriteIn, decode_json
 from topics.engine.instance import Projection, Query
@@ -23,6 +22,7 @@ from topics.model import (
     Guarantee,
     TagMatch,
     is_topic_name,
+    lease_numbers,
 )
 from topics.server.wire.counts import SMALL_BYTES, CountedRecord, check_lists, decode_counted, may_exceed
 from topics.server.wire.large import LARGE_BYTES, decode_large
