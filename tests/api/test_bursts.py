@@ -4,6 +4,12 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from hpack import HPACKDecodingError
+from hpack.huffman import HuffmanEncoder
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
+from hpack.huffman_table import decode_huffman as hpack_decode_huffman
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.api.clients.raw import MemoryTransport, ScriptedApp, chunked, get, post
 from tests.api.clients.websocket import client_frame
@@ -12,7 +18,7 @@ from topics.server.transport.http1 import BURST_MAX, Http1
 from topics.server.transport.http1_reader import WORK_MAX
 from topics.server.transport.http2 import SLICES_MAX
 from topics.server.transport.http2_reader import FRAMES_MAX as HTTP2_FRAMES_MAX
-from topics.server.transport.http2_reader import HEADS_BYTES_MAX, PREFACE, FrameWatch
+from topics.server.transport.http2_reader import HEADS_BYTES_MAX, PREFACE, FrameWatch, decode_huffman
 from topics.server.transport.websocket import WebSocket
 from topics.server.transport.websocket_reader import CONT, FRAMES_MAX, TEXT, FrameReader
 from topics.testing.clock import ManualClock
@@ -194,6 +200,34 @@ def test_a_header_block_is_no_larger_than_a_head_however_many_frames_it_has() ->
     assert len(app.requests) == 2 and not peer.is_ended
     peer.feed(frame(1, 0x01, 5, HEAD) + frame(9, 0, 5, rest) + frame(9, 0, 5, rest))
     assert len(app.requests) == 2 and peer.is_ended
+
+
+def test_settings_that_nobody_has_a_use_for_end_their_connection() -> None:
+    """LM10: each is kept, and looked at whenever others come."""
+    setting = b"\x10\x00" + bytes(4)
+    peer = MemoryTransport(ScriptedApp())
+    peer.feed(PREFACE + frame(4, 0, 0, setting * 100))
+    assert not peer.is_ended
+    peer.feed(frame(4, 0, 0, setting * 200))
+    assert peer.is_ended
+    peer = MemoryTransport(ScriptedApp())
+    peer.feed(PREFACE + frame(4, 0, 0, setting * 100) * 200)
+    assert peer.is_ended
+
+
+@given(st.binary(max_size=200), st.binary(max_size=20))
+def test_huffman_codes_are_decoded_as_hpack_does(text: bytes, code: bytes) -> None:
+    """LM10: by whole bytes, which takes half as long; what is no code is refused."""
+    assert decode_huffman(HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode(text)) == text
+    try:
+        expected: bytes | None = hpack_decode_huffman(code)
+    except HPACKDecodingError:
+        expected = None
+    if expected is None:
+        with pytest.raises(HPACKDecodingError):
+            decode_huffman(code)
+    else:
+        assert decode_huffman(code) == expected
 
 
 def test_a_full_http2_read_is_the_last_of_its_turn() -> None:

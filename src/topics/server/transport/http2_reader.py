@@ -9,10 +9,12 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
+import hpack.hpack
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.settings import SettingCodes, Settings
 from hpack import Decoder, HeaderTuple, HPACKDecodingError
+from hpack.huffman_table import HUFFMAN_COMPLETE, HUFFMAN_EMIT_SYMBOL, HUFFMAN_FAIL, HUFFMAN_TABLE
 
 from topics.server.transport.exchange import HEAD_TOO_LARGE, KIB, SINGLE_HEADERS, Answer, Limits, Request, malformed
 
@@ -25,7 +27,9 @@ TARGET: Final = re.compile(rb'/[!"$-~]*')  # printable ASCII without `#`
 # DATA and HEADERS weigh nothing, RST_STREAM and SETTINGS more than others, any other frame 1.
 WEIGHTS: Final = {0: 0, 1: 0, 3: 10, 4: 5}
 RESET_WEIGHT: Final = 10  # also of a stream that the peer made the server reset
-HEADERS, CONTINUATION = 1, 9
+HEADERS, SETTINGS, CONTINUATION = 1, 4, 9
+SETTINGS_BYTES_MAX: Final = KIB  # of one frame; a setting has six …
+ALL_SETTINGS_BYTES_MAX: Final = 64 * KIB  # … and of all: h2 keeps settings that it does not know, and looks at each
 FRAMES_MAX: Final = 8  # that are taken at once, before a look at the time …
 HEADS_BYTES_MAX: Final = KIB  # … or so much of header blocks, if that is less
 REFERRED_BYTES_MAX: Final = 16 * KIB  # of headers that a block only refers to; the tables hold less than half of it
@@ -50,6 +54,7 @@ class FrameWatch:
     def __init__(self, head_bytes_max: int) -> None:
         self._head_bytes_max = head_bytes_max
         self._head_bytes = 0  # of the header block, which may have several frames
+        self._settings_bytes = 0
         self._partial = b""  # of a frame header
         self._skip_bytes = len(PREFACE)  # still to come of a payload
 
@@ -69,6 +74,8 @@ class FrameWatch:
             if kind in (HEADERS, CONTINUATION):
                 heads_bytes += size
                 self._measure_block(kind, size)
+            elif kind == SETTINGS:
+                self._measure_settings(size)
             weight += WEIGHTS.get(kind, 1) if size or kind else 1  # an empty DATA frame is noise, too
             at += self.HEADER.size + size
         self._partial = data[at:]
@@ -80,6 +87,11 @@ class FrameWatch:
         self._head_bytes = size if kind == HEADERS else self._head_bytes + size
         if self._head_bytes > self._head_bytes_max:
             raise Flood("a header block is larger than a head may be")
+
+    def _measure_settings(self, size: int) -> None:
+        self._settings_bytes += size
+        if size > SETTINGS_BYTES_MAX or self._settings_bytes > ALL_SETTINGS_BYTES_MAX:
+            raise Flood("there are more settings than anybody has a use for")
 
 
 class Noise:
@@ -112,6 +124,41 @@ class Noise:
 def goaway(last_stream_id: int) -> bytes:
     """The frame that ends a connection gracefully. h2 would take it for the end of all running streams."""
     return FrameWatch.HEADER.pack(0, 8, GOAWAY, 0, 0) + struct.pack(">LL", last_stream_id, 0)
+
+
+class Steps(dict[int, tuple[int, int, bytes]]):
+    """What a byte of a Huffman code does, by the state before it and the byte: the next state, its flags, its text.
+
+    hpack takes half a byte at a time. Large heads take half as long by whole bytes, and each step is made once.
+    """
+
+    def __missing__(self, at: int) -> tuple[int, int, bytes]:
+        state, flags, text = at >> 8, 0, b""
+        for half in (at >> 4 & 0xF, at & 0xF):
+            state, flags, symbol = HUFFMAN_TABLE[state << 4 | half]
+            if flags & HUFFMAN_FAIL:
+                raise HPACKDecodingError("a text is not in Huffman code")
+            if flags & HUFFMAN_EMIT_SYMBOL:
+                text += bytes((symbol,))
+        step = self[at] = state << 8, flags, text
+        return step
+
+
+STEPS: Final = Steps()
+
+
+def decode_huffman(code: bytes | bytearray | memoryview | None) -> bytes:
+    """The text that is coded, as `hpack.huffman_table.decode_huffman` gives it."""
+    state, flags, text, steps = 0, HUFFMAN_COMPLETE, bytearray(), STEPS
+    for byte in bytes(code or b""):
+        state, flags, more = steps[state | byte]
+        text += more
+    if not flags & HUFFMAN_COMPLETE:
+        raise HPACKDecodingError("a text in Huffman code is incomplete")
+    return bytes(text)
+
+
+hpack.hpack.decode_huffman = decode_huffman  # type: ignore[assignment, attr-defined]
 
 
 class HeadDecoder(Decoder):
