@@ -4,14 +4,21 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from hpack import HPACKDecodingError
+from hpack.huffman import HuffmanEncoder
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
+from hpack.huffman_table import decode_huffman as hpack_decode_huffman
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.api.clients.raw import MemoryTransport, ScriptedApp, chunked, get, post
 from tests.api.clients.websocket import client_frame
 from topics.server.transport.exchange import Exchange, Limits, Request
 from topics.server.transport.http1 import BURST_MAX, Http1
 from topics.server.transport.http1_reader import WORK_MAX
+from topics.server.transport.http2 import SLICES_MAX
 from topics.server.transport.http2_reader import FRAMES_MAX as HTTP2_FRAMES_MAX
-from topics.server.transport.http2_reader import PREFACE, FrameWatch
+from topics.server.transport.http2_reader import HEADS_BYTES_MAX, PREFACE, FrameWatch, decode_huffman
 from topics.server.transport.websocket import WebSocket
 from topics.server.transport.websocket_reader import CONT, FRAMES_MAX, TEXT, FrameReader
 from topics.testing.clock import ManualClock
@@ -118,9 +125,9 @@ def test_http2_frames_take_turns() -> None:
     peer = MemoryTransport(app)
     first_turn(peer, PREFACE + SETTINGS + http2_requests(1000))
     seen = len(app.requests)
-    assert 0 < seen <= HTTP2_FRAMES_MAX and not peer.reads
+    assert 0 < seen <= HTTP2_FRAMES_MAX * SLICES_MAX and not peer.reads
     while one_turn(peer):
-        assert len(app.requests) - seen <= HTTP2_FRAMES_MAX
+        assert len(app.requests) - seen <= HTTP2_FRAMES_MAX * SLICES_MAX
         seen = len(app.requests)
     assert seen == 1000 and peer.reads and not peer.is_ended
 
@@ -145,6 +152,94 @@ def test_streams_that_the_server_resets_are_noise() -> None:
         peer.feed(frame(1, 0x05, stream, HEAD) + frame(0, 0, stream, b"x"))
     assert peer.is_ended and len(app.requests) <= 201
     assert frame(7, 0, 0, b"")[3:4] in peer.written
+
+
+def test_large_http2_heads_are_fewer_in_a_turn() -> None:
+    """LM10: decoding them takes as long as they are large."""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    head = HEAD + b"\x00\x01b\x7f\x81\x01" + b"c" * 256  # a header of 256 bytes
+    count_max = SLICES_MAX * (HEADS_BYTES_MAX // len(head) + 1)
+    first_turn(peer, PREFACE + SETTINGS + b"".join(frame(1, 0x05, stream, head) for stream in range(1, 200, 2)))
+    seen = len(app.requests)
+    assert 0 < seen <= count_max
+    while one_turn(peer):
+        assert len(app.requests) - seen <= count_max
+        seen = len(app.requests)
+    assert seen == 100 and not peer.is_ended
+
+
+@pytest.mark.parametrize(("references", "is_taken"), [(100, True), (101, True), (1000, False), (8000, False)])
+def test_a_block_that_refers_to_many_headers_ends_its_connection(references: int, is_taken: bool) -> None:
+    """LM10: a reference is a byte, and costs as much as a header. What is a little too much is refused by itself."""
+    peer = MemoryTransport(ScriptedApp())
+    peer.feed(PREFACE + SETTINGS + frame(1, 0x05, 1, HEAD + b"\x90" * references))
+    assert peer.is_ended is not is_taken
+
+
+@pytest.mark.parametrize(
+    ("resizes", "is_taken"), [(b"\x20\x3f\xe1\x1f", True), (b"\x20" * 3, False), (b"\x3f\xe1\x1f" * 3, False)]
+)
+def test_a_table_that_is_resized_again_and_again_ends_its_connection(resizes: bytes, is_taken: bool) -> None:
+    """LM10: resizes are no headers, so that no other limit counts them."""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    peer.feed(PREFACE + SETTINGS + frame(1, 0x05, 1, resizes + HEAD))
+    assert peer.is_ended is not is_taken and len(app.requests) == is_taken
+
+
+def test_a_header_block_is_no_larger_than_a_head_however_many_frames_it_has() -> None:
+    """LM10: it is decoded in one piece."""
+    app = ScriptedApp()
+    peer = MemoryTransport(app, Limits(head_bytes_max=20_000))
+    rest = b"\x00\x01b\x7f\x81\x7d" + b"c" * 16_128  # a header of 16128 bytes
+    for stream in (1, 3):  # each block has its own measure
+        peer.feed(
+            (PREFACE + SETTINGS if stream == 1 else b"") + frame(1, 0x01, stream, HEAD) + frame(9, 4, stream, rest)
+        )
+    assert len(app.requests) == 2 and not peer.is_ended
+    peer.feed(frame(1, 0x01, 5, HEAD) + frame(9, 0, 5, rest) + frame(9, 0, 5, rest))
+    assert len(app.requests) == 2 and peer.is_ended
+
+
+def test_settings_that_nobody_has_a_use_for_end_their_connection() -> None:
+    """LM10: each is kept, and looked at whenever others come."""
+    setting = b"\x10\x00" + bytes(4)
+    peer = MemoryTransport(ScriptedApp())
+    peer.feed(PREFACE + frame(4, 0, 0, setting * 100))
+    assert not peer.is_ended
+    peer.feed(frame(4, 0, 0, setting * 200))
+    assert peer.is_ended
+    peer = MemoryTransport(ScriptedApp())
+    peer.feed(PREFACE + frame(4, 0, 0, setting * 100) * 200)
+    assert peer.is_ended
+
+
+@given(st.binary(max_size=200), st.binary(max_size=20))
+def test_huffman_codes_are_decoded_as_hpack_does(text: bytes, code: bytes) -> None:
+    """LM10: by whole bytes, which takes half as long; what is no code is refused."""
+    assert decode_huffman(HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode(text)) == text
+    try:
+        expected: bytes | None = hpack_decode_huffman(code)
+    except HPACKDecodingError:
+        expected = None
+    if expected is None:
+        with pytest.raises(HPACKDecodingError):
+            decode_huffman(code)
+    else:
+        assert decode_huffman(code) == expected
+
+
+def test_a_full_http2_read_is_the_last_of_its_turn() -> None:
+    """LM10: the loop reads up to thirty times in one turn from a socket that has so much."""
+    peer = MemoryTransport(ScriptedApp())
+    first_turn(peer, PREFACE + SETTINGS + frame(1, 0x05, 1, HEAD))
+    assert peer.reads
+    first_turn(peer, frame(10, 0, 0, bytes(16_000)) * 5)  # of a kind that nobody knows
+    assert not peer.reads
+    while one_turn(peer):
+        pass
+    assert peer.reads and not peer.is_ended
 
 
 class Listening:

@@ -87,6 +87,13 @@ def test_a_segment_that_cannot_be_decoded_is_refused(api: Client, method: str, s
     refused(api.ask(method, f"/v0/topics/{segment}", {} if method == "PUT" else None), 400, "invalid_request", None)
 
 
+def test_a_path_that_cannot_exist_is_not_taken_apart(api: Client) -> None:
+    """LM10, CV14: one of 280 KiB took minutes."""
+    refused(api.get("/v0" + "/a" * 140_000), 404, "not_found")
+    refused(api.get("/v0/topics/" + "%41" * 90_000), 400, "invalid_request", None)
+    refused(api.get("/v0/topics/" + "%41" * 2_000), 404, "topic_not_found")
+
+
 def test_a_segment_is_decoded_once(api: Client, topic: str) -> None:
     """CV14"""
     coded = "".join(f"%{byte:02x}" for byte in topic.encode())

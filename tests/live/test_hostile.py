@@ -211,6 +211,47 @@ def reset_streams() -> bytes:
     return PREFACE + FrameWatch.HEADER.pack(0, 0, 4, 0, 0) + b"".join(frames)
 
 
+def segments() -> bytes:
+    """Paths of very many segments."""
+    return b"GET /v0%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"/a" * 140_000) * 40
+
+
+def escapes() -> bytes:
+    """Paths that are all escapes."""
+    return b"GET /v0/topics/%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"%41" * 90_000) * 40
+
+
+def coded_headers() -> bytes:
+    """HTTP/2: heads as large as they may be, in Huffman code."""
+    block = Encoder().encode([(":method", "GET"), (":scheme", "http"), (":path", "/?" + "aQ9_" * 70_000)])
+    parts = [block[at : at + 16_384] for at in range(0, len(block), 16_384)]
+    frames = [
+        FrameWatch.HEADER.pack(0, len(part), 9 if at else 1, 4 if at == len(parts) - 1 else 1 - bool(at), stream) + part
+        for stream in range(1, 100, 2)
+        for at, part in enumerate(parts)
+    ]
+    return PREFACE + FrameWatch.HEADER.pack(0, 0, 4, 0, 0) + b"".join(frames)
+
+
+def unknown_settings() -> bytes:
+    settings = b"".join(pack(">HL", 0x1000 + number, 5) for number in range(2700))
+    return PREFACE + (FrameWatch.HEADER.pack(0, len(settings), 4, 0, 0) + settings) * 300
+
+
+def referred_headers() -> bytes:
+    """HTTP/2: requests with five thousand headers each, of which each is a byte that refers to a table."""
+    head = b"\x82\x86\x04\x0a/v0/health\x01\x01a" + b"\x90" * 5000
+    frames = [FrameWatch.HEADER.pack(0, len(head), 1, 0x05, stream) + head for stream in range(1, 800, 2)]
+    return PREFACE + FrameWatch.HEADER.pack(0, 0, 4, 0, 0) + b"".join(frames)
+
+
+def unknown_paths() -> bytes:
+    """HTTP/2: requests that are answered as soon as their heads are read, one behind the other."""
+    head = b"\x82\x86\x04\x02/a\x01\x01a" + b"\x90" * 90
+    frames = [FrameWatch.HEADER.pack(0, len(head), 1, 0x05, stream) + head for stream in range(1, 10_000, 2)]
+    return PREFACE + FrameWatch.HEADER.pack(0, 0, 4, 0, 0) + b"".join(frames)
+
+
 def fragments() -> bytes:
     """WebSocket: a message of a million empty fragments."""
     return handshake() + client_frame(1, fin=False) + client_frame(0, fin=False) * 1_000_000
@@ -242,6 +283,12 @@ ATTACKS: Final[list[Attack]] = [
     jobs,
     pipelined,
     reset_streams,
+    segments,
+    escapes,
+    coded_headers,
+    unknown_settings,
+    referred_headers,
+    unknown_paths,
     fragments,
 ]
 

@@ -28,6 +28,8 @@ SCOPE_WORDS: Final = {
     "rw": frozenset((READ, WRITE)),
 }
 VARIABLE: Final = "TOPICS_API_KEYS"
+FIELDS_MAX: Final = 512  # of a query, among which a secret is looked for
+VALUE_BYTES_MAX: Final = 8192  # of a secret in a query; no longer one is known
 
 
 class Key:
@@ -158,11 +160,11 @@ def query_token(query: bytes) -> bytes | None:
 
 
 def query_value(query: bytes, wanted: bytes) -> bytes | None:
-    """The first value of a field in a query string, form-decoded."""
-    for pair in query.split(b"&"):
+    """The first value of a field in a query string, form-decoded; nobody is known yet, so the search is bounded."""
+    for pair in query.split(b"&", FIELDS_MAX)[:FIELDS_MAX]:
         name, _, value = pair.partition(b"=")
-        if unquote_to_bytes(name.replace(b"+", b" ")) == wanted:
-            return unquote_to_bytes(value.replace(b"+", b" ")).strip()
+        if len(name) <= 3 * len(wanted) and unquote_to_bytes(name.replace(b"+", b" ")) == wanted:
+            return unquote_to_bytes(value.replace(b"+", b" ")).strip() if len(value) <= VALUE_BYTES_MAX else b""
     return None
 
 

@@ -16,6 +16,7 @@ from topics.server.transport.encoding import JSON_TYPE
 NO_SCOPES: Final[frozenset[str]] = frozenset()
 PATHS_KEPT_MAX: Final = 10_000  # paths whose resource is remembered, except those of sessions and items …
 PATH_KEPT_BYTES_MAX: Final = 512  # … and only paths up to this length
+PATH_BYTES_MAX: Final = 8192  # no path with names that are valid is longer
 HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
@@ -65,6 +66,7 @@ class Routes:
             methods[row.method] = row
             if row.method == "GET" and not row.is_stream:
                 methods["HEAD"] = row
+        self._segments_max = max(map(len, self._paths), default=0)
 
     def find(self, method: str, path: bytes) -> tuple[Route, str]:
         """The route, and the decoded name in its path."""
@@ -107,6 +109,10 @@ class Routes:
             return False
 
     def _resource(self, path: bytes) -> Resource:
+        if path.count(b"/") > self._segments_max:  # the search below takes the square of them
+            raise NotFound("there is no such path")
+        if len(path) > PATH_BYTES_MAX:
+            raise InvalidRequest(f"the path is longer than {PATH_BYTES_MAX} bytes")
         segments = [_decoded(segment) for segment in path.split(b"/")[1:]]
         methods, name = self._paths.get(tuple(segments)), ""
         for n in range(len(segments)):

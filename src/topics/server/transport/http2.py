@@ -31,6 +31,7 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 
 from topics.server.transport.exchange import (
+    KIB,
     TOO_LARGE,
     TURN_S,
     Connections,
@@ -49,6 +50,8 @@ from topics.server.transport.http2_reader import (
     read_head,
 )
 
+SLICES_MAX: Final = 8  # of a few frames each that are taken in one turn of the loop
+READ_BYTES_MAX: Final = 64 * KIB  # the connection's window: a larger read is the last of its turn
 EXAMINE_S: Final = 5.0  # between looks at the exchanges of a busy connection
 
 OPEN, ENDING, CLOSING, LOST = range(4)
@@ -100,21 +103,17 @@ class Http2(asyncio.Protocol):
             return
         try:
             self.shared.grew(len(data))
-            self._since = self.shared.monotonic()
-            used_bytes = self.noise.hear(data, self.shared.now)
-            if used_bytes < len(data):
-                self._ahead += memoryview(data)[used_bytes:]
-                data = data[:used_bytes]
+            self._since, is_full, is_late = self.shared.monotonic(), len(data) > READ_BYTES_MAX, False
+            for _ in range(SLICES_MAX):
+                data = _take_slice(self, data)
+                is_late = self.shared.monotonic() - self._since > TURN_S
+                if not data or is_late:
+                    break
+            self.flush()
+            self._ahead += data
+            if self._ahead or is_full or is_late:  # the loop may have more of it in this turn
                 if self.transport.is_reading():
                     self.transport.pause_reading()
-                self.shared.soon(self._take_more)
-            for event in self.h2.receive_data(data):
-                handler = HANDLERS.get(type(event))
-                if handler is not None:
-                    handler(self, event)
-            self.flush()
-            if not self._ahead and self.shared.monotonic() - self._since > TURN_S and self.transport.is_reading():
-                self.transport.pause_reading()  # the loop may have more of it in this turn
                 self.shared.soon(self._take_more)
         except Flood:
             self._close(ErrorCodes.ENHANCE_YOUR_CALM)
@@ -305,6 +304,16 @@ def _on_window(connection: Http2, event: Event) -> None:
 def _on_goaway(connection: Http2, event: ConnectionTerminated) -> None:
     connection._stage = max(connection._stage, ENDING)
     connection._rest()
+
+
+def _take_slice(connection: Http2, data: bytes) -> bytes:
+    """Take some frames; what is left."""
+    used_bytes = connection.noise.hear(data, connection.shared.now)
+    for event in connection.h2.receive_data(data[:used_bytes]):
+        handler = HANDLERS.get(type(event))
+        if handler is not None:
+            handler(connection, event)
+    return data[used_bytes:]
 
 
 def _handle_due(connection: Http2) -> None:

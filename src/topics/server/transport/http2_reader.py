@@ -9,9 +9,12 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
+import hpack.hpack
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.settings import SettingCodes, Settings
+from hpack import Decoder, HeaderTuple, HPACKDecodingError
+from hpack.huffman_table import HUFFMAN_COMPLETE, HUFFMAN_EMIT_SYMBOL, HUFFMAN_FAIL, HUFFMAN_TABLE
 
 from topics.server.transport.exchange import HEAD_TOO_LARGE, KIB, SINGLE_HEADERS, Answer, Limits, Request, malformed
 
@@ -24,7 +27,14 @@ TARGET: Final = re.compile(rb'/[!"$-~]*')  # printable ASCII without `#`
 # DATA and HEADERS weigh nothing, RST_STREAM and SETTINGS more than others, any other frame 1.
 WEIGHTS: Final = {0: 0, 1: 0, 3: 10, 4: 5}
 RESET_WEIGHT: Final = 10  # also of a stream that the peer made the server reset
-FRAMES_MAX: Final = 64  # of one connection that are taken in one turn of the loop
+HEADERS, SETTINGS, CONTINUATION = 1, 4, 9
+SETTINGS_BYTES_MAX: Final = KIB  # of one frame; a setting has six …
+ALL_SETTINGS_BYTES_MAX: Final = 64 * KIB  # … and of all: h2 keeps settings that it does not know, and looks at each
+FRAMES_MAX: Final = 8  # that are taken at once, before a look at the time …
+HEADS_BYTES_MAX: Final = KIB  # … or so much of header blocks, if that is less
+REFERRED_BYTES_MAX: Final = 16 * KIB  # of headers that a block only refers to; the tables hold less than half of it
+# The table of a block may be resized twice at its start (RFC 7541, 4.2). A resize is a byte, and is no header.
+RESIZES: Final = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
 
 
 class Flood(Exception):
@@ -41,16 +51,19 @@ class FrameWatch:
 
     HEADER: Final = struct.Struct(">BHBBL")
 
-    def __init__(self) -> None:
+    def __init__(self, head_bytes_max: int) -> None:
+        self._head_bytes_max = head_bytes_max
+        self._head_bytes = 0  # of the header block, which may have several frames
+        self._settings_bytes = 0
         self._partial = b""  # of a frame header
         self._skip_bytes = len(PREFACE)  # still to come of a payload
 
     def weigh(self, data: bytes) -> tuple[int, int]:
-        """The weight of the first FRAMES_MAX frames whose headers end in `data`, and how many of its bytes they are."""
+        """The weight of the first frames whose headers lie in `data`, as many as are taken at once, and their bytes."""
         weight, at, frames, before = 0, self._skip_bytes, 0, len(self._partial)
-        data = self._partial + data
+        data, heads_bytes = self._partial + data, 0
         while at + self.HEADER.size <= len(data):
-            if frames == FRAMES_MAX:
+            if frames == FRAMES_MAX or heads_bytes > HEADS_BYTES_MAX:
                 self._partial, self._skip_bytes = b"", 0
                 return weight, at - before
             frames += 1
@@ -58,11 +71,27 @@ class FrameWatch:
             size = high << 16 | low
             if size > FRAME_BYTES_MAX:
                 raise Flood("a frame is larger than announced")
+            if kind in (HEADERS, CONTINUATION):
+                heads_bytes += size
+                self._measure_block(kind, size)
+            elif kind == SETTINGS:
+                self._measure_settings(size)
             weight += WEIGHTS.get(kind, 1) if size or kind else 1  # an empty DATA frame is noise, too
             at += self.HEADER.size + size
         self._partial = data[at:]
         self._skip_bytes = max(0, at - len(data))
         return weight, len(data) - before
+
+    def _measure_block(self, kind: int, size: int) -> None:
+        """A block is decoded in one piece, however many frames it has."""
+        self._head_bytes = size if kind == HEADERS else self._head_bytes + size
+        if self._head_bytes > self._head_bytes_max:
+            raise Flood("a header block is larger than a head may be")
+
+    def _measure_settings(self, size: int) -> None:
+        self._settings_bytes += size
+        if size > SETTINGS_BYTES_MAX or self._settings_bytes > ALL_SETTINGS_BYTES_MAX:
+            raise Flood("there are more settings than anybody has a use for")
 
 
 class Noise:
@@ -70,12 +99,12 @@ class Noise:
 
     def __init__(self, limits: Limits, now: float) -> None:
         self._limits = limits
-        self._watch = FrameWatch()
+        self._watch = FrameWatch(limits.head_bytes_max)
         self._weight = 0  # of the frames since `_since`, less what was forgiven
         self._since = now
 
     def hear(self, data: bytes, now: float) -> int:
-        """Weigh what came in. Returns how much of it is enough for one turn of the loop."""
+        """Weigh what came in. Returns how much of it is taken at once."""
         if now - self._since >= self._limits.noise_s:
             self._weight, self._since = 0, now
         weight, used_bytes = self._watch.weigh(data)
@@ -97,6 +126,55 @@ def goaway(last_stream_id: int) -> bytes:
     return FrameWatch.HEADER.pack(0, 8, GOAWAY, 0, 0) + struct.pack(">LL", last_stream_id, 0)
 
 
+class Steps(dict[int, tuple[int, int, bytes]]):
+    """What a byte of a Huffman code does, by the state before it and the byte: the next state, its flags, its text.
+
+    hpack takes half a byte at a time. Large heads take half as long by whole bytes, and each step is made once.
+    """
+
+    def __missing__(self, at: int) -> tuple[int, int, bytes]:
+        state, flags, text = at >> 8, 0, b""
+        for half in (at >> 4 & 0xF, at & 0xF):
+            state, flags, symbol = HUFFMAN_TABLE[state << 4 | half]
+            if flags & HUFFMAN_FAIL:
+                raise HPACKDecodingError("a text is not in Huffman code")
+            if flags & HUFFMAN_EMIT_SYMBOL:
+                text += bytes((symbol,))
+        step = self[at] = state << 8, flags, text
+        return step
+
+
+STEPS: Final = Steps()
+
+
+def decode_huffman(code: bytes | bytearray | memoryview | None) -> bytes:
+    """The text that is coded, as `hpack.huffman_table.decode_huffman` gives it."""
+    state, flags, text, steps = 0, HUFFMAN_COMPLETE, bytearray(), STEPS
+    for byte in bytes(code or b""):
+        state, flags, more = steps[state | byte]
+        text += more
+    if not flags & HUFFMAN_COMPLETE:
+        raise HPACKDecodingError("a text in Huffman code is incomplete")
+    return bytes(text)
+
+
+hpack.hpack.decode_huffman = decode_huffman  # type: ignore[assignment, attr-defined]
+
+
+class HeadDecoder(Decoder):
+    """Decodes header blocks, unless what they ask for is far more than they are: a byte may refer to a header."""
+
+    def __init__(self, head_bytes_max: int) -> None:
+        super().__init__()
+        self._head_bytes_max = head_bytes_max
+
+    def decode(self, data: bytes, raw: bool = False) -> Iterable[HeaderTuple]:
+        if RESIZES.match(data):
+            raise HPACKDecodingError("the table is resized again and again")
+        self.max_header_list_size = min(self._head_bytes_max, 2 * len(data) + REFERRED_BYTES_MAX)
+        return super().decode(data, raw)
+
+
 def new_state_machine(limits: Limits) -> H2Connection:
     connection = H2Connection(H2Configuration(client_side=False, header_encoding=None))
     connection.local_settings = Settings(
@@ -107,7 +185,7 @@ def new_state_machine(limits: Limits) -> H2Connection:
             SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
         },
     )
-    connection.decoder.max_header_list_size = limits.head_bytes_max
+    connection.decoder = HeadDecoder(limits.head_bytes_max)
     return connection
 
 
