@@ -89,7 +89,9 @@ def test_a_segment_that_cannot_be_decoded_is_refused(api: Client, method: str, s
 
 def test_a_path_that_cannot_exist_is_not_taken_apart(api: Client) -> None:
     """LM10, CV14: one of 280 KiB took minutes."""
-    refused(api.get("/v0" + "/a" * 140_000), 404, "not_found")
+    refused(api.get("/v0" + "/a" * 140_000), 400, "invalid_request", None)
+    refused(api.get("/v0" + "/a" * 4_000), 404, "not_found")
+    refused(api.get("/v0" + "/a" * 4_000 + "/%ff"), 400, "invalid_request", None)
     refused(api.get("/v0/topics/" + "%41" * 90_000), 400, "invalid_request", None)
     refused(api.get("/v0/topics/" + "%41" * 2_000), 404, "topic_not_found")
 

@@ -109,11 +109,11 @@ class Routes:
             return False
 
     def _resource(self, path: bytes) -> Resource:
-        if path.count(b"/") > self._segments_max:  # the search below takes the square of them
-            raise NotFound("there is no such path")
         if len(path) > PATH_BYTES_MAX:
-            raise InvalidRequest(f"the path is longer than {PATH_BYTES_MAX} bytes")
+            raise InvalidRequest(f"the path has {len(path)} bytes, at most {PATH_BYTES_MAX}")
         segments = [_decoded(segment) for segment in path.split(b"/")[1:]]
+        if len(segments) > self._segments_max:  # the search below takes the square of them
+            raise NotFound("there is no such path")
         methods, name = self._paths.get(tuple(segments)), ""
         for n in range(len(segments)):
             if methods is None and segments[n]:

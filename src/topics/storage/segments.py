@@ -94,7 +94,7 @@ class PieceBuilder:
         self.topic = topic
         self.seqs = array("Q")
         self.ts = array("q")
-        self._texts: dict[str, list[Any]] = {name: [] for name in _TEXTS}  # up to the last row with a value, at least
+        self.texts: dict[str, list[Any]] = {name: [] for name in _TEXTS}
         self.size_bytes = 0
 
     @property
@@ -104,37 +104,26 @@ class PieceBuilder:
     def extend(self, columns: Columns) -> None:
         """Add rows, ascending by seq."""
         seqs, timestamps, nodes, tags, metas, datas = columns
-        for name, column in (("node", nodes), ("tag", tags), ("meta", metas), ("data", datas)):
-            if column is not None:
-                self._texts[name] = self.texts(name)
-                self._texts[name] += column
         self.seqs.extend(seqs)
         self.ts.extend(timestamps)
+        for name, column in (("node", nodes), ("tag", tags), ("meta", metas), ("data", datas)):
+            self.texts[name] += [None] * len(datas) if column is None else column
         self.size_bytes += sum(map(len, datas))
         if metas is not None:
             self.size_bytes += sum(len(meta) for meta in metas if meta is not None)
 
-    def texts(self, name: str) -> list[Any]:
-        """A column of all rows."""
-        texts = self._texts[name]
-        return texts + [None] * (self.count - len(texts)) if len(texts) < self.count else texts
-
-    def has(self, name: str) -> bool:
-        """Whether any row may have a value in this column."""
-        return bool(self._texts[name])
-
     def tag_order(self) -> "array[int]":
-        if not self.has("tag"):
-            return array("Q", range(self.count))
-        import pyarrow as pa
+        from pyarrow import array as arrow_array
         from pyarrow import compute
 
-        tags = pa.array(self.texts("tag"), pa.string())
-        order = compute.call_function("array_sort_indices", [tags])  # stable, by bytes, those without a tag last
+        tags = self.texts["tag"]
+        if tags.count(None) == self.count:
+            return array("Q", range(self.count))
+        order = compute.call_function("array_sort_indices", [arrow_array(tags)])  # stable, by bytes, those without last
         return array("Q", memoryview(order.buffers()[1])[: 8 * self.count].cast("Q"))
 
     def ref(self, file: int, start: int) -> PieceRef:
-        tagged = sum(tag is not None for tag in self._texts["tag"])
+        tagged = self.count - self.texts["tag"].count(None)
         return PieceRef(file, self.topic, self.seqs[0], self.seqs[-1], start, self.count, self.size_bytes, tagged)
 
 
@@ -176,10 +165,8 @@ def encode(number: int, pieces: Sequence[PieceBuilder]) -> tuple[memoryview, Fil
     with pa.ipc.open_file(image) as reader:
         columns = _columns(reader.get_batch(0), image.address)
     assert all(columns[name].checksum == checksums[name] for name in _CHECKED), "Arrow wrote other bytes"
-    refs, start = [], 0
-    for piece in pieces:
-        refs.append(piece.ref(number, start))
-        start += piece.count
+    starts = accumulate((piece.count for piece in pieces), initial=0)
+    refs = [piece.ref(number, start) for piece, start in zip(pieces, starts, strict=False)]
     return memoryview(image), FileRef(number, image.size, batch.num_rows, columns), refs
 
 
@@ -197,16 +184,10 @@ def _arrays(pieces: Sequence[PieceBuilder]) -> list[Any]:
         number_array(pa.uint32(), topics),
         number_array(pa.uint64(), seqs),
         number_array(pa.timestamp("ms", "UTC"), timestamps),
-        *(_text_column(pieces, name, len(seqs)) for name in _TEXTS),
+        *(text_array(list(chain.from_iterable(piece.texts[name] for piece in pieces))) for name in _TEXTS),
         number_array(pa.uint8(), flags),
         number_array(pa.uint64(), order).cast(pa.uint32()),
     ]
-
-
-def _text_column(pieces: Sequence[PieceBuilder], name: str, count: int) -> Any:
-    if not any(piece.has(name) for piece in pieces):
-        return text_array(None, count)
-    return text_array(list(chain.from_iterable(piece.texts(name) for piece in pieces)), count)
 
 
 def number_array(kind: Any, values: "array[int] | bytes") -> Any:
@@ -215,19 +196,19 @@ def number_array(kind: Any, values: "array[int] | bytes") -> Any:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def text_array(values: list[Any] | None, count: int) -> Any:
+def text_array(values: list[Any]) -> Any:
     """A column of strings from str, JSON text or None."""
     import pyarrow as pa
 
-    first = next((value for value in values or () if value is not None), None)
-    if first is None or values is None:
-        return pa.array([None] * count, pa.string())
-    if isinstance(first, str):
+    nulls = values.count(None)
+    if nulls == len(values) or isinstance(next(value for value in values if value is not None), str):
         return pa.array(values, pa.string())
-    if values.count(None):
+    if nulls:
         return pa.array([None if value is None else bytes(value) for value in values], pa.binary()).view(pa.string())
     offsets = array("i", accumulate(map(len, values), initial=0))
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
+    return pa.Array.from_buffers(
+        pa.string(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    )
 
 
 def _columns(batch: Any, base: int) -> dict[str, Column]:
