@@ -60,6 +60,7 @@ class Pressure:
         self.is_deferring = False
         self._listeners: list[Callable[[bool], None]] = []  # of `is_deferring`
         self.is_refusing = False  # a request has to wait
+        self.is_slowing = False  # a write may have to, by its size
         self._slowing_ms = 0.0  # for a write of SLOWED_BYTES
         self.parked_total = 0
         self.refused_total = 0
@@ -94,9 +95,10 @@ class Pressure:
         self.is_refusing = self.level >= REFUSING_AT or fill >= REFUSING_AT
         above = max(0.0, fill - SLOWING_AT) / (REFUSING_AT - SLOWING_AT)
         self._slowing_ms = PARKED_MS_MAX * min(1.0, above * above)
+        self.is_slowing = above > 0.0
         if not self.is_refusing:
             _relieve(self._parked)
-        if not self._slowing_ms:
+        if not self.is_slowing:
             _relieve(self._slowed)
 
     def slowed_ms(self, size: int) -> float:
