@@ -32,7 +32,7 @@ def api(server: ServerThread) -> Client:
 @pytest.fixture
 def topic() -> str:
     """A name that no other test uses."""
-    return f"topic-{next(NUMBERS)}"
+    return f"topic-{next(NUMBERS)}-t"  # which no other name begins with, or is a part of
 
 
 @pytest.fixture
