@@ -10,7 +10,6 @@ from typing import Any
 
 from topics.clock import Clock
 from topics.core.memory import used, weigh
-from topics.core.state import State
 from topics.core.topic.pages import Cache
 from topics.core.topic.parts import Chunk, Part
 from topics.engine.answers import Checkpoints
@@ -50,7 +49,7 @@ class Upkeep:
         self._checkpoint: asyncio.Task[None] | None = None
         self._background: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
-        self._graveyard: list[Part] = []
+        self._graveyard: list[Part] = []  # no longer read; their memory is given back little by little
         self._places: list[dict[int, Any] | list[Any]] = []  # of jobs that are gone
         self._checkpoints = Checkpoints(due_bytes=self._checkpoint_bytes, due_ms=self._checkpoint_ms)
         self._begun_at = 0.0  # the checkpoint that is under way
@@ -73,7 +72,7 @@ class Upkeep:
             return
         try:
             ledger.wal.refuse("the engine is closed")
-            await ledger.store.checkpoint(self._current_state, self._bury, is_last=True)
+            await ledger.store.checkpoint(lambda: ledger.state, self._graveyard.append, is_last=True)
         except (StorageError, OSError) as error:
             logger.error("the last checkpoint failed: %s; the next start replays the log instead", error)
 
@@ -86,9 +85,8 @@ class Upkeep:
     @property
     def fill(self) -> float:
         """How full the way to the disk is: at 1.0 and above writes should wait."""
-        return max(
-            self._ledger.wal.fill, self._ledger.store.unsealed_bytes / (UNSEALED_FACTOR * self._checkpoint_bytes)
-        )
+        unsealed = self._ledger.store.unsealed_bytes / (UNSEALED_FACTOR * self._checkpoint_bytes)
+        return max(self._ledger.wal.fill, unsealed)
 
     async def checkpoint(self) -> None:
         """Seal records, take a snapshot, trim the log. Waits for one that is under way."""
@@ -115,7 +113,8 @@ class Upkeep:
 
     def _start_checkpoint(self) -> "asyncio.Task[None]":
         self._begun_at = self._clock.monotonic()
-        return self._begin(self._ledger.store.checkpoint(self._current_state, self._bury), self._checkpoint_done)
+        work = self._ledger.store.checkpoint(lambda: self._ledger.state, self._graveyard.append)
+        return self._begin(work, self._checkpoint_done)
 
     def _begin(
         self, work: Coroutine[Any, Any, None], done: "Callable[[asyncio.Task[None]], None]"
@@ -129,9 +128,6 @@ class Upkeep:
         self._checkpoint = None
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the log's new file cannot be entered in the snapshot, which will be tried again: %s", error)
-
-    def _current_state(self) -> State:
-        return self._ledger.state
 
     def _checkpoint_done(self, task: "asyncio.Task[None]") -> None:
         self._checkpoint = None
@@ -219,10 +215,6 @@ class Upkeep:
         is_tight = used(self._ledger.state) > self._tight_bytes > 0
         due_bytes = TIGHT_BYTES_MIN if is_tight else self._checkpoint_bytes
         return self._ledger.wal.bytes_since_roll > due_bytes or age_ms >= due_ms
-
-    def _bury(self, part: Part) -> None:
-        """Take over a part that is no longer read, to give its memory back little by little."""
-        self._graveyard.append(part)
 
     def _free(self) -> None:
         """Give back the memory of some parts that are dead or sealed."""
