@@ -184,9 +184,10 @@ class Told:
 
     def withdrawn(self, request: Request) -> None:
         """The end of a request was never sent: it has not been made."""
-        call = self._open.pop(request)
-        call.answered_at, call.status = self.now, WITHDRAWN
-        self._withdrawn.add(request)
+        call = self._open.pop(request, None)
+        if call is not None:  # else it was refused before its end, by a server that stops
+            call.answered_at, call.status = self.now, WITHDRAWN
+            self._withdrawn.add(request)
 
     def cursor(self, stream: str, topic: str) -> int:
         """How far a stream has come."""
@@ -356,14 +357,16 @@ class Told:
         assert seq not in self.acked[topic], f"job {seq} of {topic} was acked, and handed out again"
         if self._has_clock and job["deadline"] < self.clock():
             return  # the lease was over when it was heard of, and the job may be somebody else's since
+        times, before = job.get("deliveries", 0), self._deliveries[topic].get(seq, -1)
+        if self.may_have_stopped and node.endswith(".stream") and times < before:
+            return  # a stop ended the stream, and the job was somebody else's before the end was heard
         lease = self.held[topic].get(seq)
         is_over = lease is None or lease.node in self.released or lease.deadline < self.clock()
         assert is_over, f"job {seq} of {topic} is held by {lease}, and by {node}"
         is_late = self._has_clock and job["deadline"] > self.clock() + config_of(topic)["lease_ms"]
         assert not is_late, f"{topic}: {job} at {self.clock()}"
-        times, most = job.get("deliveries", 0), config_of(topic).get("max_deliveries", 0)
+        most = config_of(topic).get("max_deliveries", 0)
         assert not most or times <= most, f"job {seq} of {topic} is handed out for the {times}th time"
-        before = self._deliveries[topic].get(seq, -1)
         assert times > before or self.is_faulty, f"job {seq} of {topic}: delivery {times} after {before}"
         self._deliveries[topic][seq] = times
         self.held[topic][seq] = Lease(node, job["deadline"])
