@@ -214,7 +214,7 @@ def almost_full(start: Start, topic: str) -> tuple[ServerThread, Client]:
     server = start(cache_bytes=2 << 20)
     api = Client(server.address)
     ok(api.post(f"/v0/topics/{topic}", {"records": LARGE["records"] * 86}), 201)
-    server.until(lambda: server.server.pressure.slowed_ms(65_000))
+    server.until(lambda: server.server.pressure.slows(65_000))
     return server, api
 
 

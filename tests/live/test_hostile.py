@@ -293,6 +293,17 @@ ATTACKS: Final[list[Attack]] = [
 ]
 
 
+def worst_wait_s(server: ServerProcess, attack: Callable[[], None]) -> float:
+    """The most processor time that the server spent before it answered somebody else, while it was attacked."""
+    attacker, worst = threading.Thread(target=attack), 0.0
+    attacker.start()
+    while attacker.is_alive():
+        spent = cpu_s(server.pid)
+        assert ask_status(server.address, "/v0/health") == 200
+        worst = max(worst, cpu_s(server.pid) - spent)
+    return worst
+
+
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 def test_one_client_cannot_hurt_others(tmp_path: Path, attack: Attack) -> None:
     """LM10, LM11: the loop stays free, memory is bounded by what was sent, and the server ends when told."""
@@ -300,13 +311,8 @@ def test_one_client_cannot_hurt_others(tmp_path: Path, attack: Attack) -> None:
         Client(server.address).create("t")
         data = attack()
         send_all(server.address, data[: 64 * 1024])  # what is imported at the first use counts for nobody
-        before, worst = peak_bytes(server.pid), 0.0
-        attacker = threading.Thread(target=send_all, args=(server.address, data))
-        attacker.start()
-        while attacker.is_alive():
-            spent = cpu_s(server.pid)
-            assert ask_status(server.address, "/v0/health") == 200
-            worst = max(worst, cpu_s(server.pid) - spent)
+        before = peak_bytes(server.pid)
+        worst = worst_wait_s(server, lambda: send_all(server.address, data))
         grown = peak_bytes(server.pid) - before
         print(
             f"{attack.__name__}: {len(data) / MIB:.1f} MiB, {worst:.2f} s, {(grown - len(data)) / MIB:.0f} MiB beyond"
@@ -410,13 +416,8 @@ def test_reads_of_one_client_leave_others_their_turns(
         ok(api.post("/v0/topics/t/delete", {"match": "t0"}))
         for number in range(500):
             api.create(f"topic-{number}", durability="ephemeral")
-        before, worst = peak_bytes(server.pid), 0.0
-        attacker = threading.Thread(target=attack, args=(server.address,))
-        attacker.start()
-        while attacker.is_alive():
-            spent = cpu_s(server.pid)
-            assert ask_status(server.address, "/v0/health") == 200
-            worst = max(worst, cpu_s(server.pid) - spent)
+        before = peak_bytes(server.pid)
+        worst = worst_wait_s(server, lambda: attack(server.address))
         grown = peak_bytes(server.pid) - before
         print(f"{attack.__name__}: {worst:.2f} s, {grown / MIB:.0f} MiB")
         assert worst <= CPU_S_MAX
@@ -433,7 +434,7 @@ def test_many_held_jobs_cost_others_little_when_they_come_and_when_they_go(tmp_p
         records = [{"data": 1, "tag": f"t{number % 2}"} for number in range(10_000)]
         for _ in range(count // 10_000):
             ok(api.post("/v0/topics/t?return_seqs=false", {"records": records}))
-        before, worst = peak_bytes(server.pid), 0.0
+        before = peak_bytes(server.pid)
 
         def claim_all() -> None:
             while ok(api.get("/v0/topics/t"))["queue"]["ready"]:
@@ -445,13 +446,7 @@ def test_many_held_jobs_cost_others_little_when_they_come_and_when_they_go(tmp_p
         def expire() -> None:
             ok(api.put("/v0/topics/t", {**config, "ttl_ms": 1}))
 
-        for attack in (claim_all, delete, expire):
-            attacker = threading.Thread(target=attack)
-            attacker.start()
-            while attacker.is_alive():
-                spent = cpu_s(server.pid)
-                assert ask_status(server.address, "/v0/health") == 200
-                worst = max(worst, cpu_s(server.pid) - spent)
+        worst = max(worst_wait_s(server, attack) for attack in (claim_all, delete, expire))
         grown = peak_bytes(server.pid) - before
         print(f"held jobs: {worst:.2f} s, {grown / MIB:.0f} MiB")
         assert ok(api.get("/v0/topics/t"))["count"] == 0

@@ -60,7 +60,6 @@ class Pressure:
         self.is_deferring = False
         self._listeners: list[Callable[[bool], None]] = []  # of `is_deferring`
         self.is_refusing = False  # a request has to wait
-        self.is_slowing = False  # a write may have to, by its size
         self._slowing_ms = 0.0  # for a write of SLOWED_BYTES
         self.parked_total = 0
         self.refused_total = 0
@@ -95,14 +94,17 @@ class Pressure:
         self.is_refusing = self.level >= REFUSING_AT or fill >= REFUSING_AT
         above = max(0.0, fill - SLOWING_AT) / (REFUSING_AT - SLOWING_AT)
         self._slowing_ms = PARKED_MS_MAX * min(1.0, above * above)
-        self.is_slowing = above > 0.0
         if not self.is_refusing:
             _relieve(self._parked)
-        if not self.is_slowing:
+        if not self._slowing_ms:
             _relieve(self._slowed)
 
+    def slows(self, size: int) -> bool:
+        """Whether a write of so many bytes has to wait, if it is not parked."""
+        return self._slowing_ms > 0.0 and self.slowed_ms(size) > 0.0
+
     def slowed_ms(self, size: int) -> float:
-        """How long a write of so many bytes waits at this fill of the log's queue, if it is not parked."""
+        """How long a write of so many bytes waits at this fill of the log's queue."""
         wait_ms = min(PARKED_MS_MAX, self._slowing_ms * size / SLOWED_BYTES)
         return wait_ms if wait_ms >= SLOWED_MS_MIN else 0.0
 

@@ -93,8 +93,7 @@ class Write:
             raise checked
         batch = checked or check_batch(given.records, given.node, key, app.settings, body)
         command = Append(name, batch, key, given.create, given.config, refuses or given.on_mismatch is not UNSET)
-        pressure = app.pressure
-        if pressure.is_refusing or (pressure.is_slowing and pressure.slowed_ms(len(batch.body))):
+        if app.pressure.is_refusing or app.pressure.slows(len(batch.body)):
             self.go_on(self._append_held(command, given))
             return
         try:

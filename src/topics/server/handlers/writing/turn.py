@@ -107,7 +107,7 @@ class WriteTurn:
             given = _decoded(call)
             if given is None:
                 continue
-            is_slowed = app.pressure.is_slowing and app.pressure.slowed_ms(len(call.request.body)) > 0
+            is_slowed = app.pressure.slows(len(call.request.body))
             if go_alone or is_slowed or not _is_plain(given, records_max, app.settings.max_node_bytes):
                 _alone(call, given)
                 continue
