@@ -5,8 +5,8 @@ know: routes, what a request does.
 
 The level is between 0.0 and 1.0. At REFUSING_AT, or while the log's queue is full, requests are parked; a parked
 request goes on as soon as the pressure is gone, and is refused after PARKED_MS_MAX. Before that, from SLOWING_AT of the
-log's queue on, writes are slowed: each waits in proportion to its size, and the longer the fuller the queue is. Who
-writes as fast as the disk takes it then finds that pace, and is not refused.
+log's queue on, writes are slowed: each waits in proportion to its size, and longer as the queue fills. A client that
+waits for its answers settles at the pace of the disk, and is not refused.
 """
 
 import asyncio
