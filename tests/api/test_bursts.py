@@ -1,6 +1,7 @@
 """How much of what one connection sends is worked on in one turn of the loop, before others have theirs (LM10)."""
 
 import asyncio
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.api.clients.raw import MemoryTransport, ScriptedApp, chunked, get, post
 from tests.api.clients.websocket import client_frame
-from topics.server.transport.exchange import Exchange, Limits, Request
+from topics.server.transport.exchange import LONG_TURN_S, Connections, Exchange, Limits, Request
 from topics.server.transport.http1 import BURST_MAX, Http1
 from topics.server.transport.http1_reader import WORK_MAX
 from topics.server.transport.http2 import SLICES_MAX
@@ -228,6 +229,21 @@ def test_huffman_codes_are_decoded_as_hpack_does(text: bytes, code: bytes) -> No
             decode_huffman(code)
     else:
         assert decode_huffman(code) == expected
+
+
+async def test_a_connection_that_took_long_lets_others_go_first() -> None:
+    """LM10: a large head in Huffman code is decoded in one piece."""
+    shared, turns, is_over = Connections(ScriptedApp(), Limits(), ManualClock()), list[str](), asyncio.Event()
+
+    def rested() -> None:
+        turns.append("after a long turn")
+        is_over.set()
+
+    shared.after(2 * LONG_TURN_S, rested)
+    shared.after(LONG_TURN_S, partial(turns.append, "after a short one"))
+    await asyncio.sleep(0)
+    assert turns == ["after a short one"]
+    await is_over.wait()
 
 
 def test_a_full_http2_read_is_the_last_of_its_turn() -> None:

@@ -48,6 +48,6 @@ def encode_rows(columns: Columns) -> bytes:
     arrays = [
         number_array(pa.uint64(), array("Q", seqs)),
         number_array(pa.timestamp("ms", "UTC"), array("q", timestamps)),
-        *(text_array([None] * count if column is None else list(column)) for column in texts),
+        *(text_array(column, count) for column in texts),
     ]
     return bytes(pa.RecordBatch.from_arrays(arrays, schema=stream_schema()).serialize())

@@ -22,7 +22,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import accumulate, chain, pairwise
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -92,39 +93,36 @@ class PieceBuilder:
 
     def __init__(self, topic: int) -> None:
         self.topic = topic
-        self.seqs = array("Q")
-        self.ts = array("q")
-        self.texts: dict[str, list[Any]] = {name: [] for name in _TEXTS}
-        self.size_bytes = 0
-
-    @property
-    def count(self) -> int:
-        return len(self.seqs)
+        self.first = self.last = self.count = self.size_bytes = self.tagged = 0
+        self.columns: dict[str, list[Any]] = {name: [] for name in ("seq", "ts", *_TEXTS)}  # Arrow arrays
 
     def extend(self, columns: Columns) -> None:
         """Add rows, ascending by seq."""
+        import pyarrow as pa
+
         seqs, timestamps, nodes, tags, metas, datas = columns
-        self.seqs.extend(seqs)
-        self.ts.extend(timestamps)
+        self.first, self.last = self.first or seqs[0], seqs[-1]
+        self.count += len(datas)
+        self.columns["seq"].append(_seq_array(seqs))
+        self.columns["ts"].append(number_array(pa.timestamp("ms", "UTC"), array("q", timestamps)))
         for name, column in (("node", nodes), ("tag", tags), ("meta", metas), ("data", datas)):
-            self.texts[name] += [None] * len(datas) if column is None else column
+            self.columns[name].append(text_array(column, len(datas)))
+        self.tagged += len(datas) - self.columns["tag"][-1].null_count
         self.size_bytes += sum(map(len, datas))
         if metas is not None:
             self.size_bytes += sum(len(meta) for meta in metas if meta is not None)
 
-    def tag_order(self) -> "array[int]":
-        from pyarrow import array as arrow_array
+    def tag_order(self) -> Any:
+        """The rows in the order of their tags, which is stable, by bytes, and has those without a tag last."""
+        import pyarrow as pa
         from pyarrow import compute
 
-        tags = self.texts["tag"]
-        if tags.count(None) == self.count:
-            return array("Q", range(self.count))
-        order = compute.call_function("array_sort_indices", [arrow_array(tags)])  # stable, by bytes, those without last
-        return array("Q", memoryview(order.buffers()[1])[: 8 * self.count].cast("Q"))
+        tags = pa.concat_arrays(self.columns["tag"]) if self.tagged else None
+        order = _rows(self.count) if tags is None else compute.call_function("array_sort_indices", [tags])
+        return _whole(order.cast("uint32"))
 
     def ref(self, file: int, start: int) -> PieceRef:
-        tagged = self.count - self.texts["tag"].count(None)
-        return PieceRef(file, self.topic, self.seqs[0], self.seqs[-1], start, self.count, self.size_bytes, tagged)
+        return PieceRef(file, self.topic, self.first, self.last, start, self.count, self.size_bytes, self.tagged)
 
 
 def schema(metadata: Mapping[str, str] | None = None) -> Any:
@@ -173,20 +171,17 @@ def encode(number: int, pieces: Sequence[PieceBuilder]) -> tuple[memoryview, Fil
 def _arrays(pieces: Sequence[PieceBuilder]) -> list[Any]:
     import pyarrow as pa
 
-    topics, seqs, timestamps, order = array("I"), array("Q"), array("q"), array("Q")
+    def joined(name: str) -> Any:
+        return pa.concat_arrays([some for piece in pieces for some in piece.columns[name]])
+
+    topics = array("I")
     for piece in pieces:
         topics += array("I", (piece.topic,)) * piece.count
-        seqs += piece.seqs
-        timestamps += piece.ts
-        order += piece.tag_order()
-    flags = bytes([LIVE]) * len(seqs)
     return [
         number_array(pa.uint32(), topics),
-        number_array(pa.uint64(), seqs),
-        number_array(pa.timestamp("ms", "UTC"), timestamps),
-        *(text_array(list(chain.from_iterable(piece.texts[name] for piece in pieces))) for name in _TEXTS),
-        number_array(pa.uint8(), flags),
-        number_array(pa.uint64(), order).cast(pa.uint32()),
+        *(joined(name) for name in ("seq", "ts", *_TEXTS)),
+        number_array(pa.uint8(), bytes([LIVE]) * len(topics)),
+        pa.concat_arrays([piece.tag_order() for piece in pieces]),
     ]
 
 
@@ -196,19 +191,41 @@ def number_array(kind: Any, values: "array[int] | bytes") -> Any:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def text_array(values: list[Any]) -> Any:
-    """A column of strings from str, JSON text or None."""
+def _whole(numbers: Any) -> Any:
+    """A column of numbers without the bitmap that says that none is missing: a file does not have it either."""
+    return numbers.from_buffers(numbers.type, len(numbers), [None, numbers.buffers()[1]])
+
+
+@lru_cache(maxsize=8)
+def _rows(count: int) -> Any:
+    """The numbers of so many rows."""
     import pyarrow as pa
 
+    return number_array(pa.uint64(), array("Q", range(count)))
+
+
+def _seq_array(seqs: Sequence[int]) -> Any:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if isinstance(seqs, range):
+        return _whole(compute.call_function("add", [_rows(len(seqs)), pa.scalar(seqs[0], pa.uint64())]))
+    return number_array(pa.uint64(), array("Q", seqs))
+
+
+def text_array(values: Sequence[Any] | None, count: int) -> Any:
+    """A column of strings from str, JSON text or None; `values` is None if it has none."""
+    import pyarrow as pa
+
+    if values is None:
+        return pa.nulls(count, pa.string())
     nulls = values.count(None)
-    if nulls == len(values) or isinstance(next(value for value in values if value is not None), str):
+    if nulls == count or isinstance(next(value for value in values if value is not None), str):
         return pa.array(values, pa.string())
     if nulls:
         return pa.array([None if value is None else bytes(value) for value in values], pa.binary()).view(pa.string())
     offsets = array("i", accumulate(map(len, values), initial=0))
-    return pa.Array.from_buffers(
-        pa.string(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
-    )
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
 
 
 def _columns(batch: Any, base: int) -> dict[str, Column]:

@@ -199,7 +199,7 @@ class Chunk:
     def columns(self, start: int, stop: int) -> Columns:
         """Decode rows start..stop."""
         records: list[RecordIn] = []
-        timestamps: list[int] = []
+        timestamps = array("q")
         nodes: list[str | None] = []
         body = bisect_right(self._firsts, start) - 1
         while len(records) < stop - start:
@@ -207,7 +207,7 @@ class Chunk:
             decoded: Body = decode_body(self._body(body))
             some = decoded.records[max(0, start - row) : stop - row]
             records += some
-            timestamps += [self.timestamps[body]] * len(some)
+            timestamps += self.timestamps[body : body + 1] * len(some)
             if decoded.node is None:
                 nodes += [record.node for record in some]
             else:

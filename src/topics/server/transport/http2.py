@@ -103,18 +103,18 @@ class Http2(asyncio.Protocol):
             return
         try:
             self.shared.grew(len(data))
-            self._since, is_full, is_late = self.shared.monotonic(), len(data) > READ_BYTES_MAX, False
+            self._since, is_full, spent_s = self.shared.monotonic(), len(data) > READ_BYTES_MAX, 0.0
             for _ in range(SLICES_MAX):
                 data = _take_slice(self, data)
-                is_late = self.shared.monotonic() - self._since > TURN_S
-                if not data or is_late:
+                spent_s = self.shared.monotonic() - self._since
+                if not data or spent_s > TURN_S:
                     break
             self.flush()
             self._ahead += data
-            if self._ahead or is_full or is_late:  # the loop may have more of it in this turn
+            if self._ahead or is_full or spent_s > TURN_S:  # the loop may have more of it in this turn
                 if self.transport.is_reading():
                     self.transport.pause_reading()
-                self.shared.soon(self._take_more)
+                self.shared.after(spent_s, self._take_more)
         except Flood:
             self._close(ErrorCodes.ENHANCE_YOUR_CALM)
         except ProtocolError:
