@@ -1,7 +1,7 @@
 """How much of what one connection sends is worked on in one turn of the loop, before others have theirs (LM10)."""
 
 import asyncio
-from functools import partial
+from functools import cached_property
 from typing import Any, cast
 
 import pytest
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from tests.api.clients.raw import MemoryTransport, ScriptedApp, chunked, get, post
 from tests.api.clients.websocket import client_frame
-from topics.server.transport.exchange import LONG_TURN_S, Connections, Exchange, Limits, Request
+from topics.server.transport.exchange import Exchange, Limits, Request
 from topics.server.transport.http1 import BURST_MAX, Http1
 from topics.server.transport.http1_reader import WORK_MAX
-from topics.server.transport.http2 import SLICES_MAX
+from topics.server.transport.http2 import LONG_TURN_S, SLICES_MAX
 from topics.server.transport.http2_reader import FRAMES_MAX as HTTP2_FRAMES_MAX
 from topics.server.transport.http2_reader import HEADS_BYTES_MAX, PREFACE, FrameWatch, decode_huffman
 from topics.server.transport.websocket import WebSocket
@@ -231,21 +231,6 @@ def test_huffman_codes_are_decoded_as_hpack_does(text: bytes, code: bytes) -> No
         assert decode_huffman(code) == expected
 
 
-async def test_a_connection_that_took_long_lets_others_go_first() -> None:
-    """LM10: a large head in Huffman code is decoded in one piece."""
-    shared, turns, is_over = Connections(ScriptedApp(), Limits(), ManualClock()), list[str](), asyncio.Event()
-
-    def rested() -> None:
-        turns.append("after a long turn")
-        is_over.set()
-
-    shared.after(2 * LONG_TURN_S, rested)
-    shared.after(LONG_TURN_S, partial(turns.append, "after a short one"))
-    await asyncio.sleep(0)
-    assert turns == ["after a short one"]
-    await is_over.wait()
-
-
 def test_a_full_http2_read_is_the_last_of_its_turn() -> None:
     """LM10: the loop reads up to thirty times in one turn from a socket that has so much."""
     peer = MemoryTransport(ScriptedApp())
@@ -322,14 +307,15 @@ def test_a_socket_reads_on_in_another_turn_after_a_large_message() -> None:
 
 
 class SlowApp(ScriptedApp):
-    """Takes three milliseconds for each request."""
+    """Takes some milliseconds for each request."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: ManualClock, takes_ms: int = 3) -> None:
         super().__init__()
         self._clock = clock
+        self._takes_ms = takes_ms
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        self._clock.advance(3)
+        self._clock.advance(self._takes_ms)
         super().handle(request, exchange)
 
 
@@ -337,6 +323,28 @@ def slow_peer() -> tuple[SlowApp, MemoryTransport]:
     clock = ManualClock()
     app = SlowApp(clock)
     return app, MemoryTransport(app, clock=clock)
+
+
+class RestingTransport(MemoryTransport):
+    """Tells when it is read from again."""
+
+    def resume_reading(self) -> None:
+        super().resume_reading()
+        self.has_resumed.set()
+
+    @cached_property
+    def has_resumed(self) -> asyncio.Event:
+        return asyncio.Event()
+
+
+async def test_a_connection_that_took_very_long_rests() -> None:
+    """LM10: a large head in Huffman code cannot be decoded in parts; nothing is read behind it while others go on."""
+    clock = ManualClock()
+    peer = RestingTransport(SlowApp(clock, int(2000 * LONG_TURN_S)), clock=clock)
+    peer.feed(PREFACE + SETTINGS + frame(1, 0x05, 1, HEAD))
+    assert not peer.reads
+    await peer.has_resumed.wait()
+    assert peer.reads and not peer.is_ended
 
 
 @pytest.mark.parametrize("pieces", [1, 3])

@@ -360,7 +360,7 @@ class Events(Client):
         while b"\r\n\r\n" in self._unread:
             head, _, rest = self._unread.partition(b"\r\n\r\n")
             status, headers = parsed_head(head)
-            assert status in (200, 404, 503), head
+            assert status in (200, 404, 429, 503), head
             if headers.get("transfer-encoding") == "chunked":
                 self._is_streaming, self._unread = True, rest
                 return True

@@ -30,8 +30,6 @@ Callback = Callable[[], None]
 
 KIB: Final = 1024
 TURN_S: Final = 0.005  # after so long a connection begins no further request in the same turn of the loop
-LONG_TURN_S: Final = 2 * TURN_S  # a connection that took so long at once, because what it sent cannot be divided, …
-REST_FACTOR: Final = 2  # … rests for so many times that long
 NEVER: Final = float("inf")
 JSON: Final = b"application/json"
 REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -357,13 +355,6 @@ class Connections:
     def soon(self, turn: Callback) -> None:
         """Call `turn` in a turn of the event loop of its own."""
         asyncio.get_running_loop().call_soon(turn)
-
-    def after(self, spent_s: float, turn: Callback) -> None:
-        """The same, but after a turn that was so long, let others have more time first."""
-        if spent_s > LONG_TURN_S:
-            asyncio.get_running_loop().call_later(REST_FACTOR * spent_s, turn)
-        else:
-            self.soon(turn)
 
     def admits_one_more(self) -> bool:
         """Whether a new connection may stay (LM11)."""

@@ -52,6 +52,8 @@ from topics.server.transport.http2_reader import (
 
 SLICES_MAX: Final = 8  # of a few frames each that are taken in one turn of the loop
 READ_BYTES_MAX: Final = 64 * KIB  # the connection's window: a larger read is the last of its turn
+LONG_TURN_S: Final = 2 * TURN_S  # a connection that took so long at once, because what it sent cannot be divided, …
+REST_FACTOR: Final = 2  # … rests for so many times that long
 EXAMINE_S: Final = 5.0  # between looks at the exchanges of a busy connection
 
 OPEN, ENDING, CLOSING, LOST = range(4)
@@ -114,7 +116,7 @@ class Http2(asyncio.Protocol):
             if self._ahead or is_full or spent_s > TURN_S:  # the loop may have more of it in this turn
                 if self.transport.is_reading():
                     self.transport.pause_reading()
-                self.shared.after(spent_s, self._take_more)
+                _later(self, spent_s)
         except Flood:
             self._close(ErrorCodes.ENHANCE_YOUR_CALM)
         except ProtocolError:
@@ -314,6 +316,14 @@ def _take_slice(connection: Http2, data: bytes) -> bytes:
         if handler is not None:
             handler(connection, event)
     return data[used_bytes:]
+
+
+def _later(connection: Http2, spent_s: float) -> None:
+    """Take more in a turn of its own, when others had time, too, if this one was very long."""
+    if spent_s > LONG_TURN_S:
+        asyncio.get_running_loop().call_later(REST_FACTOR * spent_s, connection._take_more)
+    else:
+        connection.shared.soon(connection._take_more)
 
 
 def _handle_due(connection: Http2) -> None:
