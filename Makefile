@@ -35,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run quick test test-full sim fuzz torture soak check lint-openapi format browser s3 jars promtool bench \
-    bench-spark bench-run bench-peers demo demo-spark vendor screenshots docs docs-tools site-tools release-check lock clean FORCE
+    bench-spark bench-run bench-peers profiles demo demo-spark vendor screenshots docs docs-tools site-tools release-check lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,11 @@ bench-spark: ## run those of Spark
 bench-run: $(DEV) $(SPARK)
 	@case "$(FIGURES)" in ""|*spark*) $(MAKE) --no-print-directory jars VENV=$(VENV) JARS="kafka kafka-connector";; esac
 	$(BIN)/python -m bench $(FIGURES)
+
+profiles: $(DEV) ## look where the server's time goes, with perf and py-spy, and write bench/PROFILES.md; LOADS="single batch"
+	@command -v perf >/dev/null || { echo "this needs perf: install Debian's package linux-perf" >&2; exit 1; }
+	@test -x $(BIN)/py-spy || $(BIN)/pip install --quiet py-spy
+	$(BIN)/python -m bench.profiles $(LOADS)
 
 bench-peers: ## install the peers of the benchmarks from Debian, and one from npm into .bench-npm
 	@missing=$$(for peer in $(PEERS); do dpkg-query -W -f '$${Status}' $$peer 2>/dev/null | grep -q 'ok installed' \

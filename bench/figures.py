@@ -236,6 +236,14 @@ RECOVERY = [
 ]
 RECOVERY = [
     *(figure._replace(is_long=figure.program.endswith("10m")) for figure in RECOVERY),
+    Figure(
+        "replay of records that came one per POST, 64 connections",
+        "bench.recovery posted",
+        "replayed_per_s",
+        "records/s",
+        1_000_000,
+        "higher",
+    ),
     Figure("CPU of a restart with 100,000 topics", "bench.recovery topics", "cpu_s", "s", 1.5),
     Figure("… until ready", "bench.recovery topics", "ready_s", "s", None),
     Figure("memory with 2 M records of 200 B in batches, not read", "bench.recovery memory", "resident_mb", "MB", 300),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import figures
+from bench import figures, profiles
 from bench.__main__ import chosen
 from bench.__main__ import main as run_benchmarks
 from bench.peers import Address
@@ -229,3 +229,25 @@ def test_what_takes_minutes_is_left_out_unless_it_is_asked_for() -> None:
 def test_what_is_said_of_time_is_the_clock_of_the_client() -> None:
     before = time.monotonic_ns()
     assert before <= int(stamped().partition(b"^|")[2][:19]) <= time.monotonic_ns()
+
+
+def test_a_profile_counts_functions_of_topics_once_for_each_stack(tmp_path: Path) -> None:
+    stacks = tmp_path / "stacks"
+    stacks.write_text(
+        "<module> (bench/x.py:1);serve (src/topics/server/main.py:9);run (uvloop/loop.py:1) 3\n"
+        "serve (src/topics/server/main.py:9);Log.add (src/topics/core/log.py:2);Log.add (src/topics/core/log.py:5) 2\n"
+        "<module> (<string>:1) 1\n"
+    )
+    own, all_of = profiles.by_function(stacks)
+    assert own == {"server.main.serve": 3, "core.log.Log.add": 2, "outside of topics": 1}
+    assert all_of == {"server.main.serve": 5, "core.log.Log.add": 2}
+
+
+def test_a_new_profile_takes_the_place_of_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiles, "PROFILES", tmp_path / "PROFILES.md")
+    profiles.write("batch", "batches", "old")
+    profiles.write("single", "records", "one")
+    profiles.write("batch", "batches", "new")
+    text = (tmp_path / "PROFILES.md").read_text()
+    assert text.startswith(profiles.HEAD) and "old" not in text
+    assert text.index("## single") < text.index("one") < text.index("## batch") < text.index("new")

@@ -31,6 +31,7 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bench.growth topics": ("", ()),
     "bench.growth tags": ("", ()),
     "bench.recovery 1m": ("", ()),
+    "bench.recovery posted": ("wrk", ()),
     "bench.recovery topics": ("", ()),
     "bench.recovery memory": ("", ()),
     "bench.queues": ("redis-server beanstalkd nats-server postgres", ()),

@@ -27,6 +27,7 @@ from topics.model import Gap, RouterDefinition, TopicConfig
 Items = dict[bytes, bytes | None]  # None = the key is gone
 
 META = b"m"
+_TOPIC, _KEYS, _ROUTER = b"tkr"  # the first byte of a key says what its item is of
 NO_JOBS = Queue()
 
 
@@ -179,12 +180,17 @@ def _dump_keys(topic: Topic, position: int, now: int) -> Items:
 def load(items: Mapping[bytes, bytes]) -> State:
     """The state that `items` describe, its logs without records."""
     state = State()
+    keys, routers = [], []
     for key, value in items.items():
-        if key.startswith(b"t"):
+        kind = key[0]
+        if kind == _TOPIC:
             _load_topic(state, _decode_topic(value))
-    for key in sorted([key for key in items if key.startswith(b"k")]):
+        elif kind == _KEYS:
+            keys.append(key)
+        elif kind == _ROUTER:
+            routers.append((key[1:].decode(), _decode_router(value)))
+    for key in sorted(keys):
         _load_keys(state, key, _decode_keys(items[key]))
-    routers = [(key[1:].decode(), _decode_router(value)) for key, value in items.items() if key.startswith(b"r")]
     for name, item in sorted(routers, key=lambda named: named[1].id):
         _load_router(state, name, item)
     return state
@@ -213,7 +219,8 @@ def _load_topic(state: State, item: TopicItem) -> None:
         log.lose_all(item.live_last)
     topic.cursors = item.cursors
     topic.hops = item.hops
-    topic.stamps.load(item.stamps)
+    if item.stamps:
+        topic.stamps.load(item.stamps)
     topic.paused = item.paused
     if topic.is_queue or item.dead_lettered or item.deliveries or item.scheduled:
         topic.queue.dead_lettered = item.dead_lettered

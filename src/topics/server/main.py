@@ -214,6 +214,7 @@ async def _serve(server: Server, on_bound: Bound) -> None:
     if server.key_file is not None:
         loop.add_signal_handler(signal.SIGHUP, server.key_file.reread)
     await server.bind()
+    gc.disable()  # what recovery makes stays, and would be looked through again and again
     recovery = asyncio.create_task(server.recover())
     await asyncio.sleep(0)  # a directory that is in use is refused by now
     if recovery.done():
@@ -227,6 +228,7 @@ async def _serve(server: Server, on_bound: Bound) -> None:
         return
     recovery.result()
     gc.freeze()
+    gc.enable()
     _announce(server)
     saving = asyncio.create_task(_save_memory(server))
     await stopping

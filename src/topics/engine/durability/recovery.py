@@ -79,11 +79,11 @@ class Contents:
         self.meta = _decode_meta(items[dump.META]) if dump.META in items else Meta()
         self.files: dict[int, FileRef] = {}
         self.pieces: list[PieceRef] = []  # by topic, ascending
-        for key in sorted(items):
+        for key in sorted([key for key in items if key[0] in b"fs"]):
             if key.startswith(b"f"):
                 file = segments.decode_file(items[key])
                 self.files[file.number] = file
-            elif key.startswith(b"s"):
+            else:
                 self.pieces.append(segments.decode_piece(items[key]))
 
 
