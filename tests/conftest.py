@@ -3,6 +3,7 @@
 Markers follow from the place of a test, see `MARKERS`; a test elsewhere that needs one has it written above it.
 """
 
+import atexit
 import faulthandler
 import gc
 import logging
@@ -86,10 +87,7 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
-
-
-def pytest_sessionfinish() -> None:
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # libraries count what is left at the end; pytest's last ten collections come before
 
 
 @pytest.fixture(autouse=True)
