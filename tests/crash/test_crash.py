@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
@@ -24,7 +25,9 @@ from topics.testing.disk import (
     synced_before_rename,
 )
 
-SAMPLED_POINTS = tries(25)  # crash points per script
+T = TypeVar("T")
+
+SAMPLED_POINTS = tries(13)  # crash points per script
 SAMPLED_POINTS_IN_RECOVERY = 1 if is_quick() else 3  # those of them at which recovery crashes, too
 
 
@@ -126,7 +129,7 @@ def ids(scripts: Sequence[Script]) -> list[str]:
     return [script.name for script in scripts]
 
 
-def spread(points: Sequence[CrashAt], count: int) -> list[CrashAt]:
+def spread(points: Sequence[T], count: int) -> list[T]:
     """So many of the points, evenly over all of them."""
     return [points[(2 * n + 1) * len(points) // (2 * count)] for n in range(count)]
 

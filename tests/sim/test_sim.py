@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 
-from tests.effort import is_quick, tries
+from tests.effort import is_quick, stride, tries
 from tests.sim.history import Broken, run
 from tests.sim.plan import Fault, LifePlan, Plan, plan_of
 from tests.sim.planted import planted
@@ -22,8 +22,8 @@ from tests.sim.shrink import failure_of, place_of, shrunk
 from tests.sim.trace import Line
 
 SLICE = 20
-USUAL = 200
-QUICK = 10
+USUAL = 100
+QUICK = 6
 FULL = 10_000
 FULL_SLICE = 100
 # Seeds beyond those that found a bug in earnest: 38425 readers that let nobody else have a turn, and in the checks
@@ -65,7 +65,7 @@ def test_histories_that_found_a_bug_find_it_no_more() -> None:
 @pytest.mark.parametrize("kind", ["write", "sync"])
 def test_holes_that_a_failing_disk_delays_are_no_loss_of_a_running_server(kind: Literal["write", "sync"]) -> None:
     """RT12, RT15, DF9, DU10: after a power loss, whichever operations of the log fail at the next start."""
-    for at in range(8):
+    for at in range(0, 8, min(3, stride())):
         lives = (LifePlan(1, "power loss"), LifePlan(1, "kill", faults=(Fault(kind, at, 2, errno.EIO, 0),)))
         broken = failure_of(Plan(13285, lives, ("sse",), ("slow",)))
         assert broken is None, broken
