@@ -34,8 +34,10 @@ MARKERS = {
     "backup": "around",
     "cli": "around",
     "fuzz": "around",
+    "test_bench.py": "around",
     "test_make.py": "around",
     "test_packaging.py": "around",
+    "test_plots.py": "around",
     "test_security_page.py": "around",
     "test_unit.py": "around",
 }

@@ -403,8 +403,9 @@ def test_a_line_that_is_too_long_is_not_decoded_to_its_end() -> None:
 # --- what is kept of it
 
 
-@pytest.mark.parametrize("between", [b",", b",\n", b" , "], ids=["clean", "over lines", "spaced"])
-@pytest.mark.parametrize("node", [None, "n"])
+@pytest.mark.parametrize(
+    ("between", "node"), [(b",", None), (b",\n", "n"), (b" , ", None)], ids=["clean", "over lines", "spaced"]
+)
 def test_a_large_batch_is_the_batch_of_its_records(between: bytes, node: str | None) -> None:
     """LM10, ID9: digest, sizes, pieces; and its records are let go of."""
     data = b"[%b]" % between.join([b"1"] * 2000)

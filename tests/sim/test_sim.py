@@ -75,6 +75,7 @@ def lines_of(seed: int) -> list[Line]:
     return run(plan_of(seed)).lines
 
 
+@pytest.mark.slow
 def test_a_seed_is_one_history() -> None:
     """Else a seed that fails would say nothing."""
     for seed in range(tries(6)):
@@ -94,6 +95,7 @@ def test_a_seed_is_the_same_history_in_another_process() -> None:
     assert b"seed 3: " in told[0]
 
 
+@pytest.mark.slow
 def test_histories_have_everything_in_them() -> None:
     """No kind of life, end or client may fall out of the plans unseen."""
     plans = [plan_of(seed) for seed in range(USUAL)]
