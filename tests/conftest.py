@@ -7,6 +7,7 @@ import atexit
 import faulthandler
 import gc
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -57,6 +58,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     assert [place for place in MARKERS if not (TESTS / place).exists()] == [], "these places are gone"
     settings.load_profile(effort.QUICK if config.getoption("--quick") else effort.USUAL)
+    if hasattr(config, "workerinput"):
+        atexit.register(os._exit, 0)  # of a process of xdist: to free a million objects takes longer than many tests
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
