@@ -18,12 +18,14 @@ BENCH := $(MAKE) --no-print-directory VENV=.venv-bench PYTHON=$(or $(FASTEST),$(
 # Processes of a test run; and of one of Spark, where each has a session of its own: a JVM and its workers, 2 GB.
 WORKERS ?= auto
 SPARK_WORKERS ?= 2
+# How many of the two parts of the tests run at once: either waits for a quarter of its time, for processes and sockets.
+PARTS ?= 2
 # How long `make fuzz` searches, for each target.
 SECONDS ?= 60
 PYTEST = $(BIN)/python -m pytest -q --durations=15
 PARALLEL = $(PYTEST) --dist loadfile --no-loadscope-reorder --numprocesses
-# Both runs are made, whatever becomes of the first.
-both = $(PARALLEL) $(WORKERS) --ignore tests/spark $(1); rest=$$?; $(PARALLEL) $(SPARK_WORKERS) tests/spark $(1) && exit $$rest
+# Both parts are run, whatever becomes of the other.
+BOTH = --no-print-directory --jobs $(PARTS) --keep-going test-rest test-spark
 RCLONE := 1.75.2
 GCS := 2026.7.19
 JARS ?= s3 s3a
@@ -34,8 +36,9 @@ DURABLE_STREAMS := 0.3.7
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-full sim fuzz torture soak check lint-openapi format browser s3 jars promtool bench \
-    bench-spark bench-run bench-peers profiles demo demo-spark vendor screenshots docs docs-tools site-tools release-check lock clean FORCE
+.PHONY: help setup run quick test test-full test-rest test-spark sim fuzz torture soak check lint-openapi format browser s3 jars \
+    promtool bench bench-spark bench-run bench-peers profiles demo demo-spark vendor screenshots docs docs-tools site-tools \
+    release-check lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,10 +54,18 @@ quick: $(DEV) ## lint, and in a minute the tests of engine, server and client th
 	$(PARALLEL) $(WORKERS) --quick -o faulthandler_timeout=0
 
 test: $(DEV) $(SPARK) browser s3 promtool site-tools ## run the tests, without the slow sweeps
-	$(call both,-m "not full")
+	@$(MAKE) $(BOTH) ONLY='-m "not full"'
 
 test-full: $(DEV) $(SPARK) browser s3 jars promtool site-tools ## run all tests
-	$(call both)
+	@$(MAKE) $(BOTH)
+
+test-rest:
+	$(PARALLEL) $(WORKERS) --ignore tests/spark $(ONLY)
+
+# What it prints comes in one piece when it has ended.
+test-spark:
+	@$(PARALLEL) $(SPARK_WORKERS) tests/spark $(ONLY) > $(VENV)/spark-tests.log 2>&1; ended=$$?; \
+	    cat $(VENV)/spark-tests.log; exit $$ended
 
 fuzz: $(FUZZ) ## search by coverage for inputs that break something: SECONDS=60 for each of TARGETS="json http2"
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(TARGETS)

@@ -3,9 +3,11 @@
 Markers follow from the place of a test, see `MARKERS`; a test elsewhere that needs one has it written above it.
 """
 
+import atexit
 import faulthandler
 import gc
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -33,8 +35,10 @@ MARKERS = {
     "backup": "around",
     "cli": "around",
     "fuzz": "around",
+    "test_bench.py": "around",
     "test_make.py": "around",
     "test_packaging.py": "around",
+    "test_plots.py": "around",
     "test_security_page.py": "around",
     "test_unit.py": "around",
 }
@@ -54,6 +58,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     assert [place for place in MARKERS if not (TESTS / place).exists()] == [], "these places are gone"
     settings.load_profile(effort.QUICK if config.getoption("--quick") else effort.USUAL)
+    if hasattr(config, "workerinput"):
+        atexit.register(os._exit, 0)  # of a process of xdist: to free a million objects takes longer than many tests
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -86,10 +92,7 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
-
-
-def pytest_sessionfinish() -> None:
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # libraries count what is left at the end; pytest's last ten collections come before
 
 
 @pytest.fixture(autouse=True)

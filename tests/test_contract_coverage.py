@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,6 +22,7 @@ TESTS = Path(__file__).parent
 CONTRACT = TESTS.parent / "docs" / "contract.md"
 UNCOVERED = TESTS / "contract_uncovered.txt"
 FULL = "pytest.mark.full"
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 ORACLE_TESTS = "test_oracle*.py"
 HOW_TO_SHRINK = "run: python tests/test_contract_coverage.py --write"
 
@@ -34,23 +34,21 @@ def contract_ids() -> list[str]:
 
 def named_ids(source: str, *, also_full: bool = False) -> Iterator[str]:
     """What looks like an id in the docstrings of functions and classes and in contract markers."""
-    tree = ast.parse(source)
-    yield from named_in(tree if also_full or FULL not in source else Usual().visit(tree) or ast.Pass())
+    yield from (name for name, is_full in named_in(ast.parse(source)) if also_full or not is_full)
 
 
-def named_in(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield from re.findall(r"\b[A-Z]{1,2}\d+\b", ast.get_docstring(node) or "")
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "contract":
-            yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
-
-
-class Usual(ast.NodeTransformer):
-    """Leaves out what is marked `full`; nothing stays of a module that is."""
-
-    def visit(self, node: ast.AST) -> Any:
-        return None if FULL in map(ast.unparse, marks_of(node)) else self.generic_visit(node)
+def named_in(node: ast.AST, is_full: bool = False) -> Iterator[tuple[str, bool]]:
+    """Ids of a module or a definition and of those in it, each with whether it is marked `full`."""
+    marks = marks_of(node)
+    is_full = is_full or FULL in map(ast.unparse, marks)
+    for mark in marks:
+        if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute) and mark.func.attr == "contract":
+            yield from ((arg.value, is_full) for arg in mark.args if isinstance(arg, ast.Constant))
+    if isinstance(node, DEFINITIONS):
+        yield from ((name, is_full) for name in re.findall(r"\b[A-Z]{1,2}\d+\b", ast.get_docstring(node) or ""))
+    for child in getattr(node, "body", []):
+        if isinstance(child, DEFINITIONS):
+            yield from named_in(child, is_full)
 
 
 def marks_of(node: ast.AST) -> list[ast.expr]:
@@ -63,12 +61,22 @@ def marks_of(node: ast.AST) -> list[ast.expr]:
 
 
 @cache
+def named_by_tests() -> list[tuple[str, str, bool]]:
+    """Each id that a test file names: the id, the file, and whether it is marked `full` there."""
+    paths = sorted(set(TESTS.rglob("test_*.py")) - set(TESTS.rglob(ORACLE_TESTS)))
+    return [(name, str(path.relative_to(TESTS)), is_full) for path in paths for name, is_full in named_of(path)]
+
+
+def named_of(path: Path) -> list[tuple[str, bool]]:
+    return sorted(set(named_in(ast.parse(path.read_text()))))
+
+
 def ids_named_by_tests(*, also_full: bool = False) -> dict[str, list[str]]:
     """Id → the test files that name it."""
     named: dict[str, list[str]] = {}
-    for path in sorted(set(TESTS.rglob("test_*.py")) - set(TESTS.rglob(ORACLE_TESTS))):
-        for name in set(named_ids(path.read_text(), also_full=also_full)):
-            named.setdefault(name, []).append(str(path.relative_to(TESTS)))
+    for name, file, is_full in named_by_tests():
+        if also_full or not is_full:
+            named.setdefault(name, []).append(file)
     return named
 
 

@@ -111,6 +111,9 @@ PATH_METHODS = {
 }
 
 
+LOOKED_AT = (ast.Import, ast.ImportFrom, ast.Name, ast.Attribute, ast.Call)
+
+
 class Module:
     """One parsed module: what it imports, and the full names of what it uses."""
 
@@ -119,7 +122,7 @@ class Module:
         self.package = name if is_package else name.rpartition(".")[0]
         self.imports: list[tuple[int, str]] = []  # line, full name of a module or of a name in one
         self.aliases: dict[str, str] = {}  # local name → full name
-        self.nodes = list(ast.walk(ast.parse(source)))
+        self.nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, LOOKED_AT)]
         for node in self.nodes:
             if isinstance(node, ast.Import):
                 self._import(node)

@@ -1,6 +1,6 @@
 """Servers for the tests of the API: in this process, on a clock by hand and a disk in memory.
 
-Most tests share one and keep apart by the names of their topics. A test that needs other settings, a disk
+Most tests of a module share one and keep apart by the names of their topics. A test that needs other settings, a disk
 of its own or to move the clock far starts its own with `start`.
 """
 
@@ -18,7 +18,7 @@ NUMBERS = count(1)
 Start = Callable[..., ServerThread]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server() -> Iterator[ServerThread]:
     with ServerThread() as server:
         yield server

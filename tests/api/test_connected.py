@@ -93,6 +93,7 @@ def test_the_list_comes_in_pages(server: ServerThread, api: Client) -> None:
         stream.socket.close()
 
 
+@pytest.mark.slow
 def test_a_page_has_a_bounded_number_of_names(server: ServerThread, api: Client) -> None:
     """OB3, LM10: whatever its page_size."""
     names = [f"t{number}" for number in range(250)]

@@ -4,10 +4,12 @@ import gzip
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 
+from tests.api.clients.raw import listed
 from tests.api.clients.transcript import Client, ok, refused
 from tests.api.clients.websocket import open_socket
 from tests.api.conftest import Start
@@ -22,10 +24,14 @@ SETTINGS = Settings()
 MANY = 1_000_000
 CPU_S_MAX = 0.5  # ten times what is promised; each of these took seconds
 FEW = replace(Settings(), max_batch_records=1000)
-ONES = b",".join([b'{"data":1}'] * MANY)
-TOPICS = b",".join(b'"t%d":{}' % number for number in range(300_000))
-NODES = b",".join([b'"abc"'] * 600_000)
-SEQS = b",".join([b"1000"] * 800_000)
+ONES = listed(b'{"data":1}', MANY)
+NODES = listed(b'"abc"', 600_000)
+SEQS = listed(b"1000", 800_000)
+
+
+@cache
+def topics() -> bytes:
+    return b",".join(b'"t%d":{}' % number for number in range(300_000))
 
 
 @pytest.mark.parametrize(
@@ -40,9 +46,9 @@ SEQS = b",".join([b"1000"] * 800_000)
         (lambda: ndjson_in(b"\r" * 16 * MIB, Settings()), BatchTooLarge),
         (lambda: ack_in(b'{"node":"n","seqs":[%b]}' % SEQS, SETTINGS), BatchTooLarge),
         (lambda: ack_in(b'{"node":"n","seqs":[1],"lease_ids":[%b]}' % NODES, SETTINGS), InvalidRequest),
-        (lambda: watch_in(b'{"topics":{%b}}' % TOPICS, SETTINGS), InvalidRequest),
+        (lambda: watch_in(b'{"topics":{%b}}' % topics(), SETTINGS), InvalidRequest),
         (lambda: watch_in(b'{"topics":{"t":{}},"node":[%b]}' % NODES, SETTINGS), InvalidRequest),
-        (lambda: subscribe_in(b'{"op":"subscribe","topics":{%b}}' % TOPICS, SETTINGS), TopicsError),
+        (lambda: subscribe_in(b'{"op":"subscribe","topics":{%b}}' % topics(), SETTINGS), TopicsError),
         (lambda: diff_in(b'{"node":[%b]}' % NODES, SETTINGS), InvalidRequest),
     ],
     ids=[

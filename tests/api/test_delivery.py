@@ -340,6 +340,7 @@ async def test_records_in_segments_are_brought_in_and_delivered() -> None:
             assert seqs(reader) == list(range(first, 4001))
 
 
+@pytest.mark.slow
 async def test_readers_who_are_far_behind_are_carried_along_together() -> None:
     """SS21: with a cache of one page, each page is loaded about once for all of them, and not once for each."""
     disk = CountingDisk()

@@ -49,6 +49,7 @@ def test_promtool_accepts_the_rules() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+@pytest.mark.slow
 def test_each_alert_comes_when_it_has_to() -> None:
     """And none of them for a server that is well."""
     run = subprocess.run(

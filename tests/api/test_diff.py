@@ -391,6 +391,7 @@ def test_a_long_poll_skips_what_was_deleted_before_it_woke(server: ServerThread,
     assert (seqs(answer), answer["next_from_seq"]) == ([2], 2)
 
 
+@pytest.mark.slow
 def test_a_thousand_polls_racing_with_a_write_all_wake(api: Client, topic: str) -> None:
     """S7, DF10: the clock stands still, so a lost wake-up would hang the poll for ever."""
     api.create(topic)

@@ -255,6 +255,7 @@ def test_the_form_is_json_if_accept_names_it(api: Client, accept: str | None, is
     assert "performance" not in reply.json if is_json else Exposition(reply)
 
 
+@pytest.mark.slow
 def test_more_than_a_thousand_topics_are_truncated_and_said_to_be(start: Start) -> None:
     """HM3, and CV15 for the pages of a list"""
     api = Client(start().address)

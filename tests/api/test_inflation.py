@@ -74,6 +74,7 @@ def test_a_step_is_a_bounded_piece_of_work() -> None:
     assert steps(no_output)[0] >= 5
 
 
+@pytest.mark.slow
 def test_a_bomb_is_left_as_soon_as_it_is_known() -> None:
     """CV7, LM9"""
     inflation = Inflation(gzip.compress(bytes(64 * MIB)), 3 * MIB)

@@ -244,6 +244,7 @@ def test_a_wait_ends_with_its_key(keys: Keys) -> None:
         keys.server.until(lambda: not app.waiting)
 
 
+@pytest.mark.slow
 def test_an_export_ends_with_its_key(keys: Keys) -> None:
     """AU17: in its midst, so that nobody takes what came for the whole."""
     root = keys.to("root")

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.api.clients.raw import listed
 from tests.api.clients.websocket import client_frame
 from topics.core.topic.records import RecordIn, WriteIn, check_batch, decode_json
 from topics.errors import InvalidRequest, RecordTooLarge, Refusal
@@ -229,7 +230,7 @@ def test_a_fault_is_named_the_same_apart(record: bytes) -> None:
 
 
 def nested(size: int) -> bytes:
-    return b"[%b]" % b",".join([b"{}"] * (size // 3))
+    return b"[%b]" % listed(b"{}", size // 3)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def nested(size: int) -> bytes:
         (b'{"x":"%b","records":[{"data":1}]}' % (b"x" * 16 * MIB), InvalidRequest, "bytes beside its records"),
         (b'{"%b":1,"records":[{"data":1}]}' % (b"x" * 16 * MIB), InvalidRequest, "bytes beside its records"),
         (b'{"x":%b,"records":[{"data":1}]}' % (b"1" * 16 * MIB), InvalidRequest, "bytes beside its records"),
-        (b"{%b}" % b",".join([b'"a":1'] * 3_000_000), InvalidRequest, "bytes beside its records"),
+        (b"{%b}" % listed(b'"a":1', 3_000_000), InvalidRequest, "bytes beside its records"),
     ],
     ids=["data", "a field of a record", "a field", "a text", "a key", "a number", "fields"],
 )
@@ -282,7 +283,7 @@ def _seconds(work: Any) -> float:
 
 def test_what_lies_behind_records_that_are_refused_is_known() -> None:
     """WS5: a publish is refused by its request_id, which may come last."""
-    for records in (b'{"data":1,"tag":7}', b",".join([b'{"data":1}'] * 20_000), b"1,{},[]"):
+    for records in (b'{"data":1,"tag":7}', listed(b'{"data":1}', 20_000), b"1,{},[]"):
         apart = take_apart(b'{"a":1,"records":[%b],"request_id":"x"}' % records, LIMITS, goes_on=True)
         assert json.loads(apart.rest) == {"a": 1, "records": [], "request_id": "x"}
         assert apart.refusal is not None and not apart.records
@@ -402,8 +403,9 @@ def test_a_line_that_is_too_long_is_not_decoded_to_its_end() -> None:
 # --- what is kept of it
 
 
-@pytest.mark.parametrize("between", [b",", b",\n", b" , "], ids=["clean", "over lines", "spaced"])
-@pytest.mark.parametrize("node", [None, "n"])
+@pytest.mark.parametrize(
+    ("between", "node"), [(b",", None), (b",\n", "n"), (b" , ", None)], ids=["clean", "over lines", "spaced"]
+)
 def test_a_large_batch_is_the_batch_of_its_records(between: bytes, node: str | None) -> None:
     """LM10, ID9: digest, sizes, pieces; and its records are let go of."""
     data = b"[%b]" % between.join([b"1"] * 2000)

@@ -163,6 +163,7 @@ def test_several_topics_share_a_stream_and_every_id_has_all_of_them(api: Client,
         assert (frame.data["topic"], frame.at) == (b, {a: 2, b: 1})
 
 
+@pytest.mark.slow
 def test_ids_of_many_topics_are_complete_and_accepted_back(start: Start) -> None:
     """SS14, SS15: whatever their length."""
     server = start()

@@ -156,6 +156,7 @@ def test_whatever_a_message_holds_it_is_answered(shared: Socket, message: bytes)
 # --- memory
 
 
+@pytest.mark.slow
 def test_an_idle_socket_costs_little(start: Start) -> None:
     """WS8"""
     server = start()

@@ -40,6 +40,7 @@ def numbers(ws: Socket, count: int) -> list[int]:
     return [value[0] for value in ws.data(count)]
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_costs_a_bounded_buffer_and_delays_nobody(start: Start, topic: str) -> None:
     """WS8, SS19"""
     server = start()

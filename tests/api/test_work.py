@@ -420,6 +420,7 @@ def test_a_heartbeat_comes_after_fifteen_seconds_of_silence(quiet: Quiet) -> Non
         stream.expect("comment")
 
 
+@pytest.mark.slow
 def test_a_stream_that_does_not_read_gets_no_more_jobs(quiet: Quiet) -> None:
     """SS19, WK2: they go to others, and what it was sent is released when it is given up."""
     server, api = quiet

@@ -136,7 +136,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     loop.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server() -> Iterator[ServerThread]:
     with ServerThread() as server:
         yield server

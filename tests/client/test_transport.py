@@ -173,6 +173,7 @@ def test_an_answer_that_comes_before_the_body_was_sent_is_read(
         connect(refusing.address, "key", clock=Skipping()).append_ndjson("t", lines)
 
 
+@pytest.mark.slow
 def test_a_request_that_could_not_be_sent_as_a_whole_is_sent_again(script: Script) -> None:
     """It cannot have been carried out, so even an append without a key may be repeated."""
 

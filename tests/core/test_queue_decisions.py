@@ -167,6 +167,7 @@ def test_what_a_failure_leaves_is_decided_for_jobs_that_it_concerns_alone() -> N
 CHANGING = {"advance", "delay", "forget", "forget_many", "free", "lease", "release"}
 
 
+@pytest.mark.slow
 def test_only_apply_changes_a_queue() -> None:
     """Whatever else wants a change decides an entry, logged or not."""
     src = Path(topics.__file__).parent

@@ -329,12 +329,12 @@ def profile(examples: int, steps: int) -> settings:
     "QU3", "QU5", "QU6", "QU8", "QU9", "QU12", "QU13", "QU14", "QU15", "QU16", "QU17", "QU18", "QU20", "QU23", "DR1"
 )
 class TestQueue(Machine.TestCase):  # type: ignore[misc,name-defined]
-    settings = profile(50, 50)
+    settings = profile(25, 50)
 
 
 @pytest.mark.contract("QU5", "QU16", "QU18", "QU23", "DR1", "G11", "S11")
 class TestTinyQueue(TinyMachine.TestCase):  # type: ignore[misc,name-defined]
-    settings = profile(60, 50)
+    settings = profile(30, 50)
 
 
 @pytest.mark.full

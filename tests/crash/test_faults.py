@@ -15,7 +15,7 @@ from tests.crash.history import History, observe, predict
 from tests.crash.run import Run, finished
 from tests.crash.script import Script
 from tests.crash.scripts import CHANGES, FINAL, SCRIPTS
-from tests.crash.test_crash import ids, noted, operations_of, quiet, recovered
+from tests.crash.test_crash import ids, noted, operations_of, quiet, recovered, spread
 from tests.effort import tries
 from topics.engine import Engine
 from topics.errors import Damaged, StorageError
@@ -24,7 +24,7 @@ from topics.testing.disk import Operation as FileOperation
 
 # Of two scripts the oracle does not know the outcome: a failure undoes an expiry, or takes an ephemeral topic's records
 FAULTED = [script for script in SCRIPTS if script not in (FINAL, CHANGES)]
-SAMPLED_FAULTS = tries(20)  # per script
+SAMPLED_FAULTS = tries(10)  # per script
 
 
 class Fault:
@@ -132,7 +132,7 @@ async def test_some_faults_end_in_an_error_and_in_nothing_else(script: Script) -
     """ER7, ST4, G15: a sample of the full sweep below."""
     quiet()
     all_faults = list(faults(await operations_of(script)))
-    for fault in all_faults[3 :: len(all_faults) // SAMPLED_FAULTS]:
+    for fault in spread(all_faults, SAMPLED_FAULTS):
         await check_fault(script, fault)
 
 

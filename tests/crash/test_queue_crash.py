@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import pytest
 
 from tests.crash.run import finished
-from tests.crash.test_crash import noted, quiet
+from tests.crash.test_crash import noted, quiet, spread
 from tests.effort import stride, tries
 from topics.engine import Engine
 from topics.engine.answers import Claimed
@@ -22,7 +22,7 @@ from topics.testing.disk import CrashAt, Faulty, MemoryDisk, Operation, crash_po
 
 T = TypeVar("T")
 
-SAMPLED_POINTS = tries(20)
+SAMPLED_POINTS = tries(10)
 DAY_MS = 86_400_000
 Lease = tuple[str, str, int] | None  # node, lease id, deadline; None = nobody holds the job
 
@@ -307,7 +307,7 @@ async def test_after_a_crash_at_some_operations_no_job_is_lost_stuck_or_twice(se
     """G11, QU14, QU15, QU18, QU23, DU6, S11: a sample of the full sweep below."""
     quiet()
     points = list(crash_points(await operations_of(setup)))
-    for point in points[:: max(1, len(points) // SAMPLED_POINTS)]:
+    for point in spread(points, SAMPLED_POINTS):
         await check_crash(setup, point, [point.n])
 
 

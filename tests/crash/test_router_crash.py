@@ -14,7 +14,7 @@ import pytest
 
 from tests.crash.script import Script
 from tests.crash.scripts import ROUTED_SCRIPTS
-from tests.crash.test_crash import SAMPLED_POINTS, check_crash, ids, noted, operations_of, quiet
+from tests.crash.test_crash import SAMPLED_POINTS, check_crash, ids, noted, operations_of, quiet, spread
 from tests.crash.test_faults import Fault
 from tests.effort import stride
 from topics.engine import Engine
@@ -35,7 +35,7 @@ async def test_after_a_crash_at_some_operations_copies_are_where_they_were(scrip
     """G14, RT9, RT13, RT20, RT21, RT22, RT24, ST8, S3, S4, S15, S28: a sample of the full sweep below."""
     quiet()
     points = list(crash_points(await operations_of(script)))
-    for point in points[:: len(points) // SAMPLED_POINTS]:
+    for point in spread(points, SAMPLED_POINTS):
         await check_crash(script, point, seeds=[point.n], depth=0)
 
 

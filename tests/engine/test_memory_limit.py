@@ -239,6 +239,7 @@ async def test_routers_wait_until_there_is_room() -> None:
         assert await seqs(engine, "copies") == [1, 2]
 
 
+@pytest.mark.slow
 async def test_keys_whose_window_is_over_are_forgotten_where_nobody_writes() -> None:
     """LM14, ID5: or a server that is full of them would stay so."""
     clock = ManualClock()

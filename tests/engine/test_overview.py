@@ -56,6 +56,7 @@ async def test_the_list_follows_what_comes_and_goes() -> None:
         assert await names(engine) == ["a", "z"]
 
 
+@pytest.mark.slow
 async def test_topics_that_come_and_go_during_a_walk_of_many_turns() -> None:
     """OB1: what was there all the time comes exactly once, whatever else happens."""
     async with opened() as engine:

@@ -4,12 +4,12 @@ import logging
 
 import pytest
 
-from tests.effort import stride
+from tests.effort import is_quick
 from tests.faults.case import Case
 from tests.faults.catalogue import CASES
 from tests.faults.lab import Lab
 
-SAMPLE = CASES[:: stride()]
+SAMPLE = CASES[:: 20 if is_quick() else 1]
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,12 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bench.live idle": ("nginx nats-server", ()),
     "bench.live saturation": ("nginx nats-server", ("durable_",)),
 }
-# What takes more than a few seconds of processor time.
-LONG = {"bench.connections", "bench.appends", "bench.churn", "bench.queues", "bench.routers"}
+# What takes seconds; of the programs of one kind `make test` runs the quickest.
+LONG = {
+    *("bench.server", "bench.connections", "bench.appends", "bench.churn", "bench.queues", "bench.routers"),
+    *("bench.growth topics", "bench.growth tags", "bench.recovery topics", "bench.recovery memory"),
+    *("bench.live latency", "bench.live saturation"),
+}
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 
-from tests.effort import is_quick, tries
+from tests.effort import is_quick, stride, tries
 from tests.sim.history import Broken, run
 from tests.sim.plan import Fault, LifePlan, Plan, plan_of
 from tests.sim.planted import planted
@@ -23,7 +23,7 @@ from tests.sim.trace import Line
 
 SLICE = 20
 USUAL = 200
-QUICK = 10
+QUICK = 6
 FULL = 10_000
 FULL_SLICE = 100
 # Seeds beyond those that found a bug in earnest: 38425 readers that let nobody else have a turn, and in the checks
@@ -65,7 +65,7 @@ def test_histories_that_found_a_bug_find_it_no_more() -> None:
 @pytest.mark.parametrize("kind", ["write", "sync"])
 def test_holes_that_a_failing_disk_delays_are_no_loss_of_a_running_server(kind: Literal["write", "sync"]) -> None:
     """RT12, RT15, DF9, DU10: after a power loss, whichever operations of the log fail at the next start."""
-    for at in range(8):
+    for at in range(0, 8, min(3, stride())):
         lives = (LifePlan(1, "power loss"), LifePlan(1, "kill", faults=(Fault(kind, at, 2, errno.EIO, 0),)))
         broken = failure_of(Plan(13285, lives, ("sse",), ("slow",)))
         assert broken is None, broken
@@ -75,6 +75,7 @@ def lines_of(seed: int) -> list[Line]:
     return run(plan_of(seed)).lines
 
 
+@pytest.mark.slow
 def test_a_seed_is_one_history() -> None:
     """Else a seed that fails would say nothing."""
     for seed in range(tries(6)):
@@ -94,6 +95,7 @@ def test_a_seed_is_the_same_history_in_another_process() -> None:
     assert b"seed 3: " in told[0]
 
 
+@pytest.mark.slow
 def test_histories_have_everything_in_them() -> None:
     """No kind of life, end or client may fall out of the plans unseen."""
     plans = [plan_of(seed) for seed in range(USUAL)]

@@ -439,6 +439,7 @@ def test_asked_to_end_it_finishes_its_batch(rig: Rig, tmp_path: Path) -> None:
     assert command.summary["rows"] == 50 and said(health)["ended"]
 
 
+@pytest.mark.full
 def test_killed_and_run_again_the_lake_is_the_same(rig: Rig, run: Archive, tmp_path: Path) -> None:
     topic, count, manifest = rig.topic(), 100_000, tmp_path / "lake" / "manifest"
     rig.append(topic, ["x" * 100] * count)

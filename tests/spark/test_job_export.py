@@ -122,6 +122,7 @@ def test_a_directory_of_somebody_else_is_left_alone(rig: Rig, run: Export, tmp_p
     assert (tmp_path / "out" / "part-precious").read_text() == "x"
 
 
+@pytest.mark.full
 def test_killed_and_run_again_it_has_every_record_once(rig: Rig, run: Export, tmp_path: Path) -> None:
     topic, count, out = rig.topic(), 300_000, tmp_path / "out"
     rig.append(topic, ["x" * 100] * count)

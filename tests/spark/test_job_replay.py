@@ -115,6 +115,7 @@ def test_what_is_not_in_the_lake_is_named(rig: Rig, run: Replay, tmp_path: Path)
         run(topic, epoch=99)
 
 
+@pytest.mark.full
 def test_killed_and_run_again_it_has_every_record_once_and_in_order(rig: Rig, run: Replay, tmp_path: Path) -> None:
     """ID1"""
     topic, count = rig.topic(count=60_000), 60_000

@@ -68,20 +68,17 @@ class Submitted:
         return settings
 
 
-def test_files_are_imported_and_archived_under_spark_submit(rig: Rig, tmp_path: Path) -> None:
+def test_files_are_imported_under_spark_submit(rig: Rig, tmp_path: Path) -> None:
     """ID1"""
-    topic, lake = f"{rig.prefix}.orders", tmp_path / "lake"
+    topic = f"{rig.prefix}.orders"
     (tmp_path / "orders.ndjson").write_text("".join(f'{{"n":{n}}}\n' for n in range(1, 21)))
     imported = Submitted(rig, tmp_path, "import", "orders.ndjson", topic)
     assert imported.summary["rows"] == 20
     assert [value["n"] for value in rig.values(topic)] == list(range(1, 21))
-    archived = Submitted(rig, tmp_path, "archive", topic, str(lake), "--once")
-    assert archived.summary["rows"] == 20
-    assert Lake.load(str(lake)).covered(topic, rig.client.state(topic).epoch) == [(1, 20)]
-    for done, name in ((imported, "import"), (archived, "archive")):
-        assert (done.settings["spark.master"], done.settings["spark.app.name"]) == ("local[1,3]", f"topics {name}")
-        assert done.settings["spark.sql.shuffle.partitions"] == "1"
-        assert done.settings["spark.sql.session.timeZone"] == "UTC"
+    settings = imported.settings
+    assert (settings["spark.master"], settings["spark.app.name"]) == ("local[1,3]", "topics import")
+    assert settings["spark.sql.shuffle.partitions"] == "1"
+    assert settings["spark.sql.session.timeZone"] == "UTC"
 
 
 PIPELINE = """
@@ -99,7 +96,7 @@ topic = "{out}"
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("job", ["export", "replay", "transform", "report"])
+@pytest.mark.parametrize("job", ["archive", "export", "replay", "transform", "report"])
 def test_the_other_jobs_run_under_spark_submit_as_well(rig: Rig, tmp_path: Path, job: str) -> None:
     topic, out = rig.topic("numbers", 3), f"{rig.prefix}.out"
     (tmp_path / "pipeline.toml").write_text(PIPELINE.format(topic=topic, out=out))
@@ -107,6 +104,7 @@ def test_the_other_jobs_run_under_spark_submit_as_well(rig: Rig, tmp_path: Path,
     if job == "replay":
         archive(rig.spark, Plan(selection=topic, server=Connection(url=rig.url), is_once=True), lake)
     arguments = {
+        "archive": (topic, lake, "--once"),
         "export": (topic, "out", "--format", "ndjson", "--single"),
         "replay": (lake, out, "--from", topic),
         "transform": ("pipeline.toml", "--once"),
@@ -114,7 +112,10 @@ def test_the_other_jobs_run_under_spark_submit_as_well(rig: Rig, tmp_path: Path,
     }[job]
     done = Submitted(rig, tmp_path, job, *arguments)
     assert done.summary["records" if job == "report" else "rows"] == 3
-    if job == "export":
+    assert done.settings["spark.app.name"] == f"topics {job}"
+    if job == "archive":
+        assert Lake.load(lake).covered(topic, rig.client.state(topic).epoch) == [(1, 3)]
+    elif job == "export":
         (file,) = (tmp_path / "out").glob("part-*.ndjson")
         assert [json.loads(line)["data"] for line in file.read_text().splitlines()] == [1, 2, 3]
     elif job == "report":

@@ -71,6 +71,7 @@ async def do_something(engine: Engine, clock: ManualClock, chance: random.Random
         await engine.checkpoint()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [LOGGED, [*LOGGED, "ephemeral", "ephemeral"]], ids=["logged", "all"])
 @pytest.mark.parametrize("seed", range(tries(4)))
 async def test_the_accounts_of_a_directory_are_those_of_its_engine(
@@ -184,6 +185,7 @@ async def test_the_counts_survive_in_bases_and_deltas(tmp_path: Path, monkeypatc
         assert counted(engine)[1] == ("t", 70, 4, 66, 0)
 
 
+@pytest.mark.slow
 async def test_a_directory_of_many_segments_is_checked_with_few_files_open(tmp_path: Path) -> None:
     async with engine_on(tmp_path) as engine:
         await engine.append("t", [{"data": n, "tag": f"t{n % 10}"} for n in range(2000)])

@@ -361,6 +361,7 @@ class ChangingDisk(RealDisk):
         return super().open(name, writable=writable)
 
 
+@pytest.mark.slow
 async def test_a_snapshot_replaced_while_it_is_loaded_is_loaded_anew(tmp_path: Path) -> None:
     now, later = tmp_path / "now", tmp_path / "later"
     async with engine_on(now) as engine:
