@@ -199,26 +199,16 @@ class RecordResult(Struct, frozen=True):
         return _decode_record(self.text)
 
 
-class TopicTotals(Struct, frozen=True):
-    """What a topic has taken in, handed out and lost; written = live + lost + expired + deleted."""
-
-    topic: str
-    written: int
-    read: int  # records handed out since the start of the process
-    lost: dict[str, int]  # reason → seqs, those that expired left out
-    expired: int
-    deleted: int
-    written_lately: int  # records of the last 60 s …
-    read_lately: int  # … in and out
-    cursors: int
-    cursors_lag: int  # the largest
-
-
 class TopicDetail(Struct, frozen=True):
     """A topic as an overview shows it."""
 
     state: TopicState
-    totals: TopicTotals
+    read_total: int  # records handed out since the start of the process
+    trimmed_total: int  # of those lost: the ones that sources of routers had lost
+    written_lately: int  # records of the last 60 s …
+    read_lately: int  # … in and out
+    cursors: int
+    cursors_lag: int  # the largest
     oldest_ts: int | None  # of its live records …
     newest_ts: int | None  # … None: there are none
     dead_letters: int | None  # waiting in its dead_letter topic, whatever queue they are from; None: it has none
@@ -390,25 +380,9 @@ def cursor_state(topic: Topic, name: str, now: int) -> CursorState:
     )
 
 
-def topic_totals(topic: Topic, now: int) -> TopicTotals:
-    log, cursors = topic.log, topic.cursors
-    return TopicTotals(
-        topic.name,
-        log.head,
-        topic.notes.read_total,
-        {"cap": log.lost - log.expired - log.trimmed, "source_trim": log.trimmed},
-        log.expired,
-        log.deleted,
-        log.written_lately(now),
-        topic.notes.read_lately(now),
-        len(cursors),
-        log.head - min(cursor.seq for cursor in cursors.values()) if cursors else 0,
-    )
-
-
 def topic_detail(topic: Topic, now: int, dead_letters: Topic | None) -> TopicDetail:
     """A topic in detail. `dead_letters`: the dead_letter topic that its config names, if it exists."""
-    log = topic.log
+    log, notes, cursors = topic.log, topic.notes, topic.cursors
     oldest = newest = ready = None
     if log.count:
         oldest = log.earliest_ts
@@ -418,7 +392,20 @@ def topic_detail(topic: Topic, now: int, dead_letters: Topic | None) -> TopicDet
     waiting = None
     if topic.is_queue and topic.config.dead_letter is not None:
         waiting = 0 if dead_letters is None else dead_letters.log.count
-    return TopicDetail(topic_state(topic, now), topic_totals(topic, now), oldest, newest, waiting, ready, topic.weight)
+    return TopicDetail(
+        topic_state(topic, now),
+        notes.read_total,
+        log.trimmed,
+        log.written_lately(now),
+        notes.read_lately(now),
+        len(cursors),
+        log.head - min(cursor.seq for cursor in cursors.values()) if cursors else 0,
+        oldest,
+        newest,
+        waiting,
+        ready,
+        topic.weight,
+    )
 
 
 def _ts_of(topic: Topic, seq: int) -> int:

@@ -35,7 +35,13 @@ class Changes:
         self._selecting = asyncio.Lock()  # one delete by tag at a time: another one's memo of a topic is not disturbed
 
     async def delete(
-        self, name: str, before_seq: int | None, match: TagMatch | None, epoch: int | None, *, dry_run: bool
+        self,
+        name: str,
+        *,
+        before_seq: int | None = None,
+        match: TagMatch | None = None,
+        epoch: int | None = None,
+        dry_run: bool = False,
     ) -> DeleteResult:
         """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later.
 
@@ -117,15 +123,8 @@ class Changes:
         await self._gates.wait_open(self._gates.of_name(name))
         return TopicPreview(topic is None, resolved, records, size)
 
-    async def pause(self, name: str) -> None:
-        """Let a queue hand out no jobs until it is resumed; all else goes on (QU23)."""
-        await self._turn(name, paused=True)
-
-    async def resume(self, name: str) -> None:
-        """Let a queue hand out jobs again."""
-        await self._turn(name, paused=False)
-
-    async def _turn(self, name: str, *, paused: bool) -> None:
+    async def turn(self, name: str, *, paused: bool) -> None:
+        """Let a queue hand out no jobs (all else goes on), or let it hand them out again (QU23)."""
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
         async with self._gates.refusing(name):
@@ -134,8 +133,10 @@ class Changes:
             await ledger.change(topic, decided)
         await self._gates.wait_open(self._gates.of_name(name))
 
-    async def remove_topic(self, name: str, *, if_empty: bool, epoch: int | None) -> list[tuple[str, str, str]] | None:
-        """Delete a topic with all it owns. Gives the routers that went with it; None: there was no topic."""
+    async def remove_topic(
+        self, name: str, *, if_empty: bool = False, epoch: int | None = None
+    ) -> list[tuple[str, str, str]] | None:
+        """Delete a topic with all it owns. Gives the routers that went with it: name, source, dest; None: no topic."""
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
         routers = [] if topic is None else self._routers_of(topic)

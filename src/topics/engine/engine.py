@@ -9,13 +9,15 @@ awaited. Each call returns when what it says may be shown.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from msgspec import UNSET, Raw
 
+from topics.clock import Clock
 from topics.core.decide import Append
 from topics.core.routing.table import PutRouter
 from topics.core.topic.config import ConfigIn
@@ -26,15 +28,13 @@ from topics.engine.answers import (
     Claimed,
     DeleteResult,
     LeaseChange,
-    LeaseView,
     ReadResult,
-    Redriven,
     RouterState,
     TopicPreview,
     TopicState,
     WriteResult,
 )
-from topics.engine.export import RUNS_MAX, Export
+from topics.engine.durability.backup_stream import backup_stream
 from topics.engine.instance import Claimer, Instance
 from topics.errors import InvalidRequest, Refusal
 from topics.faults import fault_in
@@ -48,7 +48,8 @@ from topics.model import (
     TopicConfig,
     lease_number,
 )
-from topics.ranges import Range
+from topics.settings import Settings
+from topics.storage.disk import Disk
 
 if TYPE_CHECKING:
     from topics.backup.receiving import Shipped
@@ -59,6 +60,32 @@ _decode_config = msgspec.json.Decoder(ConfigIn).decode  # says what a config may
 
 class Engine(Instance):
     """A data directory, open. Use `Engine.open` as an async context manager."""
+
+    def __init__(self, disk: Disk, settings: Settings, clock: Clock, *, background: bool = True) -> None:
+        super().__init__(disk, settings, clock, background=background)
+        # Calls that a part answers as they are: bound here, and described there.
+        upkeep, changes, routing = self._upkeep, self._changes, self._routing
+        reading, queues = self._reading, self.queues
+        self.checkpoint = upkeep.checkpoint
+        self.tick = upkeep.tick
+        self.remove_topic = changes.remove_topic
+        self.delete = changes.delete
+        self.pause = partial(changes.turn, paused=True)
+        self.resume = partial(changes.turn, paused=False)
+        self.router = routing.show
+        self.routers_after = routing.list_after
+        self.delete_router = routing.delete
+        self.move = queues.move
+        self.redrive = queues.redrive
+        self.leases = queues.leases
+        self.read_query = reading.read_query
+        self.topic_state = reading.topic_state
+        self.topic_names = reading.topic_names
+        self.losses = reading.losses
+        self.record = reading.record
+        self.export = reading.export
+        self.live_runs = reading.live_runs
+        self.backup_stream = partial(backup_stream, self._ledger.store, disk, clock, upkeep.without_checkpoints)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -98,12 +125,6 @@ class Engine(Instance):
         """Delete a topic with all it owns; with `epoch`, only that instance. False: there was none."""
         return await self.remove_topic(name, if_empty=if_empty, epoch=epoch) is not None
 
-    async def remove_topic(
-        self, name: str, *, if_empty: bool = False, epoch: int | None = None
-    ) -> list[tuple[str, str, str]] | None:
-        """Delete a topic, and give the routers that went with it: name, source, dest. None: there was no topic."""
-        return await self._changes.remove_topic(name, if_empty=if_empty, epoch=epoch)
-
     async def append(
         self,
         name: str,
@@ -136,21 +157,6 @@ class Engine(Instance):
         await gates.wait_open(gate)
         return result
 
-    async def delete(
-        self,
-        name: str,
-        *,
-        before_seq: int | None = None,
-        match: TagMatch | None = None,
-        epoch: int | None = None,
-        dry_run: bool = False,
-    ) -> DeleteResult:
-        """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later.
-
-        With an `epoch`, only those of this instance of the topic. With `dry_run`, none: the answer says what would be.
-        """
-        return await self._changes.delete(name, before_seq, match, epoch, dry_run=dry_run)
-
     # --- routers
 
     async def put_router(
@@ -173,20 +179,6 @@ class Engine(Instance):
         """
         definition = RouterDefinition(preserve_node, preserve_tag, match, allow_cycle, guarantee)
         return await self._routing.put(PutRouter(name, source, dest, definition, create_dest), may_replace)
-
-    async def router(self, name: str) -> RouterState:
-        """A router as it is now; what its source has was forwarded before, unless it is blocked."""
-        return await self._routing.show(name)
-
-    async def routers_after(
-        self, after: str, count: int, wanted: Callable[[RouterState], bool] = lambda router: True
-    ) -> tuple[list[RouterState], bool]:
-        """Up to `count` routers whose names are above `after` and wanted, sorted; and whether there are more."""
-        return await self._routing.list_after(after, count, wanted)
-
-    async def delete_router(self, name: str) -> bool:
-        """Delete a router; its copies stay. False: there was none."""
-        return await self._routing.delete(name)
 
     # --- queues
 
@@ -223,17 +215,6 @@ class Engine(Instance):
         numbers = _lease_numbers(lease_ids)
         return await self._gates.done(name, lambda: self.extend_now(name, node, seqs, numbers, lease_ms))
 
-    async def redrive(
-        self, name: str, match: TagMatch | None = None, count_max: int | None = None, *, dry_run: bool = False
-    ) -> Redriven:
-        """Make jobs again of the dead letters of a queue, those with a matching tag, at most so many."""
-        async with self._gates.refusing(name):
-            return await self.queues.redrive(name, match, count_max, dry_run=dry_run)
-
-    async def leases(self, name: str, after: int, count: int) -> tuple[list[LeaseView], bool]:
-        """Up to `count` leases of jobs above `after`, ascending; and whether there are more."""
-        return await self.queues.leases(name, after, count)
-
     # --- reading
 
     async def read(
@@ -260,32 +241,6 @@ class Engine(Instance):
         query = Query(after, limit, budget, frozenset(nodes), match, epoch, projection)
         return await self.read_query(name, query, wait_ms)
 
-    async def read_query(
-        self, name: str, query: Query, wait_ms: int = 0, stop: "asyncio.Future[None] | None" = None
-    ) -> ReadResult:
-        """Answer a query. With `wait_ms` wait for news if there are none; when `stop` is done, wait no longer."""
-        return await self._reading.read_query(name, query, wait_ms, stop)
-
-    async def topic_state(self, name: str, *, touch: bool = True) -> TopicState:
-        """The topic as it is now. `touch` counts as a read."""
-        return await self._reading.topic_state(name, touch=touch)
-
-    async def topic_names(self) -> list[str]:
-        """All topics, sorted."""
-        return await self._reading.topic_names()
-
-    async def export(
-        self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None
-    ) -> tuple[Export, AsyncIterator[bytes]]:
-        """The live records above `after` and up to `last`, as of now, and their Arrow stream in parts."""
-        return await self._reading.export(name, after, last, epoch)
-
-    async def live_runs(
-        self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None, most: int = RUNS_MAX
-    ) -> tuple[Export, list[Range], int]:
-        """Which seqs an export would have: at most `most` runs, and up to where they are complete (LV1)."""
-        return await self._reading.live_runs(name, after, last, epoch, most)
-
     async def backup(self, dest: str, *, audits: bool = True) -> "Shipped":
         """Copy everything as of now to `dest`: a directory, an archive or a URI, as `topics backup` takes it.
 
@@ -293,7 +248,7 @@ class Engine(Instance):
         """
         from topics.backup.copying import receive
 
-        return await receive(self.backups.stream, dest, self._disk.path, audits=audits)
+        return await receive(self.backup_stream, dest, self._disk.path, audits=audits)
 
 
 def _lease_numbers(lease_ids: Sequence[str] | None) -> list[int | None] | None:

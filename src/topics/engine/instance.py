@@ -27,7 +27,6 @@ from topics.core.topic.pages import Cache, Cold, PageAddress, Projection
 from topics.core.topic.walk import Query
 from topics.engine.answers import Flows, InstanceCounters, LogCounters, WriteResult
 from topics.engine.changes import Changes
-from topics.engine.durability.backup_stream import Backups
 from topics.engine.durability.store import Store
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
@@ -43,7 +42,6 @@ from topics.engine.seeing.footprint import Footprint
 from topics.engine.seeing.named_cursors import NamedCursors
 from topics.engine.seeing.overview import Overview, TopicFilter
 from topics.engine.seeing.survey import Survey
-from topics.engine.seeing.totals import Totals
 from topics.engine.upkeep import Upkeep
 from topics.errors import UnusableDirectory
 from topics.model import TopicConfig
@@ -90,47 +88,39 @@ class Instance:
             settings.max_memory_bytes or memory_allowed(),
         )
         self._cache = Cache(settings.cache_bytes // 2)
-        self._ledger = ledger = Ledger(
-            Store(disk, clock, settings), clock, self._committed, self._changed, self._rebuilt
-        )
-        self._loader = loader = Loader(self._cache, disk.run, ledger.store.catalogue.is_in_force, self._make_copies)
+        self._ledger = ledger = Ledger(Store(disk, clock, settings), clock)
+        self._loader = loader = Loader(self._cache, disk.run, ledger.store.catalogue.is_in_force)
         self._gates = gates = Gates(ledger, loader)
         self.wal: Wal = ledger.wal
-        self._upkeep = Upkeep(ledger, self._cache, clock, settings, self._caps.max_memory_bytes)
-        self.backups = Backups(
-            ledger.store,
-            disk,
-            clock,
-            without_checkpoints=self._upkeep.without_checkpoints,
-        )
+        self._upkeep = upkeep = Upkeep(ledger, self._cache, clock, settings, self._caps.max_memory_bytes)
         self._changes = Changes(ledger, gates, clock, self._caps)
         self.forwarder = Forwarder(ledger, gates, clock, self._caps, loader, self._is_deferred)
         self._owed = owed = OwedCopies(ledger, gates, clock, self.forwarder)
         self._routing = Routing(ledger, gates, self.forwarder, owed, self._caps)
-        self._reading = Reading(ledger, gates, owed.make, clock, disk, self._cache)
+        self._reading = reading = Reading(ledger, gates, owed.make, clock, disk, self._cache)
         self.cursors = NamedCursors(ledger, gates, clock, self._caps)
         self.overview = Overview(ledger, gates, clock)
         self.survey = Survey(ledger, gates, clock, self.overview)
         self.footprint = Footprint(ledger, self._caps)
-        self.totals = Totals(ledger, gates, owed.make, clock, self._cache)
         self.queues = Queues(ledger, gates, clock, self._caps, self._cache, loader, owed.make)
         self._turns = turns = Turns(self.queues, gates)
         self.workers = Workers(ledger, clock, self.queues, turns, loader, self._is_deferred)
+        ledger.on_commit, ledger.on_change, ledger.on_rebuilt = upkeep.committed, self.forwarder.changed, self._rebuilt
+        loader.make_copies = owed.make_all
         # Calls that a part answers as they are: bound here, so that hot paths pay for one call, and described there.
-        self.read_now = self._reading.read_now
-        self.read_in_turn = self._reading.read_in_turn
+        self.read_now = reading.read_now
+        self.read_in_turn = reading.read_in_turn
         self.load = loader.load  # a coroutine: brings in what a Cold says is missing
         self.keep_page = self._cache.keep
         self.let_page_go = self._cache.let_go
         self.drop_idle_pages = self._cache.drop_idle
-        self.cursor_before = self._reading.cursor_before
+        self.cursor_before = reading.cursor_before
         self.claim_soon = turns.claim  # at the end of this turn, with the others that come in it
         self.ack_soon = turns.ack
         self.ack_now = self.queues.ack
         self.nack_now = self.queues.nack
         self.extend_now = self.queues.extend
-        self.pause = self._changes.pause  # a coroutine, as the next
-        self.resume = self._changes.resume
+        self.check_queue = self.queues.queue  # refuses a name that is not a queue's
         self.add_worker = self.workers.join
         self.resume_worker = self.workers.resume
         self.remove_worker = self.workers.leave
@@ -138,12 +128,12 @@ class Instance:
         self.when_open = gates.when_open
         self.end_turn = partial(end_turn, self.wal)  # write the log now; only for a turn of its own
         self.obstacle = ledger.obstacle
-        self.checkpoints = self._upkeep.checkpoints
-        self.move = self.queues.move  # a coroutine
-        self.make_room = partial(write_zeros_ahead, self.wal)  # a coroutine: for a large write, in turns of the loop
+        self.checkpoints = upkeep.checkpoints
         self.listen = ledger.listen
         self.unlisten = ledger.unlisten
         self.when_told = ledger.when_told
+        self.gate = gates.of_name  # for what was just seen of a topic, or of there being none
+        self.make_room = partial(write_zeros_ahead, self.wal)  # a coroutine: for a large write, in turns of the loop
 
     @classmethod
     def open(
@@ -199,23 +189,6 @@ class Instance:
             self._ledger.store.close()
             self._disk.unlock()
             self._disk.close()
-
-    async def checkpoint(self) -> None:
-        """Seal records, take a snapshot, trim the log. Waits for one that is under way."""
-        await self._upkeep.checkpoint()
-
-    async def tick(self) -> None:
-        """Do what is due in the background, for an engine opened without it."""
-        await self._upkeep.tick()
-
-    def _committed(self) -> None:
-        self._upkeep.committed()
-
-    def _changed(self, topic: Topic) -> None:
-        self.forwarder.changed(topic)
-
-    async def _make_copies(self, topic_id: int) -> None:
-        await self._owed.make_all(topic_id)
 
     def _rebuilt(self) -> None:
         """The log failed, and the state was rebuilt: its parts are others."""
@@ -335,10 +308,6 @@ class Instance:
         result = WriteResult(command.topic, first, last, done.head, count, done.created, done.deduped, done.mismatch)
         return result, self._gates.of(topic)
 
-    def gate(self, name: str | None) -> Gate:
-        """The gate for what was just seen of a topic, or of there being none: that alone if `name` is None."""
-        return self._gates.of_name(name)
-
     def synced(self, gate: Gate) -> Gate:
         """The gate that opens when all that `gate` asks to be written is synced."""
         return replace(gate, synced_at=max(gate.synced_at, gate.written_at))
@@ -349,10 +318,6 @@ class Instance:
         """A topic's config; None: there is no such topic."""
         topic = self._ledger.state.topics.get(name)
         return None if topic is None else topic.config
-
-    def check_queue(self, name: str) -> None:
-        """Refuse a name that is not a queue's."""
-        self.queues.queue(name)
 
     def router_ends(self, name: str) -> tuple[str, str] | None:
         """The names of a router's source and dest; None: there is no such router."""

@@ -30,6 +30,8 @@ KEYS_PER_STEP = 2000  # such keys that are dropped in one step
 FREED_PER_STEP = 8  # dead chunks whose memory is given back in one step …
 FREED_JOBS_PER_STEP = 10_000  # … and what was known of jobs
 
+Work = Callable[[], Coroutine[Any, Any, None]]
+
 logger = logging.getLogger("topics.engine.upkeep")
 
 
@@ -52,7 +54,6 @@ class Upkeep:
         self._graveyard: list[Part] = []  # no longer read; their memory is given back little by little
         self._places: list[dict[int, Any] | list[Any]] = []  # of jobs that are gone
         self._checkpoints = Checkpoints(due_bytes=self._checkpoint_bytes, due_ms=self._checkpoint_ms)
-        self._begun_at = 0.0  # the checkpoint that is under way
 
     def start(self) -> None:
         self.is_running = True
@@ -90,17 +91,21 @@ class Upkeep:
 
     async def checkpoint(self) -> None:
         """Seal records, take a snapshot, trim the log. Waits for one that is under way."""
-        while self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])
-        await asyncio.shield(self._start_checkpoint())
+        await self.without_checkpoints(self._take_checkpoint)
 
-    async def without_checkpoints(self, work: Coroutine[Any, Any, None]) -> None:
+    async def without_checkpoints(self, work: Work) -> None:
         """Do `work` while no checkpoint is under way and none begins: the files of the directory stay the same."""
         while self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
-        await asyncio.shield(self._begin(work, self._held))
+        await asyncio.shield(self._begin(work))
 
-    def _held(self, task: "asyncio.Task[None]") -> None:
+    def _begin(self, work: Work) -> "asyncio.Task[None]":
+        """Begin what installs a snapshot, or needs it to stay; one at a time."""
+        self._checkpoint = asyncio.create_task(work())
+        self._checkpoint.add_done_callback(self._ended)
+        return self._checkpoint
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
         self._checkpoint = None
         if not task.cancelled():
             task.exception()  # whoever waits for it is told; if nobody does any more, nobody need be
@@ -111,38 +116,28 @@ class Upkeep:
         now.is_running, now.log_bytes = self._checkpoint is not None, self._ledger.wal.bytes_since_roll
         return now
 
-    def _start_checkpoint(self) -> "asyncio.Task[None]":
-        self._begun_at = self._clock.monotonic()
-        work = self._ledger.store.checkpoint(lambda: self._ledger.state, self._graveyard.append)
-        return self._begin(work, self._checkpoint_done)
-
-    def _begin(
-        self, work: Coroutine[Any, Any, None], done: "Callable[[asyncio.Task[None]], None]"
-    ) -> "asyncio.Task[None]":
-        """Begin what installs a snapshot; one at a time."""
-        self._checkpoint = asyncio.create_task(work)
-        self._checkpoint.add_done_callback(done)
-        return self._checkpoint
-
-    def _announced(self, task: "asyncio.Task[None]") -> None:
-        self._checkpoint = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the log's new file cannot be entered in the snapshot, which will be tried again: %s", error)
-
-    def _checkpoint_done(self, task: "asyncio.Task[None]") -> None:
-        self._checkpoint = None
-        self.is_full = False
-        self._checkpointed_at = self._clock.monotonic()
-        if task.cancelled():
-            return
-        counts, error = self._checkpoints, task.exception()
-        counts.failure = None if error is None else str(error)
-        if error is not None:
+    async def _take_checkpoint(self) -> None:
+        begun_at, counts = self._clock.monotonic(), self._checkpoints
+        try:
+            await self._ledger.store.checkpoint(lambda: self._ledger.state, self._graveyard.append)
+        except Exception as error:
             counts.failed += 1
+            counts.failure = str(error)
             logger.error("a checkpoint failed and will be tried again: %s", error)
-        else:
-            counts.taken += 1
-            counts.last_ts, counts.last_ms = self._clock.now_ms(), (self._checkpointed_at - self._begun_at) * 1000
+            raise
+        finally:
+            self.is_full = False
+            self._checkpointed_at = self._clock.monotonic()
+        counts.taken += 1
+        counts.failure = None
+        counts.last_ts, counts.last_ms = self._clock.now_ms(), (self._checkpointed_at - begun_at) * 1000
+
+    async def _announce_log(self) -> None:
+        try:
+            await self._ledger.store.announce_log()
+        except Exception as error:
+            logger.error("the log's new file cannot be entered in the snapshot, which will be tried again: %s", error)
+            raise
 
     async def _run_background(self) -> None:
         while True:
@@ -171,9 +166,9 @@ class Upkeep:
         if self._checkpoint is not None or self._ledger.broken is not None:
             return
         if not self._ledger.store.is_log_announced:
-            self._begin(self._ledger.store.announce_log(), self._announced)
+            self._begin(self._announce_log)
         elif self._is_checkpoint_due():
-            self._start_checkpoint()
+            self._begin(self._take_checkpoint)
 
     def _expire_some(self) -> None:
         """Expire in as many topics as fit into a turn of the loop, each in its turn."""

@@ -294,12 +294,15 @@ class Queues:
 
     # --- dead letters, leases
 
-    async def redrive(self, name: str, match: TagMatch | None, count_max: int | None, *, dry_run: bool) -> Redriven:
-        """Dead letters of a queue become its jobs again, at most so many. All of it happens, or a first part.
+    async def redrive(
+        self, name: str, match: TagMatch | None = None, count_max: int | None = None, *, dry_run: bool = False
+    ) -> Redriven:
+        """Dead letters of a queue, those with a matching tag, become its jobs again, at most so many.
 
-        With `dry_run`, nothing happens: the answer says what would.
+        All of it happens, or a first part; with `dry_run` nothing: the answer says what would.
         """
-        return await self._letters.redrive(self.queue(name), match, count_max, dry_run=dry_run)
+        async with self._gates.refusing(name):
+            return await self._letters.redrive(self.queue(name), match, count_max, dry_run=dry_run)
 
     async def move(self, name: str, seqs: Sequence[int], dest: str) -> Moved:
         """Jobs that nobody holds go to another topic, which comes to be if it is not there."""

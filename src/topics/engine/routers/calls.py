@@ -71,7 +71,7 @@ class Routing:
         return bool(decided)
 
     async def list_after(
-        self, after: str, count: int, wanted: Callable[[RouterState], bool]
+        self, after: str, count: int, wanted: Callable[[RouterState], bool] = lambda router: True
     ) -> tuple[list[RouterState], bool]:
         """Up to `count` routers whose names are above `after` and wanted, sorted; and whether there are more."""
         return await self._gates.shown(None, lambda _: self._list(after, count, wanted))

@@ -18,10 +18,11 @@ from topics.engine.answers import Branch, CursorState, LossSeen, Sums, Trouble, 
 from topics.engine.gate import Gate, Gates
 from topics.engine.ledger import Ledger
 from topics.engine.seeing.overview import EVERY, Overview, TopicFilter
-from topics.errors import CommitFailed, TopicNotFound
+from topics.errors import CommitFailed
 
 LOOKED_AT: Final = 1000  # topics in one turn of the loop
 LOSSES_LOOKED_AT: Final = 20_000  # losses likewise
+CURSORS_LOOKED_AT: Final = 4000  # cursors likewise
 NAMED_MAX: Final = 20  # cursors that are named with a loss
 STEP: Final = re.compile(r"[^:.]*[:.]?")  # of a name, up to and with the next separator
 
@@ -114,6 +115,25 @@ class Survey:
 
         return await self._shown(look)
 
+    async def cursor_lags(self, count: int, wanted: TopicFilter = EVERY) -> list[tuple[str, str, int]]:
+        """The named cursors that are furthest behind: topic, cursor, lag; at most `count`."""
+
+        async def look() -> tuple[list[tuple[str, str, int]], Gate]:
+            found: list[tuple[int, str, str]] = []
+            gate = self._gates.of(None)
+            async for topics in self._scanned(wanted):
+                for topic in topics:
+                    if not topic.cursors:
+                        continue
+                    gate, head = gate.join(self._gates.of(topic)), topic.log.head
+                    found += [(cursor.seq - head, topic.name, one) for one, cursor in topic.cursors.items()]
+                    if len(found) > count + CURSORS_LOOKED_AT:
+                        found = sorted(found)[:count]
+                        await asyncio.sleep(0)
+            return [(name, one, -behind) for behind, name, one in sorted(found)[:count]], gate
+
+        return await self._shown(look)
+
     async def troubles(self, count: int, wanted: TopicFilter = EVERY) -> dict[TroubleKind, tuple[int, list[Trouble]]]:
         """What is worth a look, by kind: how many there are, and those that weigh most, at most `count`."""
 
@@ -139,9 +159,7 @@ class Survey:
         """Seq and time of the first live record at or above each of `seqs`, ascending, each once."""
 
         def look(takes_what_is_warm: bool) -> tuple[list[tuple[int, int]], Gate]:
-            topic = self._ledger.current(name)
-            if topic is None:
-                raise TopicNotFound(name)
+            topic = self._ledger.existing(name)
             log, found = topic.log, dict[int, int]()
             for seq in sorted(set(seqs)):
                 live = next(log.live_after(max(seq, 1) - 1), 0)

@@ -83,7 +83,7 @@ async def _scrape(call: Call) -> bytes:
     if app.is_serving or app.is_draining:
         with suppress(StorageError):  # then nothing can be said of single topics
             topics, has_more = await engine.overview.most_active(app.settings.max_metrics_topics, wanted)
-            lags = await engine.overview.cursor_lags(CURSORS_MAX, wanted)
+            lags = await engine.survey.cursor_lags(CURSORS_MAX, wanted)
             routers, _ = await engine.routers_after("", ROUTERS_MAX, lambda router: may_see(key, router))
     counters = engine.counters()
     await asyncio.sleep(0)

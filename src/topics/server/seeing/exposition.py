@@ -139,23 +139,27 @@ def of_topics(topics: Iterable[TopicDetail], has_more: bool, now_ms: int) -> Ite
     """A topic's name is a label that needs no escaping; it is escaped all the same."""
     named = [(f'{{topic="{escaped(topic.state.topic)}"}}', topic) for topic in topics]
     states = [(at, topic.state) for at, topic in named]
-    totals = [(at, topic.totals) for at, topic in named]
-    lost = [(f'{at[:-1]},reason="{reason}"}}', count) for at, total in totals for reason, count in total.lost.items()]
+    lost = [
+        (f'{at[:-1]},reason="{reason}"}}', count)
+        for at, t in named
+        for reason, count in (("cap", t.state.lost_total - t.trimmed_total), ("source_trim", t.trimmed_total))
+    ]
     yield Series("topics_topic_head_seq", "gauge", "highest seq handed out", [(at, s.head_seq) for at, s in states])
     yield Series("topics_topic_earliest_seq", "gauge", "lowest live seq", [(at, s.earliest_seq) for at, s in states])
     yield Series("topics_topic_records_live", "gauge", "live records", [(at, s.count) for at, s in states])
     yield Series("topics_topic_bytes_live", "gauge", "sizes of the live records", [(at, s.bytes) for at, s in states])
     memory = [(at, topic.memory_bytes) for at, topic in named]
     yield Series("topics_topic_memory_bytes", "gauge", "what is kept of it in memory, by estimate", memory)
-    yield Series("topics_topic_written_total", "counter", "seqs handed out", [(at, t.written) for at, t in totals])
     yield Series(
-        "topics_topic_read_total", "counter", "records handed out since the start", [(at, t.read) for at, t in totals]
+        "topics_topic_written_total", "counter", "seqs handed out", [(at, s.written_total) for at, s in states]
     )
+    reads = [(at, topic.read_total) for at, topic in named]
+    yield Series("topics_topic_read_total", "counter", "records handed out since the start", reads)
     yield Series("topics_topic_lost_total", "counter", "seqs lost to caps, crashes and sources", lost)
-    yield Series("topics_topic_expired_total", "counter", "records lost to age", [(at, t.expired) for at, t in totals])
-    yield Series(
-        "topics_topic_deleted_total", "counter", "records deleted, acks included", [(at, t.deleted) for at, t in totals]
-    )
+    expired = [(at, state.expired_total) for at, state in states]
+    yield Series("topics_topic_expired_total", "counter", "records lost to age", expired)
+    deleted = [(at, state.deleted_total) for at, state in states]
+    yield Series("topics_topic_deleted_total", "counter", "records deleted, acks included", deleted)
     yield from _of_queues([(at, topic) for at, topic in named if topic.state.queue is not None], now_ms)
     yield _gauge("topics_topic_metrics_truncated", "1 if topics were left out", int(has_more))
 
