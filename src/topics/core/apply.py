@@ -266,7 +266,7 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     topic.epoch = entry.epoch
     topic.keys = Keys()
     topic.cursors = {}
-    topic.drop_queue()
+    topic.queue = None
     weigh(state, topic)
     state.next_id = max(state.next_id, entry.epoch + 1)
     state.unsaved[entry.topic] = topic
@@ -286,24 +286,10 @@ def _leased(state: State, entry: Leased) -> None:
     state.unsaved[entry.topic] = topic
 
 
-def _released(state: State, entry: Released) -> None:
-    topic = state.by_id[entry.topic]
-    topic.queue.release(entry.leases)
-    weigh(state, topic)
-    state.unsaved[entry.topic] = topic
-
-
 def _time_passed(state: State, entry: TimePassed) -> None:
     topic = state.by_id[entry.topic]
     topic.queue.advance(entry.now)
     weigh(state, topic)
-
-
-def _freed(state: State, entry: Freed) -> None:
-    topic = state.by_id[entry.topic]
-    topic.queue.free(entry.jobs)
-    weigh(state, topic)
-    state.unsaved[entry.topic] = topic
 
 
 def _dead_lettered(state: State, entry: DeadLettered) -> None:
@@ -312,18 +298,20 @@ def _dead_lettered(state: State, entry: DeadLettered) -> None:
     state.unsaved[entry.topic] = topic
 
 
-def _cursor_set(state: State, entry: CursorSet) -> None:
-    topic = state.by_id[entry.topic]
+def _changing(change: Callable[[Topic, Any], object]) -> Callable[[State, Any], None]:
+    """An entry that changes what else a topic holds in memory: weighs it behind `change`."""
+
+    def carry_out(state: State, entry: Any) -> None:
+        topic = state.by_id[entry.topic]
+        change(topic, entry)
+        weigh(state, topic)
+        state.unsaved[entry.topic] = topic
+
+    return carry_out
+
+
+def _set_cursor(topic: Topic, entry: CursorSet) -> None:
     topic.cursors[entry.name] = NamedCursor(entry.seq, entry.ts)
-    weigh(state, topic)
-    state.unsaved[entry.topic] = topic
-
-
-def _cursor_removed(state: State, entry: CursorRemoved) -> None:
-    topic = state.by_id[entry.topic]
-    topic.cursors.pop(entry.name, None)
-    weigh(state, topic)
-    state.unsaved[entry.topic] = topic
 
 
 def _queue_paused(state: State, entry: QueuePaused) -> None:
@@ -348,12 +336,12 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     RouterRemoved: table.apply_removed,
     Forwarding: table.apply_forwarding,
     Leased: _leased,
-    Released: _released,
+    Released: _changing(lambda topic, entry: topic.queue.release(entry.leases)),
     TimePassed: _time_passed,
-    Freed: _freed,
+    Freed: _changing(lambda topic, entry: topic.queue.free(entry.jobs)),
     DeadLettered: _dead_lettered,
-    CursorSet: _cursor_set,
-    CursorRemoved: _cursor_removed,
+    CursorSet: _changing(_set_cursor),
+    CursorRemoved: _changing(lambda topic, entry: topic.cursors.pop(entry.name, None)),
     QueuePaused: _queue_paused,
     EpochRaised: _epoch_raised,
 }

@@ -121,7 +121,7 @@ def expiry(state: State, topic: Topic, now: int) -> list[AnyEntry]:
 
 def put_topic(state: State, command: PutTopic, now: int, caps: Caps) -> tuple[list[AnyEntry], TopicConfig]:
     """Create a topic or replace its config. No entries: it is already as asked."""
-    topic = state.topic(command.topic)
+    topic = state.topics.get(command.topic)
     if topic is None:
         _check_name(command.topic)
         config = resolve(command.topic, command.config)
@@ -136,7 +136,7 @@ def put_topic(state: State, command: PutTopic, now: int, caps: Caps) -> tuple[li
 
 def delete_topic(state: State, command: DeleteTopic) -> list[AnyEntry]:
     """Delete a topic with all it owns. No entries: there is none."""
-    topic = state.topic(command.topic)
+    topic = state.topics.get(command.topic)
     if topic is None:
         return []
     if command.epoch not in (None, topic.epoch):
@@ -287,7 +287,7 @@ def head_inherited(topic: Topic) -> HeadInherited:
 
 
 def require(state: State, name: str) -> Topic:
-    topic = state.topic(name)
+    topic = state.topics.get(name)
     if topic is None:
         raise TopicNotFound(name)
     return topic

@@ -5,13 +5,14 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from topics.core.forecast import seconds_until_loss
+from topics.core.forecast import seconds_until_loss, ts_of
 from topics.core.queue.jobs import oldest_ready
 from topics.core.state import Topic
 from topics.core.topic.config import effective_priority
 from topics.core.topic.losses import Loss, lost_above
 from topics.core.topic.walk import Plan
 from topics.model import Record, RouterDefinition, Tombstone, TopicConfig
+from topics.storage.log_progress import Counters
 
 
 class WriteResult(Struct, frozen=True, gc=False):
@@ -66,8 +67,8 @@ class DeleteResult(Struct, frozen=True):
     deleted_bytes: int = 0  # sizes of the records that it took
 
 
-class TopicPreview(Struct, frozen=True):
-    """What a PUT of a topic would do: whether it creates it, its config, and what this would take of the records."""
+class TopicPut(Struct, frozen=True):
+    """What a PUT of a topic does: whether it creates it, its config, and what this takes of the records."""
 
     created: bool
     config: TopicConfig
@@ -290,31 +291,6 @@ class RouterState(Struct, frozen=True):
     blocked_by: str | None  # why it cannot go on
 
 
-class LogCounters(Struct, frozen=True):
-    """What the write-ahead log has done since the start, and how it is."""
-
-    frames: int
-    batches: int
-    bytes_written: int
-    rotations: int
-    fsyncs: int
-    fsync_micros: int
-    fsync_bounds_us: tuple[int, ...]  # upper bounds of the buckets
-    fsync_buckets: tuple[int, ...]  # not cumulative; the last is above all bounds
-    queue_depth: int  # frames that wait now …
-    queue_depth_peak: int  # … and the most that ever waited
-    full_total: int  # writes that had to wait
-    is_read_only: bool
-
-
-class Flows(Struct, frozen=True):
-    """What has passed through an instance. The numbers grow; they fall only when the log failed and was read back."""
-
-    written: int
-    read: int
-    lost: int  # by whatever reason
-
-
 class InstanceCounters(Struct, frozen=True):
     """Counts of what an instance holds."""
 
@@ -325,7 +301,9 @@ class InstanceCounters(Struct, frozen=True):
     bytes: int  # … and their sizes
     queues: int
     leases: int
-    log: LogCounters
+    log: Counters  # what it has done since the start …
+    queue_depth: int  # … frames that wait for it now …
+    is_read_only: bool  # … and whether it takes no more
 
 
 _decode_records = msgspec.json.Decoder(list[Record]).decode
@@ -386,9 +364,9 @@ def topic_detail(topic: Topic, now: int, dead_letters: Topic | None) -> TopicDet
     oldest = newest = ready = None
     if log.count:
         oldest = log.earliest_ts
-        newest = log.last_ts if log.is_live(log.head) else _ts_of(topic, log.highest_live(log.head))
+        newest = log.last_ts if log.is_live(log.head) else ts_of(topic, log.highest_live(log.head))
         seq = oldest_ready(topic.queue, log) if topic.is_queue else None
-        ready = None if seq is None else _ts_of(topic, seq)
+        ready = None if seq is None else ts_of(topic, seq)
     waiting = None
     if topic.is_queue and topic.config.dead_letter is not None:
         waiting = 0 if dead_letters is None else dead_letters.log.count
@@ -406,12 +384,6 @@ def topic_detail(topic: Topic, now: int, dead_letters: Topic | None) -> TopicDet
         ready,
         topic.weight,
     )
-
-
-def _ts_of(topic: Topic, seq: int) -> int:
-    part = topic.log.part_at(seq)
-    assert part is not None, f"record {seq} is live, and in no part"
-    return part.ts_at(part.row_from(seq))
 
 
 def _queue_counts(topic: Topic) -> QueueCounts:

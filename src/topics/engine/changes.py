@@ -16,7 +16,7 @@ from topics.core.entries import AnyEntry, Deleted, Evicted, Expired
 from topics.core.state import Topic
 from topics.core.topic.blocks import Blocks
 from topics.core.topic.config import ConfigIn
-from topics.engine.answers import DeleteResult, TopicPreview
+from topics.engine.answers import DeleteResult, TopicPut
 from topics.engine.durability.checkpoint import SLICE_SECONDS
 from topics.engine.gate import Gates
 from topics.engine.ledger import Ledger
@@ -94,24 +94,14 @@ class Changes:
     # --- topics
 
     async def put_topic(
-        self, name: str, config: ConfigIn, amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn]
-    ) -> tuple[bool, TopicConfig]:
-        """Create a topic or replace its config. Gives whether it was created, and its config. `amend`: the engine's."""
-        ledger = self._ledger
-        topic = await ledger.when_unchanging(name)
-        is_new = topic is None
-        async with self._gates.refusing(name):
-            command = PutTopic(name, amend(config, None if topic is None else topic.config))
-            decided, resolved = decide.put_topic(ledger.state, command, self._clock.now_ms(), self._caps)
-        if decided:
-            await ledger.change(topic, decided)
-        await self._gates.wait_open(self._gates.of_name(name))
-        return is_new, resolved
-
-    async def preview_topic(
-        self, name: str, config: ConfigIn, amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn]
-    ) -> TopicPreview:
-        """What `put_topic` would do, and refuse. Changes nothing."""
+        self,
+        name: str,
+        config: ConfigIn,
+        amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn],
+        *,
+        dry_run: bool = False,
+    ) -> TopicPut:
+        """Create a topic or replace its config; with `dry_run`, say what that would do. `amend`: the engine's."""
         topic = await self._ledger.when_unchanging(name)
         async with self._gates.refusing(name):
             command = PutTopic(name, amend(config, None if topic is None else topic.config))
@@ -120,8 +110,10 @@ class Changes:
         records = size = 0
         if topic is not None and lost:
             records, size = topic.log.count_through(lost), topic.log.bytes_through(lost)
+        if decided and not dry_run:
+            await self._ledger.change(topic, decided)
         await self._gates.wait_open(self._gates.of_name(name))
-        return TopicPreview(topic is None, resolved, records, size)
+        return TopicPut(topic is None, resolved, records, size)
 
     async def turn(self, name: str, *, paused: bool) -> None:
         """Let a queue hand out no jobs (all else goes on), or let it hand them out again (QU23)."""

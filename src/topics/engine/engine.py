@@ -30,7 +30,7 @@ from topics.engine.answers import (
     LeaseChange,
     ReadResult,
     RouterState,
-    TopicPreview,
+    TopicPut,
     TopicState,
     WriteResult,
 )
@@ -109,7 +109,8 @@ class Engine(Instance):
 
         `amend` gets what is given and the config that is about to be replaced, if any, and gives what is to count.
         """
-        return await self._changes.put_topic(name, _config_in(config), amend)
+        put = await self._changes.put_topic(name, _config_in(config), amend)
+        return put.created, put.config
 
     async def preview_topic(
         self,
@@ -117,9 +118,9 @@ class Engine(Instance):
         config: ConfigIn | Mapping[str, Any] | None = None,
         *,
         amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn] = lambda given, present: given,
-    ) -> TopicPreview:
+    ) -> TopicPut:
         """What `put_topic` would do or refuse, without doing it (DR1)."""
-        return await self._changes.preview_topic(name, _config_in(config), amend)
+        return await self._changes.put_topic(name, _config_in(config), amend, dry_run=True)
 
     async def delete_topic(self, name: str, *, if_empty: bool = False, epoch: int | None = None) -> bool:
         """Delete a topic with all it owns; with `epoch`, only that instance. False: there was none."""

@@ -25,7 +25,7 @@ from topics.core.state import State, Topic
 from topics.core.topic.config import effective_priority
 from topics.core.topic.pages import Cache, Cold, PageAddress, Projection
 from topics.core.topic.walk import Query
-from topics.engine.answers import Flows, InstanceCounters, LogCounters, WriteResult
+from topics.engine.answers import InstanceCounters, WriteResult
 from topics.engine.changes import Changes
 from topics.engine.durability.store import Store
 from topics.engine.gate import Gate, Gates
@@ -235,31 +235,27 @@ class Instance:
                 queues += 1
                 self._ledger.pass_time(topic)
                 leases += len(topic.queue.leases)
+        wal = self.wal
         return InstanceCounters(
-            len(state.topics), by_class, len(state.routers), state.records, state.bytes, queues, leases, self._log()
+            len(state.topics),
+            by_class,
+            len(state.routers),
+            state.records,
+            state.bytes,
+            queues,
+            leases,
+            replace(wal.counters, fsync_buckets=[*wal.counters.fsync_buckets]),
+            wal.queue_depth,
+            wal.is_read_only,
         )
 
-    def _log(self) -> LogCounters:
-        wal, counters = self.wal, self.wal.counters
-        return LogCounters(
-            frames=counters.frames,
-            batches=counters.batches,
-            bytes_written=counters.bytes_written,
-            rotations=counters.rotations,
-            fsyncs=counters.fsyncs,
-            fsync_micros=counters.fsync_micros,
-            fsync_bounds_us=tuple(counters.bounds_us),
-            fsync_buckets=tuple(counters.fsync_buckets),
-            queue_depth=wal.queue_depth,
-            queue_depth_peak=counters.queue_depth_peak,
-            full_total=counters.submit_full,
-            is_read_only=wal.is_read_only,
-        )
+    def flows(self) -> tuple[int, int, int]:
+        """How many records were written, handed out and, by whatever reason, lost so far.
 
-    def flows(self) -> Flows:
-        """What has passed through so far."""
+        The numbers grow; they fall only when the log failed and was read back.
+        """
         state = self._ledger.state
-        return Flows(state.written, self._ledger.read_total, state.lost)
+        return state.written, self._ledger.read_total, state.lost
 
     def disk_room(self) -> tuple[int | None, int | None]:
         """What the disk has room for, and how large it is; None: it does not say."""
@@ -270,7 +266,7 @@ class Instance:
 
     def count_full(self) -> None:
         """A write had to wait because the server is at its limit; for the metrics."""
-        self.wal.counters.submit_full += 1
+        self.wal.counters.full_total += 1
 
     # --- pressure
 

@@ -229,7 +229,7 @@ class Upkeep:
 
     async def wait_for_room(self) -> None:
         """Let writers wait while sealing is behind: memory is bounded, and the disk sets the pace."""
-        self._ledger.wal.counters.submit_full += 1
+        self._ledger.wal.counters.full_total += 1
         while self.fill >= 1.0 and self.is_running:
             checkpoint = self._checkpoint
             if checkpoint is None:

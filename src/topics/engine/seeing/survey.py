@@ -12,6 +12,7 @@ from heapq import nlargest, nsmallest
 from typing import Final, TypeVar
 
 from topics.clock import Clock
+from topics.core.forecast import ts_of
 from topics.core.state import Topic
 from topics.core.topic.losses import Loss, lost_above
 from topics.engine.answers import Branch, CursorState, LossSeen, Sums, Trouble, TroubleKind, cursor_state
@@ -162,10 +163,8 @@ class Survey:
             topic = self._ledger.existing(name)
             log, found = topic.log, dict[int, int]()
             for seq in sorted(set(seqs)):
-                live = next(log.live_after(max(seq, 1) - 1), 0)
-                part = log.part_at(live) if live else None
-                if part is not None:
-                    found[live] = part.ts_at(part.row_from(live))
+                if live := next(log.live_after(max(seq, 1) - 1), 0):
+                    found[live] = ts_of(topic, live)
             return list(found.items()), self._gates.of(topic)
 
         return await self._gates.shown(name, look)

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from topics import __version__
-from topics.engine.answers import InstanceCounters, LogCounters, RouterState, TopicDetail
+from topics.engine.answers import InstanceCounters, RouterState, TopicDetail
 from topics.server.seeing.traffic import BOUNDS_S, Traffic
 from topics.tuning import cpu_seconds, files_max, open_files, resident_bytes
 
@@ -78,17 +78,18 @@ def of_server(app: "App") -> Iterator[Series]:
     yield Series("topics_build_info", "gauge", "1; the version is the label", build)
 
 
-def of_log(log: LogCounters) -> Iterator[Series]:
+def of_log(counters: InstanceCounters) -> Iterator[Series]:
     """The write-ahead log."""
+    log = counters.log
     yield _counter("topics_wal_frames_total", "frames written", log.frames)
     yield _counter("topics_wal_batches_total", "group commits", log.batches)
     yield _counter("topics_wal_fsyncs_total", "fsyncs", log.fsyncs)
     yield _counter("topics_wal_bytes_written_total", "bytes written", log.bytes_written)
     yield _counter("topics_wal_rotations_total", "log files begun after the first", log.rotations)
-    yield _gauge("topics_wal_queue_depth", "frames waiting", log.queue_depth)
+    yield _gauge("topics_wal_queue_depth", "frames waiting", counters.queue_depth)
     yield _gauge("topics_wal_queue_depth_peak", "most frames that ever waited", log.queue_depth_peak)
     yield _counter("topics_wal_submit_full_total", "times the ingest queue was full", log.full_total)
-    yield _gauge("topics_wal_read_only", "1 if the log takes no more writes", int(log.is_read_only))
+    yield _gauge("topics_wal_read_only", "1 if the log takes no more writes", int(counters.is_read_only))
     bounds_us, sum_us = log.fsync_bounds_us, log.fsync_micros
     yield Series(
         "topics_wal_fsync_latency_us",
