@@ -274,7 +274,7 @@ class Instance:
         """While the server is under pressure, routers and workers of topics of negative priority wait (PR5)."""
         self._is_deferring = is_deferring
         if not is_deferring:
-            self.forwarder.resume()
+            self.forwarder.blocked.resume()
         self.workers.wake_all()
 
     def _is_deferred(self, topic: Topic) -> bool:

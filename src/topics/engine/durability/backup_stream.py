@@ -108,11 +108,7 @@ class BackupStream:
             assert tail is not None
             known = await self._thread.run(lambda: tail.skip(self._have, position))
             base = base_files.inventory(position, flagged, ts, known)
-            async for data in self._sent(base_files.parts(base, self._have)):
-                yield data
-            async for data in self._sent(tail.parts(position)):
-                yield data
-            async for data in self._sent(iter([Part(Head("ready", position=position, ts=ts))])):
+            async for data in self._sent(base_files.parts(base, self._have, tail)):
                 yield data
         finally:
             for files in pinned:
@@ -167,10 +163,8 @@ class BackupStream:
         if position < wal.end and self._unsynced is None:
             self._unsynced = wal.end, now
         assert self._tail is not None
-        async for data in self._sent(self._tail.parts(position)):
+        async for data in self._sent(chain(self._tail.parts(position), [Part(Head("beat", position=position, ts=ts))])):
             self._shipped_bytes += len(data)
-            yield data
-        async for data in self._sent(iter([Part(Head("beat", position=position, ts=ts))])):
             yield data
 
     async def _sent(self, parts: Iterator[Part]) -> AsyncGenerator[bytes, None]:

@@ -80,14 +80,10 @@ class Forwarder:
         if self._is_running:
             self.start()
 
-    def resume(self) -> None:
-        """There is no more pressure: deferred routers go on."""
-        self.blocked.resume()
-
     def end_deferral(self) -> None:
         """From now on no router is deferred, whatever the pressure."""
         self._is_deferred = lambda topic: False
-        self.resume()
+        self.blocked.resume()
 
     async def stop(self) -> None:
         self._is_running = False

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from secrets import token_urlsafe
 from typing import Any, Final, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from topics.clock import Clock
 from topics.core.state import State, Topic
@@ -74,16 +74,14 @@ class TopicFilter(Struct, frozen=True):
 EVERY: Final = TopicFilter()
 
 
-class Walk:
+class Walk(Struct):
     """The names of topics in some order, as of when it was asked for."""
 
-    __slots__ = ("asked", "begun", "id", "names", "used")
-
-    def __init__(self, asked: tuple[Order, TopicFilter], names: list[str], now: float) -> None:
-        self.id = token_urlsafe(9)
-        self.asked = asked
-        self.names = names
-        self.begun = self.used = now
+    asked: tuple[Order, TopicFilter]
+    names: list[str]
+    begun: float
+    used: float
+    id: str = field(default_factory=lambda: token_urlsafe(9))
 
 
 class Overview:
@@ -181,7 +179,7 @@ class Overview:
                     del self._walks[old.id]
                 elif old.asked == (order, wanted) and now - old.begun <= FRESH_S:
                     return self._used(old).id
-            walk = Walk((order, wanted), await self._ordered(order, wanted), now)
+            walk = Walk((order, wanted), await self._ordered(order, wanted), now, now)
             while len(self._walks) >= WALKS_MAX:
                 del self._walks[next(iter(self._walks))]
             self._walks[walk.id] = walk
