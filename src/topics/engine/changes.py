@@ -9,29 +9,24 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
-from topics.clock import Clock
 from topics.core import decide
-from topics.core.decide import Caps, Delete, DeleteTopic, PutTopic
+from topics.core.decide import Delete, DeleteTopic, PutTopic
 from topics.core.entries import AnyEntry, Deleted, Evicted, Expired
 from topics.core.state import Topic
 from topics.core.topic.blocks import Blocks
 from topics.core.topic.config import ConfigIn
 from topics.engine.answers import DeleteResult, TopicPut
 from topics.engine.durability.checkpoint import SLICE_SECONDS
-from topics.engine.gate import Gates
-from topics.engine.ledger import Ledger
+from topics.engine.gate import Hall, Room
 from topics.errors import CommitFailed, EpochMismatch, InvalidRequest, TopicNotFound
 from topics.model import TagMatch, TopicConfig
 
 
-class Changes:
+class Changes(Room):
     """What callers change in the topics of an instance, appends aside."""
 
-    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock, caps: Caps) -> None:
-        self._ledger = ledger
-        self._gates = gates
-        self._clock = clock
-        self._caps = caps
+    def __init__(self, hall: Hall) -> None:
+        super().__init__(hall)
         self._selecting = asyncio.Lock()  # one delete by tag at a time: another one's memo of a topic is not disturbed
 
     async def delete(

@@ -28,7 +28,7 @@ from topics.core.topic.walk import Query
 from topics.engine.answers import InstanceCounters, WriteResult
 from topics.engine.changes import Changes
 from topics.engine.durability.store import Store
-from topics.engine.gate import Gate, Gates
+from topics.engine.gate import Gate, Gates, Hall
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
 from topics.engine.queues.claims import Queues
@@ -91,20 +91,21 @@ class Instance:
         self._ledger = ledger = Ledger(Store(disk, clock, settings), clock)
         self._loader = loader = Loader(self._cache, disk.run, ledger.store.catalogue.is_in_force)
         self._gates = gates = Gates(ledger, loader)
+        hall = Hall(ledger, gates, loader, self._cache, clock, self._caps)
         self.wal: Wal = ledger.wal
-        self._upkeep = upkeep = Upkeep(ledger, self._cache, clock, settings, self._caps.max_memory_bytes)
-        self._changes = Changes(ledger, gates, clock, self._caps)
-        self.forwarder = Forwarder(ledger, gates, clock, self._caps, loader, self._is_deferred)
-        self._owed = owed = OwedCopies(ledger, gates, clock, self.forwarder)
-        self._routing = Routing(ledger, gates, self.forwarder, owed, self._caps)
-        self._reading = reading = Reading(ledger, gates, owed.make, clock, disk, self._cache)
-        self.cursors = NamedCursors(ledger, gates, clock, self._caps)
-        self.overview = Overview(ledger, gates, clock)
-        self.survey = Survey(ledger, gates, clock, self.overview)
+        self._upkeep = upkeep = Upkeep(hall, settings)
+        self._changes = Changes(hall)
+        self.forwarder = Forwarder(hall, self._is_deferred)
+        self._owed = owed = OwedCopies(hall, self.forwarder)
+        self._routing = Routing(hall, self.forwarder, owed)
+        self._reading = reading = Reading(hall, owed.make, disk)
+        self.cursors = NamedCursors(hall)
+        self.overview = Overview(hall)
+        self.survey = Survey(hall, self.overview)
         self.footprint = Footprint(ledger, self._caps)
-        self.queues = Queues(ledger, gates, clock, self._caps, self._cache, loader, owed.make)
+        self.queues = Queues(hall, owed.make)
         self._turns = turns = Turns(self.queues, gates)
-        self.workers = Workers(ledger, clock, self.queues, turns, loader, self._is_deferred)
+        self.workers = Workers(hall, self.queues, turns, self._is_deferred)
         ledger.on_commit, ledger.on_change, ledger.on_rebuilt = upkeep.committed, self.forwarder.changed, self._rebuilt
         loader.make_copies = owed.make_all
         # Calls that a part answers as they are: bound here, so that hot paths pay for one call, and described there.
@@ -212,11 +213,6 @@ class Instance:
     def fill(self) -> float:
         """How full the way to the disk is: at 1.0 and above writes should wait."""
         return self._upkeep.fill
-
-    @property
-    def is_read_only(self) -> bool:
-        """Whether the log takes no more writes, after a failure it could not recover from."""
-        return self.wal.is_read_only
 
     @property
     def topic_count(self) -> int:

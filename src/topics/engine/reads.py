@@ -6,16 +6,14 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from topics.clock import Clock
 from topics.core.state import Topic
 from topics.core.topic import walk
 from topics.core.topic.losses import Loss, newest_first, reason_of
-from topics.core.topic.pages import NEXT_TURN, Cache, Cold, Projection
+from topics.core.topic.pages import NEXT_TURN, Cold, Projection
 from topics.core.topic.walk import Query
 from topics.engine.answers import ReadResult, RecordResult, TopicState, read_result, topic_state
 from topics.engine.export import RUNS_MAX, Export, capture
-from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
+from topics.engine.gate import Gate, Hall, Room
 from topics.errors import NotFound
 from topics.model import BATCH_BYTES_DEFAULT, WAIT_MS_MAX
 from topics.ranges import Range
@@ -52,18 +50,13 @@ class Share:
         self._spent_s = 0.0
 
 
-class Reading:
+class Reading(Room):
     """What callers read of an instance."""
 
-    def __init__(
-        self, ledger: Ledger, gates: Gates, make_copies: Callable[[Topic], None], clock: Clock, disk: Disk, cache: Cache
-    ) -> None:
-        self._ledger = ledger
-        self._gates = gates
+    def __init__(self, hall: Hall, make_copies: Callable[[Topic], None], disk: Disk) -> None:
+        super().__init__(hall)
         self._make_copies = make_copies  # that routers owe a topic (DF9)
-        self._clock = clock
         self._run = disk.run
-        self._cache = cache
         self._share = Share()
         self._exporting = asyncio.Lock()
 

@@ -8,13 +8,11 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from topics.clock import Clock
 from topics.core.memory import used, weigh
-from topics.core.topic.pages import Cache
 from topics.core.topic.parts import Chunk, Part
 from topics.engine.answers import Checkpoints
 from topics.engine.durability.checkpoint import SLICE_SECONDS
-from topics.engine.ledger import Ledger
+from topics.engine.gate import Hall, Room
 from topics.errors import StorageError
 from topics.settings import Settings
 
@@ -35,19 +33,17 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 logger = logging.getLogger("topics.engine.upkeep")
 
 
-class Upkeep:
+class Upkeep(Room):
     """The background work of an engine. Without `start` it is done by `tick`."""
 
-    def __init__(self, ledger: Ledger, cache: Cache, clock: Clock, settings: Settings, memory_max: int) -> None:
-        self._cache = cache
+    def __init__(self, hall: Hall, settings: Settings) -> None:
+        super().__init__(hall)
         self.is_running = False
         self.is_full = False  # sealing is so far behind that writes should wait
-        self._ledger = ledger
-        self._clock = clock
-        self._tight_bytes = memory_max * TIGHT[0] // TIGHT[1]
+        self._tight_bytes = self._caps.max_memory_bytes * TIGHT[0] // TIGHT[1]
         self._checkpoint_bytes = min(CHECKPOINT_BYTES, settings.cache_bytes // 2)
         self._checkpoint_ms = min(CHECKPOINT_MS, settings.segment_max_age_ms)
-        self._checkpointed_at = clock.monotonic()
+        self._checkpointed_at = self._clock.monotonic()
         self._checkpoint: asyncio.Task[None] | None = None
         self._background: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None

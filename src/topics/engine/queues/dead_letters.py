@@ -20,17 +20,13 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 
-from topics.clock import Clock
-from topics.core.decide import Caps, deletion
+from topics.core.decide import deletion
 from topics.core.queue import letters
 from topics.core.queue.leasing import Deleting
 from topics.core.queue.letters import Letters, Move, StoredJob, Trial
 from topics.core.state import Topic
-from topics.core.topic.pages import Cache
 from topics.engine.answers import Moved, Redriven
-from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
-from topics.engine.loading import Loader
+from topics.engine.gate import Gate, Hall, Room
 from topics.errors import CommitFailed, InvalidRequest, NoDeadLetter, Refusal, StorageError, TopicNotFound
 from topics.model import TagMatch
 
@@ -40,25 +36,11 @@ NOTHING: frozenset[int] = frozenset()
 logger = logging.getLogger("topics.engine.queues.dead_letters")
 
 
-class DeadLetters:
+class DeadLetters(Room):
     """Moves jobs between the queues of one instance and their dead-letter topics."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        gates: Gates,
-        clock: Clock,
-        caps: Caps,
-        cache: Cache,
-        loader: Loader,
-        note_deleting: Callable[[Topic, Gate, list[Deleting]], None],
-    ) -> None:
-        self._ledger = ledger
-        self._gates = gates
-        self._clock = clock
-        self._caps = caps
-        self._cache = cache
-        self._loader = loader
+    def __init__(self, hall: Hall, note_deleting: Callable[[Topic, Gate, list[Deleting]], None]) -> None:
+        super().__init__(hall)
         self._note_deleting = note_deleting  # jobs leave their queue once the gate is open
         self._moving: dict[int, set[int]] = {}  # topic id → seqs
 

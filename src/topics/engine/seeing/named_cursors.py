@@ -8,23 +8,15 @@ from bisect import bisect_right
 
 from msgspec import UNSET, UnsetType
 
-from topics.clock import Clock
 from topics.core import decide
-from topics.core.decide import Caps, PutCursor
+from topics.core.decide import PutCursor
 from topics.engine.answers import CursorState, cursor_state
-from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
+from topics.engine.gate import Gate, Room
 from topics.errors import NotFound
 
 
-class NamedCursors:
+class NamedCursors(Room):
     """The named cursors of all topics of an instance."""
-
-    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock, caps: Caps) -> None:
-        self._ledger = ledger
-        self._gates = gates
-        self._clock = clock
-        self._caps = caps
 
     async def put(
         self, topic: str, name: str, seq: int, *, epoch: int | None = None, if_seq: int | None | UnsetType = UNSET

@@ -16,11 +16,9 @@ from typing import Any, Final, Literal, TypeVar
 
 from msgspec import Struct, field
 
-from topics.clock import Clock
 from topics.core.state import State, Topic
 from topics.engine.answers import TopicDetail, TopicState, topic_detail, topic_state
-from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
+from topics.engine.gate import Gate, Hall, Room
 from topics.errors import InvalidRequest
 
 SCANNED: Final = 4000  # names looked at in one turn of the loop
@@ -84,13 +82,11 @@ class Walk(Struct):
     id: str = field(default_factory=lambda: token_urlsafe(9))
 
 
-class Overview:
+class Overview(Room):
     """The topics of an instance, for those who look at many of them."""
 
-    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock) -> None:
-        self._ledger = ledger
-        self._gates = gates
-        self._clock = clock
+    def __init__(self, hall: Hall) -> None:
+        super().__init__(hall)
         self._names: list[str] = []  # sorted, as of `_version`
         self._version: tuple[State, int, int] | None = None
         self._walks: dict[str, Walk] = {}  # by id, the one used last at the end
@@ -138,25 +134,22 @@ class Overview:
     async def names(self) -> list[str]:
         """All names, sorted; not to be changed. The list is made of the one before when topics have come or gone."""
         async with self._naming:
-            return await self._renamed()
-
-    async def _renamed(self) -> list[str]:
-        while True:
-            state = self._ledger.state
-            topics = state.topics
-            version, before = (state, state.gone, len(topics)), self._version
-            if before == version:
-                return self._names
-            has_lost = before is None or before[:2] != version[:2]
-            kept = [name for name in self._names if name in topics] if has_lost else self._names[:]
-            missing = len(topics) - len(kept)
-            if missing > CAME:
-                new = list(topics.keys() - set(kept))
-                await asyncio.sleep(0)
-                kept = await _merged([kept, *(new[at : at + SCANNED] for at in range(0, missing, SCANNED))])
-            else:
-                self._insert(missing, kept)
-            self._names, self._version = kept, version
+            while True:
+                state = self._ledger.state
+                topics = state.topics
+                version, before = (state, state.gone, len(topics)), self._version
+                if before == version:
+                    return self._names
+                has_lost = before is None or before[:2] != version[:2]
+                kept = [name for name in self._names if name in topics] if has_lost else self._names[:]
+                missing = len(topics) - len(kept)
+                if missing > CAME:
+                    new = list(topics.keys() - set(kept))
+                    await asyncio.sleep(0)
+                    kept = await _merged([kept, *(new[at : at + SCANNED] for at in range(0, missing, SCANNED))])
+                else:
+                    self._insert(missing, kept)
+                self._names, self._version = kept, version
 
     def _insert(self, missing: int, names: list[str]) -> None:
         """Insert the topics that are not among `names` yet: they are among those that came last."""

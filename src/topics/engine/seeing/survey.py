@@ -11,13 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from heapq import nlargest, nsmallest
 from typing import Final, TypeVar
 
-from topics.clock import Clock
 from topics.core.forecast import ts_of
 from topics.core.state import Topic
 from topics.core.topic.losses import Loss, lost_above
 from topics.engine.answers import Branch, CursorState, LossSeen, Sums, Trouble, TroubleKind, cursor_state
-from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
+from topics.engine.gate import Gate, Hall, Room
 from topics.engine.seeing.overview import EVERY, Overview, TopicFilter
 from topics.errors import CommitFailed
 
@@ -30,13 +28,11 @@ STEP: Final = re.compile(r"[^:.]*[:.]?")  # of a name, up to and with the next s
 T = TypeVar("T")
 
 
-class Survey:
+class Survey(Room):
     """The topics of an instance, summed up for those who look at all of them."""
 
-    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock, overview: Overview) -> None:
-        self._ledger = ledger
-        self._gates = gates
-        self._clock = clock
+    def __init__(self, hall: Hall, overview: Overview) -> None:
+        super().__init__(hall)
         self._overview = overview
         self._surveying = asyncio.Lock()  # one survey at a time is made
 
