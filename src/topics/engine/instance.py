@@ -12,6 +12,7 @@ outside the engine reaches past it: what the server needs of queues, routers, lo
 """
 
 import asyncio
+from collections import Counter
 from functools import partial
 from typing import Self
 
@@ -222,15 +223,11 @@ class Instance:
     def counters(self) -> InstanceCounters:
         """What the metrics show of the whole: what there is now, and what the log has done since the start."""
         state = self._ledger.state
-        by_class: dict[str, int] = {}
-        queues = leases = 0
-        for topic in state.topics.values():
-            durability = topic.config.durability
-            by_class[durability] = by_class.get(durability, 0) + 1
-            if topic.is_queue:
-                queues += 1
-                self._ledger.pass_time(topic)
-                leases += len(topic.queue.leases)
+        by_class: Counter[str] = Counter(topic.config.durability for topic in state.topics.values())
+        queues = [topic for topic in state.topics.values() if topic.is_queue]
+        for topic in queues:
+            self._ledger.pass_time(topic)
+        leases = sum(len(topic.queue.leases) for topic in queues)
         wal = self.wal
         return InstanceCounters(
             len(state.topics),
@@ -238,7 +235,7 @@ class Instance:
             len(state.routers),
             state.records,
             state.bytes,
-            queues,
+            len(queues),
             leases,
             replace(wal.counters, fsync_buckets=[*wal.counters.fsync_buckets]),
             wal.queue_depth,

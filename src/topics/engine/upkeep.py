@@ -195,17 +195,14 @@ class Upkeep(Room):
                 return
 
     def _is_checkpoint_due(self) -> bool:
-        if (
-            self._ledger.wal.is_read_only
-            or self._ledger.broken is not None
-            or not (self._ledger.state.unsaved or self._ledger.state.unsaved_routers)
-        ):
+        wal, state = self._ledger.wal, self._ledger.state
+        if wal.is_read_only or not (state.unsaved or state.unsaved_routers):
             return False
         age_ms = (self._clock.monotonic() - self._checkpointed_at) * 1000
-        due_ms = FREEING_MS if self._ledger.wal.is_full else self._checkpoint_ms
-        is_tight = used(self._ledger.state) > self._tight_bytes > 0
+        due_ms = FREEING_MS if wal.is_full else self._checkpoint_ms
+        is_tight = used(state) > self._tight_bytes > 0
         due_bytes = TIGHT_BYTES_MIN if is_tight else self._checkpoint_bytes
-        return self._ledger.wal.bytes_since_roll > due_bytes or age_ms >= due_ms
+        return wal.bytes_since_roll > due_bytes or age_ms >= due_ms
 
     def _free(self) -> None:
         """Give back the memory of some parts that are dead or sealed."""
