@@ -26,7 +26,7 @@ from topics.engine.answers import Claimed, LeaseChange, LeaseView, Moved, Redriv
 from topics.engine.gate import Gate, Hall, Room
 from topics.engine.queues.dead_letters import DeadLetters
 from topics.engine.queues.job_pages import JobPages
-from topics.errors import CommitFailed, NotAQueue, StorageError, TopicNotFound
+from topics.errors import CommitFailed, NotAQueue, TopicNotFound
 from topics.model import TagMatch
 from topics.storage.wal import Callback
 
@@ -87,11 +87,8 @@ class Queues(Room):
             if is_mixed:
                 seqs.sort()
                 picked[at : at + claimer.wanted] = seqs
-            try:
-                own = pages.texts(seqs, takes_what_is_warm)
-            except (Cold, StorageError):
-                if not leased:
-                    raise
+            own = pages.texts(seqs, takes_what_is_warm)
+            if seqs and not own:
                 break
             entry = leasing.hand(topic, claimer, seqs[: len(own)], now, number)
             at += len(own)
