@@ -57,7 +57,7 @@ EXCEPTIONS: Sizes = {
         "worker": 2,
     },
     HEART: {
-        "all": 16556,
+        "all": 16551,
     },
 }
 

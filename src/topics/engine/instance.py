@@ -294,7 +294,7 @@ class Instance:
             topic = topic or state.topics[command.topic]
         first, last = done.first, done.last
         count = last - first + 1
-        result = WriteResult(command.topic, first, last, done.head, count, done.created, done.deduped, done.mismatch)
+        result = WriteResult(command.topic, first, last, last, count, done.created, done.deduped, done.mismatch)
         return result, self._gates.of(topic)
 
     def synced(self, gate: Gate) -> Gate:
