@@ -325,26 +325,29 @@ UNCOPIED_BYTES_MIN = 1024 * 1024  # a body of more is logged from where it is
 
 def encode(entries: Sequence[AnyEntry], committed_ms: int = 0) -> bytes:
     """The payload of one frame. `committed_ms` is left out where a single Appended has the time, or if it is 0."""
-    payload = payload_of(entries, committed_ms)
-    return payload if isinstance(payload, bytes) else b"".join(payload)
+    if len(entries) == 1 and type(entries[0]) is Appended:
+        return _encode_appended(entries[0])
+    parts = [_encode_one(entry) for entry in entries]
+    if committed_ms and parts:
+        parts.append(_COMMITTED.pack(_KIND_COMMITTED, 8, committed_ms))
+    return b"".join(parts)
 
 
 def payload_of(entries: Sequence[AnyEntry], committed_ms: int = 0) -> bytes | list[bytes]:
     """The same; in parts if records in it are many bytes, which are then not copied."""
-    only = entries[0] if len(entries) == 1 else None
-    if type(only) is Appended and len(only.batch.body) <= UNCOPIED_BYTES_MIN:
-        return _encode_appended(only)
-    parts: list[bytes] = []
-    is_large = False
+    if len(entries) == 1 and type(entries[0]) is Appended and len(entries[0].batch.body) <= UNCOPIED_BYTES_MIN:
+        return _encode_appended(entries[0])
     for entry in entries:
         if type(entry) is Appended and len(entry.batch.body) > UNCOPIED_BYTES_MIN:
-            parts += _appended_parts(entry)
-            is_large = True
-        else:
-            parts.append(_encode_one(entry))
-    if committed_ms and parts and type(only) is not Appended:
+            break
+    else:
+        return encode(entries, committed_ms)
+    parts: list[bytes] = []
+    for entry in entries:
+        parts += _appended_parts(entry) if type(entry) is Appended else (_encode_one(entry),)
+    if committed_ms:
         parts.append(_COMMITTED.pack(_KIND_COMMITTED, 8, committed_ms))
-    return parts if is_large else b"".join(parts)
+    return parts
 
 
 def committed_ms(payload: memoryview) -> int | None:
