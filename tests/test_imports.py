@@ -43,8 +43,7 @@ LAYERS = {
     "server": "topics words seams decoding engine engine.answers",
     "client": "topics words clock settings",
     "spark": "topics words seams client reader",
-    "__main__": "cli",
-    "spark.jobs.__main__": "cli",  # an entry, for spark-submit
+    "__main__ spark.jobs.__main__": "cli",  # entries, the latter for spark-submit
     "cli": "topics words seams engine server client reader backup spark",
     "testing": "topics words seams core decoding storage engine hall server client testing.oracle",
     "testing.oracle": "words",

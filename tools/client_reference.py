@@ -21,6 +21,7 @@ from topics import client as api
 from topics.client.arguments import ConfigFields
 from topics.client.errors import CODES
 from topics.client.protocol.cursors import ReadOptions
+from topics.client.protocol.operations import BulkOptions
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "client-reference.md"
 
@@ -50,7 +51,11 @@ Everything here is in `topics.client`, and what programs need most in `topics`, 
 `Client`; await those that return a result, and use `async with` and `async for` for the others. Its classes begin \
 with Async: `AsyncConsumer`, `AsyncWorker` and so on.
 """
-OPTIONS: Final = {ReadOptions: "`**options` of `diff` and `consume`", ConfigFields: "`**fields` of `put_topic`"}
+OPTIONS: Final = {
+    ReadOptions: "`**options` of `diff` and `consume`",
+    ConfigFields: "`**fields` of `put_topic`",
+    BulkOptions: "`**options` of `append_ndjson` and `append_arrow`",
+}
 
 
 def page() -> str:

@@ -429,7 +429,7 @@ async def test_a_follower_gets_new_points_in_its_stream_and_every_moment_can_be_
         stop = asyncio.get_running_loop().create_future()
 
         async def receive() -> None:
-            async for data in engine.backups.stream(receiver.have, stop):
+            async for data in engine.backup_stream(receiver.have, stop):
                 receiver.feed(data)
 
         receiving = asyncio.create_task(receive())

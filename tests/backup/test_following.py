@@ -95,7 +95,7 @@ async def test_two_followers_into_one_place_do_not_hurt_each_other(tmp_path: Pat
 
         async def receive(receiver: Receiver) -> None:
             receiver.begin()
-            async for data in engine.backups.stream(receiver.have, stop):
+            async for data in engine.backup_stream(receiver.have, stop):
                 receiver.feed(data)
 
         receiving = [asyncio.create_task(receive(receiver)) for receiver in receivers]

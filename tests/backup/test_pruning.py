@@ -84,7 +84,7 @@ async def test_the_newest_point_of_each_source_stays(tmp_path: Path) -> None:
             for turn in range(2):
                 await change(engine, turn)
                 place = open_place(str(dest), writes=True)
-                await copying.receive(engine.backups.stream, str(dest), name, audits=False)
+                await copying.receive(engine.backup_stream, str(dest), name, audits=False)
                 place.close()
                 clock.advance(1000)
     done = pruned(dest, Keep(since_ms=clock.now_ms() + 10**9), clock)

@@ -75,7 +75,7 @@ async def test_a_log_without_descriptors_is_read_only_goes_on_by_itself_and_forg
         killed = disk.kill()
         disk.has_descriptors = True
         await later(engine, clock)
-        assert not reason(engine) and not engine.is_read_only
+        assert not reason(engine) and not engine.wal.is_read_only
         assert await texts(engine, "t") == [b'"acked"']
         await engine.append("t", data("next"))
         assert await texts(engine, "t") == [b'"acked"', b'"next"']

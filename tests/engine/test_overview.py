@@ -99,7 +99,7 @@ async def calls(engine: Engine) -> list[tuple[str, Awaitable[object]]]:
         ("order", overview.begin("-bytes", TopicFilter())),
         ("page", overview.go_on(walk, MANY // 2, 1000, TopicFilter())),
         ("active", overview.most_active(1000)),
-        ("lags", overview.cursor_lags(1000)),
+        ("lags", engine.survey.cursor_lags(1000)),
     ]
 
 

@@ -423,7 +423,7 @@ def test_of_a_batch_only_what_lies_in_a_run_is_kept(seqs: set[int], live: set[in
 
 def test_many_runs_are_asked_for_in_several_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """LV1"""
-    monkeypatch.setattr("topics.engine.engine.Engine.live_runs.__defaults__", (0, None, None, 3))
+    monkeypatch.setattr("topics.engine.reads.Reading.live_runs.__defaults__", (0, None, None, 3))
     bench.client.put_topic("t")
     bench.client.append("t", [{"data": n, "tag": "ab"[n % 2]} for n in range(40)])
     bench.checkpoint()

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import IO, Any, Protocol, cast
 
 from topics.errors import Damaged, TopicsError, UnusableDirectory
+from topics.storage.disk import sync_directory
 
 ARCHIVES = {".tar": "", ".tar.gz": "gzip", ".tgz": "gzip", ".tar.zst": "zstd"}
 TEMPORARY = ".part-"
@@ -149,14 +150,6 @@ class DirectoryPlace:
     def close(self) -> None:
         if self.is_temporary:
             shutil.rmtree(self.name, ignore_errors=True)
-
-
-def sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class ArchiveWriter:

@@ -13,14 +13,13 @@ from contextlib import closing, contextmanager
 
 from msgspec import Struct
 
-from topics.backup.places import sync_directory
 from topics.backup.points import Backup
 from topics.clock import Clock
 from topics.core.state import State
-from topics.engine.durability.reviving import revive
+from topics.engine.durability.store import revive
 from topics.errors import Damaged, UnusableDirectory
 from topics.reader import Check, open_directory
-from topics.storage.disk import LOCK_NAME, Disk, RealDisk
+from topics.storage.disk import LOCK_NAME, Disk, RealDisk, sync_directory
 from topics.storage.log_files import UNFINISHED
 
 WORK = "restoring"

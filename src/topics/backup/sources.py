@@ -110,9 +110,7 @@ class DirectorySource:
             self._names = list(pinned.snapshot)
             known = tail.skip(have, position)
             base = pinned.inventory(position, position, self._clock.now_ms(), known)
-            yield from pinned.parts(base, have)
-            yield from tail.parts(position)
-            yield Part(Head("ready", position=position, ts=base.ts))
+            yield from pinned.parts(base, have, tail)
 
     def _log(self, disk: Disk, tail: LogTail) -> Iterator[Part]:
         """What the log gets, every second, until another base is due. LogGone: a file went before it was shipped."""

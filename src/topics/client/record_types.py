@@ -27,8 +27,12 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
     deliver_at: int | None = None
 
 
-class Record(model.Record, frozen=True):
-    """A record as readers get it. With `include_data=False`, `data` is empty and `value` is None."""
+class Decoding:
+    """What the texts of a record or a job say, decoded."""
+
+    __slots__ = ()
+    data: Raw
+    meta: Raw
 
     @property
     def value(self) -> Any:
@@ -43,6 +47,10 @@ class Record(model.Record, frozen=True):
     def as_type(self, kind: type[T]) -> T:
         """The data as a struct, a dataclass, a Pydantic model, or any type that msgspec knows."""
         return decoded(self.data, kind)  # type: ignore[no-any-return]
+
+
+class Record(model.Record, Decoding, frozen=True):
+    """A record as readers get it. With `include_data=False`, `data` is empty and `value` is None."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(seq={self.seq}, {_described(self)}data={shown(self.data)})"
@@ -117,7 +125,7 @@ class ExportInfo(NamedTuple):
     lost: tuple[Tombstone, ...]
 
 
-class Job(Struct, frozen=True, kw_only=True, rename={"seq": "$seq", "ts": "$ts", "tag": "$tag"}):
+class Job(Struct, Decoding, frozen=True, kw_only=True, rename={"seq": "$seq", "ts": "$ts", "tag": "$tag"}):
     """A record of a queue, leased until `deadline` (epoch-ms). `deliveries` counts this one."""
 
     seq: int
@@ -128,20 +136,6 @@ class Job(Struct, frozen=True, kw_only=True, rename={"seq": "$seq", "ts": "$ts",
     deliveries: int
     data: Raw = Raw()
     meta: Raw = Raw()
-
-    @property
-    def value(self) -> Any:
-        """The data, decoded."""
-        return decoded(self.data)
-
-    @property
-    def meta_value(self) -> dict[str, Any] | None:
-        """The meta, decoded; None if there is none."""
-        return decoded(self.meta)  # type: ignore[no-any-return]
-
-    def as_type(self, kind: type[T]) -> T:
-        """The data as a struct, a dataclass, a Pydantic model, or any type that msgspec knows."""
-        return decoded(self.data, kind)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         delivered = f"deliveries={self.deliveries}, deadline={self.deadline}"

@@ -220,14 +220,6 @@ def _forget_jobs(topic: Topic, entry: Any, earliest: int) -> None:
         queue.forget_many([range(earliest, last + 1)])
 
 
-def _evict(log: Log, entry: Evicted) -> None:
-    log.evict(entry.last, entry.ts)
-
-
-def _expire(log: Log, entry: Expired) -> None:
-    log.expire(entry.last, entry.ts)
-
-
 def _delete(log: Log, entry: Deleted) -> None:
     before = log.count
     if entry.before:
@@ -238,21 +230,11 @@ def _delete(log: Log, entry: Deleted) -> None:
         log.were_deleted(entry.count - (before - log.count))
 
 
-def _open_gap(log: Log, entry: GapOpened) -> None:
-    log.open_gap(entry.last, entry.reason, entry.ts)
-
-
 def _inherit_head(log: Log, entry: HeadInherited) -> None:
     is_new = entry.head > log.head
     log.inherit_head(entry.head, entry.lost, entry.deleted)
     if is_new and entry.losses is not None:
         log.inherit_losses(entry.losses, entry.expired, entry.trimmed)
-
-
-def _reserved(state: State, entry: Reserved) -> None:
-    topic = state.by_id[entry.topic]
-    topic.reservation.set(entry.last)
-    state.unsaved[entry.topic] = topic
 
 
 def _reincarnated(state: State, entry: Reincarnated) -> None:
@@ -266,7 +248,7 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     topic.epoch = entry.epoch
     topic.keys = Keys()
     topic.cursors = {}
-    topic.drop_queue()
+    topic.queue = None
     weigh(state, topic)
     state.next_id = max(state.next_id, entry.epoch + 1)
     state.unsaved[entry.topic] = topic
@@ -286,50 +268,42 @@ def _leased(state: State, entry: Leased) -> None:
     state.unsaved[entry.topic] = topic
 
 
-def _released(state: State, entry: Released) -> None:
-    topic = state.by_id[entry.topic]
-    topic.queue.release(entry.leases)
-    weigh(state, topic)
-    state.unsaved[entry.topic] = topic
-
-
 def _time_passed(state: State, entry: TimePassed) -> None:
     topic = state.by_id[entry.topic]
     topic.queue.advance(entry.now)
     weigh(state, topic)
 
 
-def _freed(state: State, entry: Freed) -> None:
-    topic = state.by_id[entry.topic]
-    topic.queue.free(entry.jobs)
-    weigh(state, topic)
-    state.unsaved[entry.topic] = topic
+def _changing(change: Callable[[Topic, Any], object]) -> Callable[[State, Any], None]:
+    """An entry that changes what a topic holds beside its log: weighs it behind `change`."""
+
+    def carry_out(state: State, entry: Any) -> None:
+        topic = state.by_id[entry.topic]
+        change(topic, entry)
+        weigh(state, topic)
+        state.unsaved[entry.topic] = topic
+
+    return carry_out
 
 
-def _dead_lettered(state: State, entry: DeadLettered) -> None:
-    topic = state.by_id[entry.topic]
+@_changing
+def _reserved(topic: Topic, entry: Reserved) -> None:
+    topic.reservation.set(entry.last)
+
+
+@_changing
+def _dead_lettered(topic: Topic, entry: DeadLettered) -> None:
     topic.queue.dead_lettered += entry.count
-    state.unsaved[entry.topic] = topic
 
 
-def _cursor_set(state: State, entry: CursorSet) -> None:
-    topic = state.by_id[entry.topic]
+@_changing
+def _cursor_set(topic: Topic, entry: CursorSet) -> None:
     topic.cursors[entry.name] = NamedCursor(entry.seq, entry.ts)
-    weigh(state, topic)
-    state.unsaved[entry.topic] = topic
 
 
-def _cursor_removed(state: State, entry: CursorRemoved) -> None:
-    topic = state.by_id[entry.topic]
-    topic.cursors.pop(entry.name, None)
-    weigh(state, topic)
-    state.unsaved[entry.topic] = topic
-
-
-def _queue_paused(state: State, entry: QueuePaused) -> None:
-    topic = state.by_id[entry.topic]
+@_changing
+def _queue_paused(topic: Topic, entry: QueuePaused) -> None:
     topic.paused = entry.paused
-    state.unsaved[entry.topic] = topic
 
 
 _APPLY: dict[type, Callable[[State, Any], None]] = {
@@ -337,10 +311,10 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     TopicCreated: _topic_created,
     TopicConfigured: _topic_configured,
     TopicDeleted: _topic_deleted,
-    Evicted: _shrinking(_evict),
-    Expired: _shrinking(_expire),
+    Evicted: _shrinking(lambda log, entry: log.evict(entry.last, entry.ts)),
+    Expired: _shrinking(lambda log, entry: log.expire(entry.last, entry.ts)),
     Deleted: _shrinking(_delete),
-    GapOpened: _shrinking(_open_gap),
+    GapOpened: _shrinking(lambda log, entry: log.open_gap(entry.last, entry.reason, entry.ts)),
     HeadInherited: _shrinking(_inherit_head),
     Reserved: _reserved,
     Reincarnated: _reincarnated,
@@ -348,12 +322,12 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     RouterRemoved: table.apply_removed,
     Forwarding: table.apply_forwarding,
     Leased: _leased,
-    Released: _released,
+    Released: _changing(lambda topic, entry: topic.queue.release(entry.leases)),
     TimePassed: _time_passed,
-    Freed: _freed,
+    Freed: _changing(lambda topic, entry: topic.queue.free(entry.jobs)),
     DeadLettered: _dead_lettered,
     CursorSet: _cursor_set,
-    CursorRemoved: _cursor_removed,
+    CursorRemoved: _changing(lambda topic, entry: topic.cursors.pop(entry.name, None)),
     QueuePaused: _queue_paused,
     EpochRaised: _epoch_raised,
 }

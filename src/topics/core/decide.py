@@ -103,14 +103,9 @@ class Appending(Struct, frozen=True, gc=False):
 
     first: int
     last: int
-    head: int
     created: bool
     deduped: bool
     mismatch: bool = False  # deduped, but the records of the first write were others
-
-    @property
-    def count(self) -> int:
-        return self.last - self.first + 1
 
 
 def expiry(state: State, topic: Topic, now: int) -> list[AnyEntry]:
@@ -121,7 +116,7 @@ def expiry(state: State, topic: Topic, now: int) -> list[AnyEntry]:
 
 def put_topic(state: State, command: PutTopic, now: int, caps: Caps) -> tuple[list[AnyEntry], TopicConfig]:
     """Create a topic or replace its config. No entries: it is already as asked."""
-    topic = state.topic(command.topic)
+    topic = state.topics.get(command.topic)
     if topic is None:
         _check_name(command.topic)
         config = resolve(command.topic, command.config)
@@ -136,7 +131,7 @@ def put_topic(state: State, command: PutTopic, now: int, caps: Caps) -> tuple[li
 
 def delete_topic(state: State, command: DeleteTopic) -> list[AnyEntry]:
     """Delete a topic with all it owns. No entries: there is none."""
-    topic = state.topic(command.topic)
+    topic = state.topics.get(command.topic)
     if topic is None:
         return []
     if command.epoch not in (None, topic.epoch):
@@ -186,7 +181,7 @@ def append(state: State, command: Append, now: int, caps: Caps) -> tuple[list[An
             mismatch = written.differs(batch.digest)
             if mismatch and command.refuses_mismatch:
                 raise IdempotencyMismatch(topic.name, key, written.first, written.last)
-            return [], Appending(written.first, written.last, written.last, False, True, mismatch)
+            return [], Appending(written.first, written.last, False, True, mismatch)
     if batch.has_delays:
         _check_delays(topic.name, config)
     first = log.head + 1
@@ -206,7 +201,7 @@ def append(state: State, command: Append, now: int, caps: Caps) -> tuple[list[An
         entries += topic.reservation.renewal(topic.id, config, last)
     if evicted and topic.id in state.routers.outgoing:
         entries = [*holes(state, topic, evicted, first, ts), *entries]
-    return entries, Appending(first, last, last, False, False)
+    return entries, Appending(first, last, False, False)
 
 
 def delete(state: State, command: Delete) -> list[AnyEntry]:
@@ -287,7 +282,7 @@ def head_inherited(topic: Topic) -> HeadInherited:
 
 
 def require(state: State, name: str) -> Topic:
-    topic = state.topic(name)
+    topic = state.topics.get(name)
     if topic is None:
         raise TopicNotFound(name)
     return topic
@@ -313,7 +308,7 @@ def _append_creating(state: State, command: Append, now: int, caps: Caps) -> tup
         check_total(state, None, batch, evicted, caps)
     check_memory(state, caps, TOPIC + _weight(batch, command.key))
     entries += Reservation().renewal(created.topic, config, count)
-    return entries, Appending(1, count, count, True, False)
+    return entries, Appending(1, count, True, False)
 
 
 def _creation(state: State, name: str, config: TopicConfig, caps: Caps) -> TopicCreated:

@@ -15,7 +15,7 @@ def seconds_until_loss(topic: Topic, now: int, after: int = 0) -> float | None:
         return None
     foreseen = []
     if config.ttl_ms:
-        foreseen.append((_ts_of(topic, seq) + config.ttl_ms - now) / 1000)
+        foreseen.append((ts_of(topic, seq) + config.ttl_ms - now) / 1000)
     written = log.written_lately(now) if is_evicting else 0
     if written and config.cap_records:
         rank = 1 if seq == log.earliest else log.count_through(seq)
@@ -26,7 +26,8 @@ def seconds_until_loss(topic: Topic, now: int, after: int = 0) -> float | None:
     return max(0.0, round(min(foreseen), 3)) if foreseen else None
 
 
-def _ts_of(topic: Topic, seq: int) -> int:
+def ts_of(topic: Topic, seq: int) -> int:
+    """When a live record was written."""
     part = topic.log.part_at(seq)
     assert part is not None, f"record {seq} is live, and in no part"
     return part.ts_at(part.row_from(seq))

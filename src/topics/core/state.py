@@ -185,12 +185,8 @@ class Topic:
         return self._queue
 
     @queue.setter
-    def queue(self, queue: Queue) -> None:
+    def queue(self, queue: Queue | None) -> None:
         self._queue = queue
-
-    def drop_queue(self) -> None:
-        """Forget all jobs."""
-        self._queue = None
 
     @property
     def has_queue(self) -> bool:
@@ -244,9 +240,6 @@ class State:
         self.shrunk: dict[int, Topic] = {}  # topics that may have dropped parts whose memory can be given back
         self.skipped_appends: SkippedAppends = {}  # during replay: what the state does not need, but copies may
         self.headless: set[int] = set()  # during replay: topics that left the class ephemeral; their head is not known
-
-    def topic(self, name: str) -> Topic | None:
-        return self.topics.get(name)
 
     def index_expiry(self, topic: Topic) -> None:
         """Note whether the records of a topic that came or changed have a lifetime."""

@@ -5,13 +5,14 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from topics.core.forecast import seconds_until_loss
+from topics.core.forecast import seconds_until_loss, ts_of
 from topics.core.queue.jobs import oldest_ready
 from topics.core.state import Topic
 from topics.core.topic.config import effective_priority
 from topics.core.topic.losses import Loss, lost_above
 from topics.core.topic.walk import Plan
 from topics.model import Record, RouterDefinition, Tombstone, TopicConfig
+from topics.storage.log_progress import Counters
 
 
 class WriteResult(Struct, frozen=True, gc=False):
@@ -66,8 +67,8 @@ class DeleteResult(Struct, frozen=True):
     deleted_bytes: int = 0  # sizes of the records that it took
 
 
-class TopicPreview(Struct, frozen=True):
-    """What a PUT of a topic would do: whether it creates it, its config, and what this would take of the records."""
+class TopicPut(Struct, frozen=True):
+    """What a PUT of a topic does: whether it creates it, its config, and what this takes of the records."""
 
     created: bool
     config: TopicConfig
@@ -199,26 +200,16 @@ class RecordResult(Struct, frozen=True):
         return _decode_record(self.text)
 
 
-class TopicTotals(Struct, frozen=True):
-    """What a topic has taken in, handed out and lost; written = live + lost + expired + deleted."""
-
-    topic: str
-    written: int
-    read: int  # records handed out since the start of the process
-    lost: dict[str, int]  # reason → seqs, those that expired left out
-    expired: int
-    deleted: int
-    written_lately: int  # records of the last 60 s …
-    read_lately: int  # … in and out
-    cursors: int
-    cursors_lag: int  # the largest
-
-
 class TopicDetail(Struct, frozen=True):
     """A topic as an overview shows it."""
 
     state: TopicState
-    totals: TopicTotals
+    read_total: int  # records handed out since the start of the process
+    trimmed_total: int  # of those lost: the ones that sources of routers had lost
+    written_lately: int  # records of the last 60 s …
+    read_lately: int  # … in and out
+    cursors: int
+    cursors_lag: int  # the largest
     oldest_ts: int | None  # of its live records …
     newest_ts: int | None  # … None: there are none
     dead_letters: int | None  # waiting in its dead_letter topic, whatever queue they are from; None: it has none
@@ -300,31 +291,6 @@ class RouterState(Struct, frozen=True):
     blocked_by: str | None  # why it cannot go on
 
 
-class LogCounters(Struct, frozen=True):
-    """What the write-ahead log has done since the start, and how it is."""
-
-    frames: int
-    batches: int
-    bytes_written: int
-    rotations: int
-    fsyncs: int
-    fsync_micros: int
-    fsync_bounds_us: tuple[int, ...]  # upper bounds of the buckets
-    fsync_buckets: tuple[int, ...]  # not cumulative; the last is above all bounds
-    queue_depth: int  # frames that wait now …
-    queue_depth_peak: int  # … and the most that ever waited
-    full_total: int  # writes that had to wait
-    is_read_only: bool
-
-
-class Flows(Struct, frozen=True):
-    """What has passed through an instance. The numbers grow; they fall only when the log failed and was read back."""
-
-    written: int
-    read: int
-    lost: int  # by whatever reason
-
-
 class InstanceCounters(Struct, frozen=True):
     """Counts of what an instance holds."""
 
@@ -335,7 +301,9 @@ class InstanceCounters(Struct, frozen=True):
     bytes: int  # … and their sizes
     queues: int
     leases: int
-    log: LogCounters
+    log: Counters  # what it has done since the start …
+    queue_depth: int  # … frames that wait for it now …
+    is_read_only: bool  # … and whether it takes no more
 
 
 _decode_records = msgspec.json.Decoder(list[Record]).decode
@@ -390,41 +358,32 @@ def cursor_state(topic: Topic, name: str, now: int) -> CursorState:
     )
 
 
-def topic_totals(topic: Topic, now: int) -> TopicTotals:
-    log, cursors = topic.log, topic.cursors
-    return TopicTotals(
-        topic.name,
-        log.head,
-        topic.notes.read_total,
-        {"cap": log.lost - log.expired - log.trimmed, "source_trim": log.trimmed},
-        log.expired,
-        log.deleted,
-        log.written_lately(now),
-        topic.notes.read_lately(now),
-        len(cursors),
-        log.head - min(cursor.seq for cursor in cursors.values()) if cursors else 0,
-    )
-
-
 def topic_detail(topic: Topic, now: int, dead_letters: Topic | None) -> TopicDetail:
     """A topic in detail. `dead_letters`: the dead_letter topic that its config names, if it exists."""
-    log = topic.log
+    log, notes, cursors = topic.log, topic.notes, topic.cursors
     oldest = newest = ready = None
     if log.count:
         oldest = log.earliest_ts
-        newest = log.last_ts if log.is_live(log.head) else _ts_of(topic, log.highest_live(log.head))
+        newest = log.last_ts if log.is_live(log.head) else ts_of(topic, log.highest_live(log.head))
         seq = oldest_ready(topic.queue, log) if topic.is_queue else None
-        ready = None if seq is None else _ts_of(topic, seq)
+        ready = None if seq is None else ts_of(topic, seq)
     waiting = None
     if topic.is_queue and topic.config.dead_letter is not None:
         waiting = 0 if dead_letters is None else dead_letters.log.count
-    return TopicDetail(topic_state(topic, now), topic_totals(topic, now), oldest, newest, waiting, ready, topic.weight)
-
-
-def _ts_of(topic: Topic, seq: int) -> int:
-    part = topic.log.part_at(seq)
-    assert part is not None, f"record {seq} is live, and in no part"
-    return part.ts_at(part.row_from(seq))
+    return TopicDetail(
+        topic_state(topic, now),
+        notes.read_total,
+        log.trimmed,
+        log.written_lately(now),
+        notes.read_lately(now),
+        len(cursors),
+        log.head - min(cursor.seq for cursor in cursors.values()) if cursors else 0,
+        oldest,
+        newest,
+        waiting,
+        ready,
+        topic.weight,
+    )
 
 
 def _queue_counts(topic: Topic) -> QueueCounts:

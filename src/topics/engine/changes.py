@@ -9,33 +9,34 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
-from topics.clock import Clock
 from topics.core import decide
-from topics.core.decide import Caps, Delete, DeleteTopic, PutTopic
+from topics.core.decide import Delete, DeleteTopic, PutTopic
 from topics.core.entries import AnyEntry, Deleted, Evicted, Expired
 from topics.core.state import Topic
 from topics.core.topic.blocks import Blocks
 from topics.core.topic.config import ConfigIn
-from topics.engine.answers import DeleteResult, TopicPreview
+from topics.engine.answers import DeleteResult, TopicPut
 from topics.engine.durability.checkpoint import SLICE_SECONDS
-from topics.engine.gate import Gates
-from topics.engine.ledger import Ledger
+from topics.engine.gate import Hall, Room
 from topics.errors import CommitFailed, EpochMismatch, InvalidRequest, TopicNotFound
 from topics.model import TagMatch, TopicConfig
 
 
-class Changes:
+class Changes(Room):
     """What callers change in the topics of an instance, appends aside."""
 
-    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock, caps: Caps) -> None:
-        self._ledger = ledger
-        self._gates = gates
-        self._clock = clock
-        self._caps = caps
+    def __init__(self, hall: Hall) -> None:
+        super().__init__(hall)
         self._selecting = asyncio.Lock()  # one delete by tag at a time: another one's memo of a topic is not disturbed
 
     async def delete(
-        self, name: str, before_seq: int | None, match: TagMatch | None, epoch: int | None, *, dry_run: bool
+        self,
+        name: str,
+        *,
+        before_seq: int | None = None,
+        match: TagMatch | None = None,
+        epoch: int | None = None,
+        dry_run: bool = False,
     ) -> DeleteResult:
         """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later.
 
@@ -88,24 +89,14 @@ class Changes:
     # --- topics
 
     async def put_topic(
-        self, name: str, config: ConfigIn, amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn]
-    ) -> tuple[bool, TopicConfig]:
-        """Create a topic or replace its config. Gives whether it was created, and its config. `amend`: the engine's."""
-        ledger = self._ledger
-        topic = await ledger.when_unchanging(name)
-        is_new = topic is None
-        async with self._gates.refusing(name):
-            command = PutTopic(name, amend(config, None if topic is None else topic.config))
-            decided, resolved = decide.put_topic(ledger.state, command, self._clock.now_ms(), self._caps)
-        if decided:
-            await ledger.change(topic, decided)
-        await self._gates.wait_open(self._gates.of_name(name))
-        return is_new, resolved
-
-    async def preview_topic(
-        self, name: str, config: ConfigIn, amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn]
-    ) -> TopicPreview:
-        """What `put_topic` would do, and refuse. Changes nothing."""
+        self,
+        name: str,
+        config: ConfigIn,
+        amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn],
+        *,
+        dry_run: bool = False,
+    ) -> TopicPut:
+        """Create a topic or replace its config; with `dry_run`, say what that would do. `amend`: the engine's."""
         topic = await self._ledger.when_unchanging(name)
         async with self._gates.refusing(name):
             command = PutTopic(name, amend(config, None if topic is None else topic.config))
@@ -114,18 +105,13 @@ class Changes:
         records = size = 0
         if topic is not None and lost:
             records, size = topic.log.count_through(lost), topic.log.bytes_through(lost)
+        if decided and not dry_run:
+            await self._ledger.change(topic, decided)
         await self._gates.wait_open(self._gates.of_name(name))
-        return TopicPreview(topic is None, resolved, records, size)
+        return TopicPut(topic is None, resolved, records, size)
 
-    async def pause(self, name: str) -> None:
-        """Let a queue hand out no jobs until it is resumed; all else goes on (QU23)."""
-        await self._turn(name, paused=True)
-
-    async def resume(self, name: str) -> None:
-        """Let a queue hand out jobs again."""
-        await self._turn(name, paused=False)
-
-    async def _turn(self, name: str, *, paused: bool) -> None:
+    async def turn(self, name: str, *, paused: bool) -> None:
+        """Let a queue hand out no jobs (all else goes on), or let it hand them out again (QU23)."""
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
         async with self._gates.refusing(name):
@@ -134,8 +120,10 @@ class Changes:
             await ledger.change(topic, decided)
         await self._gates.wait_open(self._gates.of_name(name))
 
-    async def remove_topic(self, name: str, *, if_empty: bool, epoch: int | None) -> list[tuple[str, str, str]] | None:
-        """Delete a topic with all it owns. Gives the routers that went with it; None: there was no topic."""
+    async def remove_topic(
+        self, name: str, *, if_empty: bool = False, epoch: int | None = None
+    ) -> list[tuple[str, str, str]] | None:
+        """Delete a topic with all it owns. Gives the routers that went with it: name, source, dest; None: no topic."""
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
         routers = [] if topic is None else self._routers_of(topic)

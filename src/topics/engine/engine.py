@@ -30,7 +30,7 @@ from topics.engine.answers import (
     ReadResult,
     Redriven,
     RouterState,
-    TopicPreview,
+    TopicPut,
     TopicState,
     WriteResult,
 )
@@ -82,7 +82,8 @@ class Engine(Instance):
 
         `amend` gets what is given and the config that is about to be replaced, if any, and gives what is to count.
         """
-        return await self._changes.put_topic(name, _config_in(config), amend)
+        put = await self._changes.put_topic(name, _config_in(config), amend)
+        return put.created, put.config
 
     async def preview_topic(
         self,
@@ -90,19 +91,13 @@ class Engine(Instance):
         config: ConfigIn | Mapping[str, Any] | None = None,
         *,
         amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn] = lambda given, present: given,
-    ) -> TopicPreview:
+    ) -> TopicPut:
         """What `put_topic` would do or refuse, without doing it (DR1)."""
-        return await self._changes.preview_topic(name, _config_in(config), amend)
+        return await self._changes.put_topic(name, _config_in(config), amend, dry_run=True)
 
     async def delete_topic(self, name: str, *, if_empty: bool = False, epoch: int | None = None) -> bool:
         """Delete a topic with all it owns; with `epoch`, only that instance. False: there was none."""
         return await self.remove_topic(name, if_empty=if_empty, epoch=epoch) is not None
-
-    async def remove_topic(
-        self, name: str, *, if_empty: bool = False, epoch: int | None = None
-    ) -> list[tuple[str, str, str]] | None:
-        """Delete a topic, and give the routers that went with it: name, source, dest. None: there was no topic."""
-        return await self._changes.remove_topic(name, if_empty=if_empty, epoch=epoch)
 
     async def append(
         self,
@@ -149,7 +144,7 @@ class Engine(Instance):
 
         With an `epoch`, only those of this instance of the topic. With `dry_run`, none: the answer says what would be.
         """
-        return await self._changes.delete(name, before_seq, match, epoch, dry_run=dry_run)
+        return await self._changes.delete(name, before_seq=before_seq, match=match, epoch=epoch, dry_run=dry_run)
 
     # --- routers
 
@@ -227,8 +222,7 @@ class Engine(Instance):
         self, name: str, match: TagMatch | None = None, count_max: int | None = None, *, dry_run: bool = False
     ) -> Redriven:
         """Make jobs again of the dead letters of a queue, those with a matching tag, at most so many."""
-        async with self._gates.refusing(name):
-            return await self.queues.redrive(name, match, count_max, dry_run=dry_run)
+        return await self.queues.redrive(name, match, count_max, dry_run=dry_run)
 
     async def leases(self, name: str, after: int, count: int) -> tuple[list[LeaseView], bool]:
         """Up to `count` leases of jobs above `after`, ascending; and whether there are more."""
@@ -293,7 +287,7 @@ class Engine(Instance):
         """
         from topics.backup.copying import receive
 
-        return await receive(self.backups.stream, dest, self._disk.path, audits=audits)
+        return await receive(self.backup_stream, dest, self._disk.path, audits=audits)
 
 
 def _lease_numbers(lease_ids: Sequence[str] | None) -> list[int | None] | None:

@@ -134,10 +134,8 @@ def _fitting(part: Part, start: int, rows: int, room_bytes: int) -> int:
 def _encode_next(part: Part, portions: Iterator[Runs]) -> bytes:
     """The next portion; empty at the end. Blocking."""
     runs = next(portions, None)
-    return b"" if runs is None else _encode(part, runs)
-
-
-def _encode(part: Part, runs: Runs) -> bytes:
+    if runs is None:
+        return b""
     if isinstance(part, SegmentPiece):
         return arrow_stream.encode_sealed(part, runs)
     first = runs[0][0]

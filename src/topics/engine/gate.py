@@ -8,6 +8,8 @@ was to be written is refused, what was to be shown is made anew.
 - `done`: change something, and say so when the change may be shown.
 - `shown`: look at something, and show it when it may be shown.
 - Both hold back a refusal until the state it rests on may be shown: nobody is refused for what may not be true.
+
+Ledger, loader and gates are the hall of the engine: what each of its parts, the rooms, works through.
 """
 
 import asyncio
@@ -18,8 +20,11 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from topics.clock import Clock
+from topics.core.decide import Caps
 from topics.core.framing import sync_needed
 from topics.core.state import Topic
+from topics.core.topic.pages import Cache
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
 from topics.errors import CommitFailed, Refusal
@@ -150,3 +155,26 @@ class Gates:
                 return answer
             except CommitFailed:
                 await asyncio.sleep(0)  # whoever deals with the failure has a turn first, whatever has become of it
+
+
+class Hall(Struct, frozen=True):
+    """What the rooms of one instance share."""
+
+    ledger: Ledger
+    gates: Gates
+    loader: Loader
+    cache: Cache
+    clock: Clock
+    caps: Caps
+
+
+class Room:
+    """A part of an instance, with all that is in the hall."""
+
+    def __init__(self, hall: Hall) -> None:
+        self._ledger = hall.ledger
+        self._gates = hall.gates
+        self._loader = hall.loader
+        self._cache = hall.cache
+        self._clock = hall.clock
+        self._caps = hall.caps

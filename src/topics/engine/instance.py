@@ -12,6 +12,7 @@ outside the engine reaches past it: what the server needs of queues, routers, lo
 """
 
 import asyncio
+from collections import Counter
 from functools import partial
 from typing import Self
 
@@ -25,11 +26,11 @@ from topics.core.state import State, Topic
 from topics.core.topic.config import effective_priority
 from topics.core.topic.pages import Cache, Cold, PageAddress, Projection
 from topics.core.topic.walk import Query
-from topics.engine.answers import Flows, InstanceCounters, LogCounters, WriteResult
+from topics.engine.answers import InstanceCounters, WriteResult
 from topics.engine.changes import Changes
-from topics.engine.durability.backup_stream import Backups
+from topics.engine.durability.backup_stream import backup_stream
 from topics.engine.durability.store import Store
-from topics.engine.gate import Gate, Gates
+from topics.engine.gate import Gate, Gates, Hall
 from topics.engine.ledger import Ledger
 from topics.engine.loading import Loader
 from topics.engine.queues.claims import Queues
@@ -43,7 +44,6 @@ from topics.engine.seeing.footprint import Footprint
 from topics.engine.seeing.named_cursors import NamedCursors
 from topics.engine.seeing.overview import Overview, TopicFilter
 from topics.engine.seeing.survey import Survey
-from topics.engine.seeing.totals import Totals
 from topics.engine.upkeep import Upkeep
 from topics.errors import UnusableDirectory
 from topics.model import TopicConfig
@@ -90,47 +90,46 @@ class Instance:
             settings.max_memory_bytes or memory_allowed(),
         )
         self._cache = Cache(settings.cache_bytes // 2)
-        self._ledger = ledger = Ledger(
-            Store(disk, clock, settings), clock, self._committed, self._changed, self._rebuilt
-        )
-        self._loader = loader = Loader(self._cache, disk.run, ledger.store.catalogue.is_in_force, self._make_copies)
+        store = Store(disk, clock, settings)
+        self._ledger = ledger = Ledger(store, clock, self._committed, self._changed, self._rebuilt)
+        self._loader = loader = Loader(self._cache, disk.run, store.catalogue.is_in_force, self._make_copies)
         self._gates = gates = Gates(ledger, loader)
+        hall = Hall(ledger, gates, loader, self._cache, clock, self._caps)
         self.wal: Wal = ledger.wal
-        self._upkeep = Upkeep(ledger, self._cache, clock, settings, self._caps.max_memory_bytes)
-        self.backups = Backups(
-            ledger.store,
-            disk,
-            clock,
-            without_checkpoints=self._upkeep.without_checkpoints,
-        )
-        self._changes = Changes(ledger, gates, clock, self._caps)
-        self.forwarder = Forwarder(ledger, gates, clock, self._caps, loader, self._is_deferred)
-        self._owed = owed = OwedCopies(ledger, gates, clock, self.forwarder)
-        self._routing = Routing(ledger, gates, self.forwarder, owed, self._caps)
-        self._reading = Reading(ledger, gates, owed.make, clock, disk, self._cache)
-        self.cursors = NamedCursors(ledger, gates, clock, self._caps)
-        self.overview = Overview(ledger, gates, clock)
-        self.survey = Survey(ledger, gates, clock, self.overview)
+        self._upkeep = upkeep = Upkeep(hall, settings)
+        self._changes = Changes(hall)
+        self.forwarder = Forwarder(hall, self._is_deferred)
+        self._owed = owed = OwedCopies(hall, self.forwarder)
+        self._routing = Routing(hall, self.forwarder, owed)
+        self._reading = reading = Reading(hall, owed.make, disk)
+        self.cursors = NamedCursors(hall)
+        self.overview = Overview(hall)
+        self.survey = Survey(hall, self.overview)
         self.footprint = Footprint(ledger, self._caps)
-        self.totals = Totals(ledger, gates, owed.make, clock, self._cache)
-        self.queues = Queues(ledger, gates, clock, self._caps, self._cache, loader, owed.make)
+        self.queues = Queues(hall, owed.make)
         self._turns = turns = Turns(self.queues, gates)
-        self.workers = Workers(ledger, clock, self.queues, turns, loader, self._is_deferred)
+        self.workers = Workers(hall, self.queues, turns, self._is_deferred)
         # Calls that a part answers as they are: bound here, so that hot paths pay for one call, and described there.
-        self.read_now = self._reading.read_now
-        self.read_in_turn = self._reading.read_in_turn
+        self.read_now = reading.read_now
+        self.read_in_turn = reading.read_in_turn
         self.load = loader.load  # a coroutine: brings in what a Cold says is missing
         self.keep_page = self._cache.keep
         self.let_page_go = self._cache.let_go
         self.drop_idle_pages = self._cache.drop_idle
-        self.cursor_before = self._reading.cursor_before
+        self.cursor_before = reading.cursor_before
+        self.losses = reading.losses  # a coroutine, as the next
+        self.record = reading.record
+        self.move = self.queues.move  # a coroutine, as the next
+        self.remove_topic = self._changes.remove_topic
+        self.pause = partial(self._changes.turn, paused=True)
+        self.resume = partial(self._changes.turn, paused=False)
+        self.backup_stream = partial(backup_stream, ledger.store, disk, clock, upkeep.without_checkpoints)
         self.claim_soon = turns.claim  # at the end of this turn, with the others that come in it
         self.ack_soon = turns.ack
         self.ack_now = self.queues.ack
         self.nack_now = self.queues.nack
         self.extend_now = self.queues.extend
-        self.pause = self._changes.pause  # a coroutine, as the next
-        self.resume = self._changes.resume
+        self.check_queue = self.queues.queue  # refuses a name that is not a queue's
         self.add_worker = self.workers.join
         self.resume_worker = self.workers.resume
         self.remove_worker = self.workers.leave
@@ -138,12 +137,14 @@ class Instance:
         self.when_open = gates.when_open
         self.end_turn = partial(end_turn, self.wal)  # write the log now; only for a turn of its own
         self.obstacle = ledger.obstacle
-        self.checkpoints = self._upkeep.checkpoints
-        self.move = self.queues.move  # a coroutine
-        self.make_room = partial(write_zeros_ahead, self.wal)  # a coroutine: for a large write, in turns of the loop
+        self.checkpoint = upkeep.checkpoint  # a coroutine, as the next
+        self.tick = upkeep.tick
+        self.checkpoints = upkeep.checkpoints
         self.listen = ledger.listen
         self.unlisten = ledger.unlisten
         self.when_told = ledger.when_told
+        self.gate = gates.of_name  # for what was just seen of a topic, or of there being none
+        self.make_room = partial(write_zeros_ahead, self.wal)  # a coroutine: for a large write, in turns of the loop
 
     @classmethod
     def open(
@@ -200,14 +201,6 @@ class Instance:
             self._disk.unlock()
             self._disk.close()
 
-    async def checkpoint(self) -> None:
-        """Seal records, take a snapshot, trim the log. Waits for one that is under way."""
-        await self._upkeep.checkpoint()
-
-    async def tick(self) -> None:
-        """Do what is due in the background, for an engine opened without it."""
-        await self._upkeep.tick()
-
     def _committed(self) -> None:
         self._upkeep.committed()
 
@@ -241,11 +234,6 @@ class Instance:
         return self._upkeep.fill
 
     @property
-    def is_read_only(self) -> bool:
-        """Whether the log takes no more writes, after a failure it could not recover from."""
-        return self.wal.is_read_only
-
-    @property
     def topic_count(self) -> int:
         """How many topics there are."""
         return len(self._ledger.state.topics)
@@ -253,40 +241,32 @@ class Instance:
     def counters(self) -> InstanceCounters:
         """What the metrics show of the whole: what there is now, and what the log has done since the start."""
         state = self._ledger.state
-        by_class: dict[str, int] = {}
-        queues = leases = 0
-        for topic in state.topics.values():
-            durability = topic.config.durability
-            by_class[durability] = by_class.get(durability, 0) + 1
-            if topic.is_queue:
-                queues += 1
-                self._ledger.pass_time(topic)
-                leases += len(topic.queue.leases)
+        by_class: Counter[str] = Counter(topic.config.durability for topic in state.topics.values())
+        queues = [topic for topic in state.topics.values() if topic.is_queue]
+        for topic in queues:
+            self._ledger.pass_time(topic)
+        leases = sum(len(topic.queue.leases) for topic in queues)
+        wal = self.wal
         return InstanceCounters(
-            len(state.topics), by_class, len(state.routers), state.records, state.bytes, queues, leases, self._log()
+            len(state.topics),
+            by_class,
+            len(state.routers),
+            state.records,
+            state.bytes,
+            len(queues),
+            leases,
+            replace(wal.counters, fsync_buckets=[*wal.counters.fsync_buckets]),
+            wal.queue_depth,
+            wal.is_read_only,
         )
 
-    def _log(self) -> LogCounters:
-        wal, counters = self.wal, self.wal.counters
-        return LogCounters(
-            frames=counters.frames,
-            batches=counters.batches,
-            bytes_written=counters.bytes_written,
-            rotations=counters.rotations,
-            fsyncs=counters.fsyncs,
-            fsync_micros=counters.fsync_micros,
-            fsync_bounds_us=tuple(counters.bounds_us),
-            fsync_buckets=tuple(counters.fsync_buckets),
-            queue_depth=wal.queue_depth,
-            queue_depth_peak=counters.queue_depth_peak,
-            full_total=counters.submit_full,
-            is_read_only=wal.is_read_only,
-        )
+    def flows(self) -> tuple[int, int, int]:
+        """How many records were written, handed out and, by whatever reason, lost so far.
 
-    def flows(self) -> Flows:
-        """What has passed through so far."""
+        The numbers grow; they fall only when the log failed and was read back.
+        """
         state = self._ledger.state
-        return Flows(state.written, self._ledger.read_total, state.lost)
+        return state.written, self._ledger.read_total, state.lost
 
     def disk_room(self) -> tuple[int | None, int | None]:
         """What the disk has room for, and how large it is; None: it does not say."""
@@ -297,7 +277,7 @@ class Instance:
 
     def count_full(self) -> None:
         """A write had to wait because the server is at its limit; for the metrics."""
-        self.wal.counters.submit_full += 1
+        self.wal.counters.full_total += 1
 
     # --- pressure
 
@@ -305,7 +285,7 @@ class Instance:
         """While the server is under pressure, routers and workers of topics of negative priority wait (PR5)."""
         self._is_deferring = is_deferring
         if not is_deferring:
-            self.forwarder.resume()
+            self.forwarder.blocked.resume()
         self.workers.wake_all()
 
     def _is_deferred(self, topic: Topic) -> bool:
@@ -332,12 +312,8 @@ class Instance:
             topic = topic or state.topics[command.topic]
         first, last = done.first, done.last
         count = last - first + 1
-        result = WriteResult(command.topic, first, last, done.head, count, done.created, done.deduped, done.mismatch)
+        result = WriteResult(command.topic, first, last, last, count, done.created, done.deduped, done.mismatch)
         return result, self._gates.of(topic)
-
-    def gate(self, name: str | None) -> Gate:
-        """The gate for what was just seen of a topic, or of there being none: that alone if `name` is None."""
-        return self._gates.of_name(name)
 
     def synced(self, gate: Gate) -> Gate:
         """The gate that opens when all that `gate` asks to be written is synced."""
@@ -349,10 +325,6 @@ class Instance:
         """A topic's config; None: there is no such topic."""
         topic = self._ledger.state.topics.get(name)
         return None if topic is None else topic.config
-
-    def check_queue(self, name: str) -> None:
-        """Refuse a name that is not a queue's."""
-        self.queues.queue(name)
 
     def router_ends(self, name: str) -> tuple[str, str] | None:
         """The names of a router's source and dest; None: there is no such router."""

@@ -34,7 +34,7 @@ from topics.core.framing import UNLOGGED, Frame, concerned, frames_of, sync_need
 from topics.core.memory import weigh_all
 from topics.core.state import State, Topic
 from topics.engine.durability.store import Store
-from topics.errors import CommitFailed, StorageError, UnusableDirectory
+from topics.errors import CommitFailed, StorageError, TopicNotFound, UnusableDirectory
 from topics.storage.wal import READ_ONLY, DiskFull, Obstacle, Wal, resolve
 
 logger = logging.getLogger("topics.engine.ledger")
@@ -50,12 +50,7 @@ class Ledger:
     """The state of an instance, and the log that it is the end of."""
 
     def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        on_commit: Listener,
-        on_change: Callable[[Topic], None],
-        on_rebuilt: Listener,
+        self, store: Store, clock: Clock, on_commit: Listener, on_change: Callable[[Topic], None], on_rebuilt: Listener
     ) -> None:
         self.state = State()
         self.store = store
@@ -64,10 +59,10 @@ class Ledger:
         self._unread: frozenset[int] | None = None  # the state is to be read back without these frames
         self._on_commit = on_commit  # something was logged
         self._on_change = on_change  # of a source of routers, or a topic in `watched`
+        self._on_rebuilt = on_rebuilt  # the state is another one
         self.watched: set[int] = set()
         self.read_total = 0  # records handed out since the start, of all topics
         self._sources = self.state.routers.outgoing
-        self._on_rebuilt = on_rebuilt  # the state is another one
         self._clock = clock
         self._passing: set[int] = set()  # queues in which so much ends at once that the next turn goes on
         self._listeners: dict[int, dict[Listener, None]] = {}  # in the order in which they came
@@ -99,6 +94,13 @@ class Ledger:
             if decided:
                 with suppress(CommitFailed):  # a loss is shown only once it is logged; until then the records stay
                     self.commit(decided)
+        return topic
+
+    def existing(self, name: str) -> Topic:
+        """As `current`, for whoever needs the topic to be there."""
+        topic = self.current(name)
+        if topic is None:
+            raise TopicNotFound(name)
         return topic
 
     def pass_time(self, topic: Topic) -> None:

@@ -40,7 +40,7 @@ class Loader:
         self._cache = cache
         self._run = run
         self._is_in_force = is_in_force
-        self._make_copies = make_copies
+        self._make_copies = make_copies  # that routers owe a topic
         self._loading: dict[Hashable, asyncio.Task[None]] = {}
         self._rows: OrderedDict[PageAddress, Columns] = OrderedDict()
 

@@ -6,23 +6,23 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from topics.clock import Clock
 from topics.core.state import Topic
 from topics.core.topic import walk
-from topics.core.topic.pages import NEXT_TURN, Cache, Cold
+from topics.core.topic.losses import Loss, newest_first, reason_of
+from topics.core.topic.pages import NEXT_TURN, Cold, Projection
 from topics.core.topic.walk import Query
-from topics.engine.answers import ReadResult, TopicState, read_result, topic_state
-from topics.engine.export import Export, capture
-from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
-from topics.errors import TopicNotFound
-from topics.model import WAIT_MS_MAX
+from topics.engine.answers import ReadResult, RecordResult, TopicState, read_result, topic_state
+from topics.engine.export import RUNS_MAX, Export, capture
+from topics.engine.gate import Gate, Hall, Room
+from topics.errors import NotFound
+from topics.model import BATCH_BYTES_DEFAULT, WAIT_MS_MAX
 from topics.ranges import Range
 from topics.storage.disk import Disk
 
 T = TypeVar("T")
 
 FILTERED_LOADS_MAX: Final = 16  # pages that a read with a filter loads; then it answers what it has (LM13)
+WHOLE: Final = Projection(True, True, True)
 TURN_S: Final = 0.01  # of one turn of the loop, for all reads that cost more than a look
 
 
@@ -50,18 +50,13 @@ class Share:
         self._spent_s = 0.0
 
 
-class Reading:
+class Reading(Room):
     """What callers read of an instance."""
 
-    def __init__(
-        self, ledger: Ledger, gates: Gates, make_copies: Callable[[Topic], None], clock: Clock, disk: Disk, cache: Cache
-    ) -> None:
-        self._ledger = ledger
-        self._gates = gates
+    def __init__(self, hall: Hall, make_copies: Callable[[Topic], None], disk: Disk) -> None:
+        super().__init__(hall)
         self._make_copies = make_copies  # that routers owe a topic (DF9)
-        self._clock = clock
         self._run = disk.run
-        self._cache = cache
         self._share = Share()
         self._exporting = asyncio.Lock()
 
@@ -131,7 +126,7 @@ class Reading:
         """One read. The result may be shown once the gate is open. Cold: load what is missing and read again."""
         if self._ledger.broken is not None:
             raise self._ledger.broken
-        topic = self._current(name)
+        topic = self._ledger.existing(name)
         self._make_copies(topic)
         if query.nodes and not topic.config.dedupe_node:
             query = replace(query, nodes=frozenset())
@@ -146,7 +141,7 @@ class Reading:
         """The topic as it is now. `touch` counts as a read."""
 
         def look(takes_what_is_warm: bool) -> tuple[TopicState, Gate]:
-            topic = self._current(name)
+            topic = self._ledger.existing(name)
             self._make_copies(topic)
             now = self._clock.now_ms()
             if touch:
@@ -155,31 +150,47 @@ class Reading:
 
         return await self._gates.shown(name, look)
 
-    def _current(self, name: str) -> Topic:
-        topic = self._ledger.current(name)
-        if topic is None:
-            raise TopicNotFound(name)
-        return topic
-
     def cursor_before(self, name: str, ts: int) -> int:
         """The cursor from which a reader gets the records that are not older than `ts`."""
-        topic = self._current(name)
-        return topic.log.cursor_before(ts)
+        return self._ledger.existing(name).log.cursor_before(ts)
 
     async def topic_names(self) -> list[str]:
         """All topics, sorted."""
         return await self._gates.shown(None, lambda _: (sorted(self._ledger.state.topics), self._gates.of(None)))
 
+    async def losses(self, name: str, limit: int) -> list[Loss]:
+        """What a topic has lost, the newest first, at most `limit`. No read."""
+
+        def look(takes_what_is_warm: bool) -> tuple[list[Loss], Gate]:
+            topic = self._ledger.existing(name)
+            self._make_copies(topic)
+            return newest_first(topic.log.losses, limit), self._gates.of(topic)
+
+        return await self._gates.shown(name, look)
+
+    async def record(self, name: str, seq: int) -> RecordResult:
+        """One live record. No read. NotFound: it was deleted, lost, or never written."""
+
+        def look(takes_what_is_warm: bool) -> tuple[RecordResult, Gate]:
+            topic = self._ledger.existing(name)
+            self._make_copies(topic)
+            if not topic.log.is_live(seq):
+                raise _missing(topic, seq)
+            query = Query(seq - 1, 1, BATCH_BYTES_DEFAULT, projection=WHOLE)
+            plan = walk.read(topic.log, query, topic.epoch, self._cache)
+            return RecordResult(name, topic.epoch, b"".join(plan.texts())), self._gates.of(topic)
+
+        return await self._gates.shown(name, look)
+
     async def export(
         self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None
     ) -> tuple[Export, AsyncIterator[bytes]]:
         """The live records above `after` and up to `last`, as of now, and their Arrow stream in parts."""
-
         export = await self._captured(name, after, last, epoch, is_read=True)
         return export, export.stream(self._run_alone)
 
     async def live_runs(
-        self, name: str, after: int, last: int | None, epoch: int | None, most: int
+        self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None, most: int = RUNS_MAX
     ) -> tuple[Export, list[Range], int]:
         """Which seqs an export would have: at most `most` runs, and up to where they are complete. No read (LV1)."""
         export = await self._captured(name, after, last, epoch, is_read=False)
@@ -193,7 +204,7 @@ class Reading:
 
     async def _captured(self, name: str, after: int, last: int | None, epoch: int | None, is_read: bool) -> Export:
         def look(takes_what_is_warm: bool) -> tuple[Export, Gate]:
-            topic = self._current(name)
+            topic = self._ledger.existing(name)
             if is_read:
                 topic.notes.last_read_ms = self._clock.now_ms()
             return capture(topic, after, last, epoch), self._gates.of(topic)
@@ -201,3 +212,12 @@ class Reading:
         export = await self._gates.shown(name, look)
         await self._run_alone(export.pin)
         return export
+
+
+def _missing(topic: Topic, seq: int) -> NotFound:
+    """The refusal of a record that is not live."""
+    reason, said = "not_written", "was never written"
+    if 0 < seq <= topic.log.head:
+        is_lost = reason_of(topic.log.losses, seq) is not None
+        reason, said = ("lost", "is lost") if is_lost else ("deleted", "was deleted")
+    return NotFound(f'record {seq} of topic "{topic.name}" {said}', topic=topic.name, seq=seq, reason=reason)

@@ -8,13 +8,11 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from topics.clock import Clock
 from topics.core.memory import used, weigh
-from topics.core.topic.pages import Cache
 from topics.core.topic.parts import Chunk, Part
 from topics.engine.answers import Checkpoints
 from topics.engine.durability.checkpoint import SLICE_SECONDS
-from topics.engine.ledger import Ledger
+from topics.engine.gate import Hall, Room
 from topics.errors import StorageError
 from topics.settings import Settings
 
@@ -30,29 +28,28 @@ KEYS_PER_STEP = 2000  # such keys that are dropped in one step
 FREED_PER_STEP = 8  # dead chunks whose memory is given back in one step …
 FREED_JOBS_PER_STEP = 10_000  # … and what was known of jobs
 
+Work = Callable[[], Coroutine[Any, Any, None]]
+
 logger = logging.getLogger("topics.engine.upkeep")
 
 
-class Upkeep:
+class Upkeep(Room):
     """The background work of an engine. Without `start` it is done by `tick`."""
 
-    def __init__(self, ledger: Ledger, cache: Cache, clock: Clock, settings: Settings, memory_max: int) -> None:
-        self._cache = cache
+    def __init__(self, hall: Hall, settings: Settings) -> None:
+        super().__init__(hall)
         self.is_running = False
         self.is_full = False  # sealing is so far behind that writes should wait
-        self._ledger = ledger
-        self._clock = clock
-        self._tight_bytes = memory_max * TIGHT[0] // TIGHT[1]
+        self._tight_bytes = self._caps.max_memory_bytes * TIGHT[0] // TIGHT[1]
         self._checkpoint_bytes = min(CHECKPOINT_BYTES, settings.cache_bytes // 2)
         self._checkpoint_ms = min(CHECKPOINT_MS, settings.segment_max_age_ms)
-        self._checkpointed_at = clock.monotonic()
+        self._checkpointed_at = self._clock.monotonic()
         self._checkpoint: asyncio.Task[None] | None = None
         self._background: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._graveyard: list[Part] = []  # no longer read; their memory is given back little by little
         self._places: list[dict[int, Any] | list[Any]] = []  # of jobs that are gone
         self._checkpoints = Checkpoints(due_bytes=self._checkpoint_bytes, due_ms=self._checkpoint_ms)
-        self._begun_at = 0.0  # the checkpoint that is under way
 
     def start(self) -> None:
         self.is_running = True
@@ -90,17 +87,21 @@ class Upkeep:
 
     async def checkpoint(self) -> None:
         """Seal records, take a snapshot, trim the log. Waits for one that is under way."""
-        while self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])
-        await asyncio.shield(self._start_checkpoint())
+        await self.without_checkpoints(self._take_checkpoint)
 
-    async def without_checkpoints(self, work: Coroutine[Any, Any, None]) -> None:
+    async def without_checkpoints(self, work: Work) -> None:
         """Do `work` while no checkpoint is under way and none begins: the files of the directory stay the same."""
         while self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
-        await asyncio.shield(self._begin(work, self._held))
+        await asyncio.shield(self._begin(work))
 
-    def _held(self, task: "asyncio.Task[None]") -> None:
+    def _begin(self, work: Work) -> "asyncio.Task[None]":
+        """Begin what installs a snapshot, or needs it to stay; one at a time."""
+        self._checkpoint = asyncio.create_task(work())
+        self._checkpoint.add_done_callback(self._ended)
+        return self._checkpoint
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
         self._checkpoint = None
         if not task.cancelled():
             task.exception()  # whoever waits for it is told; if nobody does any more, nobody need be
@@ -111,38 +112,28 @@ class Upkeep:
         now.is_running, now.log_bytes = self._checkpoint is not None, self._ledger.wal.bytes_since_roll
         return now
 
-    def _start_checkpoint(self) -> "asyncio.Task[None]":
-        self._begun_at = self._clock.monotonic()
-        work = self._ledger.store.checkpoint(lambda: self._ledger.state, self._graveyard.append)
-        return self._begin(work, self._checkpoint_done)
-
-    def _begin(
-        self, work: Coroutine[Any, Any, None], done: "Callable[[asyncio.Task[None]], None]"
-    ) -> "asyncio.Task[None]":
-        """Begin what installs a snapshot; one at a time."""
-        self._checkpoint = asyncio.create_task(work)
-        self._checkpoint.add_done_callback(done)
-        return self._checkpoint
-
-    def _announced(self, task: "asyncio.Task[None]") -> None:
-        self._checkpoint = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the log's new file cannot be entered in the snapshot, which will be tried again: %s", error)
-
-    def _checkpoint_done(self, task: "asyncio.Task[None]") -> None:
-        self._checkpoint = None
-        self.is_full = False
-        self._checkpointed_at = self._clock.monotonic()
-        if task.cancelled():
-            return
-        counts, error = self._checkpoints, task.exception()
-        counts.failure = None if error is None else str(error)
-        if error is not None:
+    async def _take_checkpoint(self) -> None:
+        begun_at, counts = self._clock.monotonic(), self._checkpoints
+        try:
+            await self._ledger.store.checkpoint(lambda: self._ledger.state, self._graveyard.append)
+        except Exception as error:
             counts.failed += 1
+            counts.failure = str(error)
             logger.error("a checkpoint failed and will be tried again: %s", error)
-        else:
-            counts.taken += 1
-            counts.last_ts, counts.last_ms = self._clock.now_ms(), (self._checkpointed_at - self._begun_at) * 1000
+            raise
+        finally:
+            self.is_full = False
+            self._checkpointed_at = self._clock.monotonic()
+        counts.taken += 1
+        counts.failure = None
+        counts.last_ts, counts.last_ms = self._clock.now_ms(), (self._checkpointed_at - begun_at) * 1000
+
+    async def _announce_log(self) -> None:
+        try:
+            await self._ledger.store.announce_log()
+        except Exception as error:
+            logger.error("the log's new file cannot be entered in the snapshot, which will be tried again: %s", error)
+            raise
 
     async def _run_background(self) -> None:
         while True:
@@ -171,9 +162,9 @@ class Upkeep:
         if self._checkpoint is not None or self._ledger.broken is not None:
             return
         if not self._ledger.store.is_log_announced:
-            self._begin(self._ledger.store.announce_log(), self._announced)
+            self._begin(self._announce_log)
         elif self._is_checkpoint_due():
-            self._start_checkpoint()
+            self._begin(self._take_checkpoint)
 
     def _expire_some(self) -> None:
         """Expire in as many topics as fit into a turn of the loop, each in its turn."""
@@ -204,17 +195,14 @@ class Upkeep:
                 return
 
     def _is_checkpoint_due(self) -> bool:
-        if (
-            self._ledger.wal.is_read_only
-            or self._ledger.broken is not None
-            or not (self._ledger.state.unsaved or self._ledger.state.unsaved_routers)
-        ):
+        wal, state = self._ledger.wal, self._ledger.state
+        if wal.is_read_only or not (state.unsaved or state.unsaved_routers):
             return False
         age_ms = (self._clock.monotonic() - self._checkpointed_at) * 1000
-        due_ms = FREEING_MS if self._ledger.wal.is_full else self._checkpoint_ms
-        is_tight = used(self._ledger.state) > self._tight_bytes > 0
+        due_ms = FREEING_MS if wal.is_full else self._checkpoint_ms
+        is_tight = used(state) > self._tight_bytes > 0
         due_bytes = TIGHT_BYTES_MIN if is_tight else self._checkpoint_bytes
-        return self._ledger.wal.bytes_since_roll > due_bytes or age_ms >= due_ms
+        return wal.bytes_since_roll > due_bytes or age_ms >= due_ms
 
     def _free(self) -> None:
         """Give back the memory of some parts that are dead or sealed."""
@@ -234,7 +222,7 @@ class Upkeep:
 
     async def wait_for_room(self) -> None:
         """Let writers wait while sealing is behind: memory is bounded, and the disk sets the pace."""
-        self._ledger.wal.counters.submit_full += 1
+        self._ledger.wal.counters.full_total += 1
         while self.fill >= 1.0 and self.is_running:
             checkpoint = self._checkpoint
             if checkpoint is None:

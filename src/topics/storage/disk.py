@@ -284,8 +284,11 @@ class RealDisk:
         except OSError as error:
             raise _unusable(self.path, error) from error
         try:
-            with suppress(_NoDirectoryLock):
-                _lock_directory(self._directory)
+            try:
+                fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:  # else the file system cannot lock a directory
+                if isinstance(error, BlockingIOError):
+                    raise
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
@@ -416,19 +419,6 @@ def _open_directory(path: str, create: bool) -> int:
     return descriptor
 
 
-class _NoDirectoryLock(Exception):
-    """The file system cannot lock a directory."""
-
-
-def _lock_directory(descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        raise _NoDirectoryLock from error
-
-
 def _make_directory(path: str) -> None:
     """Make the directory and what is missing above it, durably; or leave nothing behind."""
     missing: list[str] = []
@@ -444,14 +434,15 @@ def _make_directory(path: str) -> None:
             with suppress(FileExistsError):  # another process was faster
                 os.mkdir(directory, 0o700)
                 made.append(directory)
-            _sync_directory(os.path.dirname(directory))
+            sync_directory(os.path.dirname(directory))
     except OSError:
         for directory in reversed(made):
             os.rmdir(directory)
         raise
 
 
-def _sync_directory(path: str) -> None:
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable. Blocking."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

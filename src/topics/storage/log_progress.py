@@ -15,6 +15,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from topics.errors import CommitFailed
 from topics.storage.disk import NO_SPACE
 from topics.storage.processes import NO_DESCRIPTOR
@@ -28,21 +30,20 @@ logger = logging.getLogger("topics.wal")
 Callback = Callable[[CommitFailed | None], None]
 
 
-class Counters:
-    """What the metrics show of the log."""
+class Counters(Struct):
+    """What the log has done since the start."""
 
-    bounds_us = FSYNC_BUCKETS_US  # upper bounds of the buckets
-
-    def __init__(self) -> None:
-        self.frames = 0
-        self.batches = 0
-        self.bytes_written = 0
-        self.fsyncs = 0
-        self.fsync_micros = 0
-        self.fsync_buckets = [0] * (len(FSYNC_BUCKETS_US) + 1)  # not cumulative; the last is above all bounds
-        self.rotations = 0
-        self.submit_full = 0
-        self.queue_depth_peak = 0
+    frames: int = 0
+    batches: int = 0
+    bytes_written: int = 0
+    rotations: int = 0
+    fsyncs: int = 0
+    fsync_micros: int = 0
+    fsync_bounds_us: tuple[int, ...] = FSYNC_BUCKETS_US  # upper bounds of the buckets
+    fsync_buckets: list[int] = field(default_factory=lambda: [0] * (len(FSYNC_BUCKETS_US) + 1))
+    # … which are not cumulative; the last is above all bounds
+    queue_depth_peak: int = 0  # the most frames that ever waited
+    full_total: int = 0  # writes that had to wait
 
     def add_fsync(self, micros: int) -> None:
         self.fsyncs += 1

@@ -112,13 +112,18 @@ def map_file(descriptor: int, size: int) -> memoryview:
     """A map that holds no descriptor."""
     if sys.version_info >= (3, 13):
         return memoryview(mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ, trackfd=False))
-    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    return memoryview(map_memory(descriptor, size, mmap.PROT_READ, 0)).cast("B").toreadonly()
+
+
+def map_memory(descriptor: int, size: int, protection: int, offset: int) -> "ctypes.Array[ctypes.c_char]":
+    """Memory of a file or of the kernel, for as long as anything refers to it; it holds no descriptor, either."""
+    address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, offset)
     if address in (None, ctypes.c_void_p(-1).value):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     area = (ctypes.c_char * size).from_address(address)  # which every view of it keeps alive
     weakref.finalize(area, _libc.munmap, address, size).atexit = False
-    return memoryview(area).cast("B").toreadonly()
+    return area
 
 
 class SpareDescriptors:

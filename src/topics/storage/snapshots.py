@@ -40,7 +40,7 @@ class Snapshots:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._number = 0  # of the newest file in force
+        self.number = 0  # of the newest file in force; it rises when a snapshot is installed
         self._chain: list[tuple[str, int]] = []  # name and size of the files in force: the base, then its deltas
 
     def load(self) -> dict[bytes, bytes] | None:
@@ -60,12 +60,12 @@ class Snapshots:
             raise Damaged(f"{self._disk.path}/{names[0]}", 0, "its base file is missing")
         chain = [bases[-1], *(name for name in names if name.endswith(DELTA) and name > bases[-1])]
         items: dict[bytes, bytes] = {}
-        self._number = _number_in(chain[0]) - 1
+        self.number = _number_in(chain[0]) - 1
         self._chain = []
         for name in chain:
-            self._number += 1
-            if _number_in(name) != self._number:
-                raise Damaged(f"{self._disk.path}/{PREFIX}{self._number:010d}{DELTA}", 0, "this file is missing")
+            self.number += 1
+            if _number_in(name) != self.number:
+                raise Damaged(f"{self._disk.path}/{PREFIX}{self.number:010d}{DELTA}", 0, "this file is missing")
             content = self._read(name)
             self._chain.append((name, len(content)))
             _merge(items, self._checked(name, content))
@@ -75,11 +75,6 @@ class Snapshots:
     def names(self) -> list[str]:
         """The files in force: the base, then its deltas."""
         return [name for name, _ in self._chain]
-
-    @property
-    def number(self) -> int:
-        """Of the newest file in force; it rises when a snapshot is installed."""
-        return self._number
 
     def install(self, changed: Mapping[bytes, bytes | None]) -> None:
         """Put a snapshot in force that differs from the last one by `changed`.
@@ -95,7 +90,7 @@ class Snapshots:
 
     def obsolete(self) -> list[str]:
         """Snapshot files that are not in force."""
-        in_force = {name for name, _ in self._chain}
+        in_force = set(self.names)
         ours = (name for name in self._disk.names() if name.startswith(PREFIX))
         return [name for name in ours if name.endswith((BASE, DELTA, TEMPORARY)) and name not in in_force]
 
@@ -115,7 +110,7 @@ class Snapshots:
                 self._disk.remove(name)
 
     def _write(self, suffix: str, content: bytes) -> None:
-        name = f"{PREFIX}{self._number + 1:010d}{suffix}"
+        name = f"{PREFIX}{self.number + 1:010d}{suffix}"
         temporary = name + TEMPORARY
         if temporary in self._disk.names():
             self._disk.remove(temporary)
@@ -123,13 +118,13 @@ class Snapshots:
             file.write(0, _HEADER.pack(_MAGIC, VERSION, len(content), xxh3_64_intdigest(content)) + content)
             file.sync()
         self._disk.rename(temporary, name)
-        self._number += 1
+        self.number += 1
         self._chain.append((name, len(content)))
         self._disk.sync_directory()
 
     def _encoded(self, items: Mapping[bytes, bytes | None]) -> bytes:
         """The content of the next file, with its number in it."""
-        return _encode([(NUMBER, _encode(self._number + 1)), *items.items()])
+        return _encode([(NUMBER, _encode(self.number + 1)), *items.items()])
 
     def _checked(self, name: str, content: bytes) -> list[tuple[bytes, bytes | None]]:
         """The items of a file, less its number, which must be that of its name."""

@@ -53,28 +53,18 @@ def backup(
     """
     from topics.backup.places import open_place
     from topics.cli.backups.prune import check_given, run_prune
-    from topics.cli.backups.showing import IMPOSSIBLE, UNSOUND
-    from topics.errors import Damaged, TopicsError
+    from topics.cli.backups.showing import IMPOSSIBLE, UNSOUND, ending
 
-    place = None
     try:
-        check_given(source, keep, follows=follow, is_dry=dry_run)
-        place = open_place(dest, writes=source != "prune")
-        if source == "prune":
-            run_prune(place, keep, young, is_dry=dry_run, is_json=json)
-            return
-        is_sound = _run(source, dest, place, follows=follow, audits=not no_audit, is_json=json)
-    except Damaged as error:
-        print(f"topics backup: {error}", file=sys.stderr)
-        raise SystemExit(UNSOUND) from None
-    except (TopicsError, OSError) as error:
-        print(f"topics backup: {error}", file=sys.stderr)
-        raise SystemExit(IMPOSSIBLE) from None
+        with ending("backup"):
+            check_given(source, keep, follows=follow, is_dry=dry_run)
+            with closing(open_place(dest, writes=source != "prune")) as place:
+                if source == "prune":
+                    run_prune(place, keep, young, is_dry=dry_run, is_json=json)
+                    return
+                is_sound = _run(source, dest, place, follows=follow, audits=not no_audit, is_json=json)
     except KeyboardInterrupt:
         raise SystemExit(0 if follow else IMPOSSIBLE) from None
-    finally:
-        if place is not None:
-            place.close()
     if not is_sound:
         raise SystemExit(UNSOUND)
 

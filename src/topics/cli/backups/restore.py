@@ -1,6 +1,6 @@
 """`topics restore`: a backup becomes a data directory again."""
 
-import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,27 +38,18 @@ def restore(
     """
     from topics.backup.places import open_place
     from topics.backup.points import Backup
-    from topics.cli.backups.showing import IMPOSSIBLE, UNSOUND, Line
-    from topics.errors import Damaged, InvalidRequest, TopicsError
+    from topics.cli.backups.showing import Line, ending
+    from topics.errors import InvalidRequest
 
-    try:
+    with ending("restore"):
         moment = None if until is None else _moment(until)
         if not directory and not list_points:
             raise InvalidRequest("give the directory to restore into, or --list")
-        place = open_place(source)
-        try:
+        with closing(open_place(source)) as place:
             if list_points:
                 _list(Backup(place), is_json=json)
             else:
                 _restore(Backup(place), directory, moment, not same_epoch, Line(), is_json=json)
-        finally:
-            place.close()
-    except Damaged as error:
-        print(f"topics restore: {error}", file=sys.stderr)
-        raise SystemExit(UNSOUND) from None
-    except (TopicsError, OSError) as error:
-        print(f"topics restore: {error}", file=sys.stderr)
-        raise SystemExit(IMPOSSIBLE) from None
 
 
 def _restore(

@@ -1,13 +1,26 @@
 """What a backup or a restore says while it runs, and how it ends: a line on a terminal, and an exit code."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from topics.clock import SystemClock
+from topics.errors import Damaged, TopicsError
 
 UNSOUND: Final = 1
 IMPOSSIBLE: Final = 2
 REDRAW_S: Final = 0.1
+
+
+@contextmanager
+def ending(command: str) -> Iterator[None]:
+    """End the program, with a line that says why, if what this holds fails."""
+    try:
+        yield
+    except (TopicsError, OSError) as error:
+        print(f"topics {command}: {error}", file=sys.stderr)
+        raise SystemExit(UNSOUND if isinstance(error, Damaged) else IMPOSSIBLE) from None
 
 
 class Line:

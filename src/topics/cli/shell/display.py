@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 BOLD, DIM, RED, YELLOW, CYAN, GREEN = "1", "2", "1;31", "33", "36", "32"
 _ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", "0": "\0"}
 _PIECES: Final = re.compile("(\x1b\\[[0-9;]*m)|(.)", re.DOTALL)
-SHOWN_DATA_MAX: Final = 200  # characters of data in a table
 
 
 @cache

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from topics.client import Client
     from topics.clock import SystemClock
 
-_SERVER: Final = "The server"
 
 Url = Annotated[
     str | None,

@@ -16,7 +16,7 @@ from topics.client.arguments import Config, ConfigFields, Match, OnMismatch, Top
 from topics.client.client_config import ClientConfig
 from topics.client.hooks import Hooks, Reconnecting, Retrying
 from topics.client.protocol import operations
-from topics.client.protocol.operations import ARROW, NDJSON
+from topics.client.protocol.operations import ARROW, NDJSON, BulkOptions
 from topics.client.protocol.outbox import (
     BATCH_BYTES,
     BATCH_RECORDS_MAX,
@@ -244,55 +244,19 @@ class AsyncClient(AsyncReadCalls, AsyncQueueCalls):
         self,
         topic: str,
         lines: bytes | str | Iterable[bytes | str],
-        *,
-        node: str | None = None,
-        idempotency_key: str | None = None,
-        idempotent: bool = True,
-        create: bool | None = None,
-        disable_backpressure: bool = False,
-        on_mismatch: OnMismatch | None = "refuse",
+        **options: Unpack[BulkOptions],
     ) -> results.Written:
         """Append records given as JSON lines, each of them `{"data":…}`."""
-        return await self._caller.run(
-            operations.append_bulk(
-                topic,
-                operations.ndjson_body(lines),
-                NDJSON,
-                node=node,
-                idempotency_key=idempotency_key,
-                idempotent=idempotent,
-                create=create,
-                disable_backpressure=disable_backpressure,
-                on_mismatch=on_mismatch,
-            )
-        )
+        return await self._caller.run(operations.append_bulk(topic, operations.ndjson_body(lines), NDJSON, **options))
 
     async def append_arrow(
         self,
         topic: str,
         rows: "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | bytes",
-        *,
-        node: str | None = None,
-        idempotency_key: str | None = None,
-        idempotent: bool = True,
-        create: bool | None = None,
-        disable_backpressure: bool = False,
-        on_mismatch: OnMismatch | None = "refuse",
+        **options: Unpack[BulkOptions],
     ) -> results.Written:
         """Append the rows of an Arrow table: `data` as JSON texts, and optionally `tag`, `node` and `meta`."""
-        return await self._caller.run(
-            operations.append_bulk(
-                topic,
-                operations.arrow_body(rows),
-                ARROW,
-                node=node,
-                idempotency_key=idempotency_key,
-                idempotent=idempotent,
-                create=create,
-                disable_backpressure=disable_backpressure,
-                on_mismatch=on_mismatch,
-            )
-        )
+        return await self._caller.run(operations.append_bulk(topic, operations.arrow_body(rows), ARROW, **options))
 
     async def delete_records(
         self,

@@ -7,7 +7,7 @@ an idempotency key and within the topic's window (ID1); `retries` sees to that.
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -124,17 +124,28 @@ def append_texts(
     return Operation(request, results.Written, "keyed", topic=topic)
 
 
+class BulkOptions(TypedDict, total=False):
+    """How records that are given as one body are appended; see `append`."""
+
+    node: str | None
+    idempotency_key: str | None
+    idempotent: bool
+    create: bool | None
+    disable_backpressure: bool
+    on_mismatch: OnMismatch | None
+
+
 def append_bulk(
     topic: str,
     body: bytes,
     headers: tuple[tuple[str, str], ...],
     *,
-    node: str | None,
-    idempotency_key: str | None,
-    idempotent: bool,
-    create: bool | None,
-    disable_backpressure: bool,
-    on_mismatch: OnMismatch | None,
+    node: str | None = None,
+    idempotency_key: str | None = None,
+    idempotent: bool = True,
+    create: bool | None = None,
+    disable_backpressure: bool = False,
+    on_mismatch: OnMismatch | None = "refuse",
 ) -> Operation[results.Written]:
     key = key_of(idempotency_key, idempotent)
     if key is not None and on_mismatch is not None:

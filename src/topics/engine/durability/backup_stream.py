@@ -30,35 +30,32 @@ BASE_BYTES = 64 * 1024 * 1024  # of the log shipped since the last base before a
 BASE_MS = 600_000  # or so long ago
 SEGMENTS_PER_STEP = 64  # pinned at a time
 
-Alone = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
+Alone = Callable[[Callable[[], Coroutine[Any, Any, None]]], Awaitable[None]]
 
 
-class Backups:
-    """The backups of an engine, and what each of them works with."""
+def backup_stream(
+    store: Store,
+    disk: Disk,
+    clock: Clock,
+    without_checkpoints: Alone,
+    have: set[str],
+    stop: "asyncio.Future[None] | None" = None,
+) -> AsyncGenerator[bytes, None]:
+    """A base without what the receiver has, files by their identities; with `stop`, the log until that is done.
 
-    def __init__(self, store: Store, disk: Disk, clock: Clock, *, without_checkpoints: Alone) -> None:
-        """`without_checkpoints` does work while no checkpoint is under way."""
-        self.store = store
-        self.disk = disk
-        self.clock = clock
-        self.without_checkpoints = without_checkpoints
-
-    def stream(self, have: set[str], stop: "asyncio.Future[None] | None" = None) -> AsyncGenerator[bytes, None]:
-        """A base without what the receiver has, files by their identities; with `stop`, the log until that is done.
-
-        Whoever does not read to the end must close it.
-        """
-        return BackupStream(self, have).run(stop)
+    `without_checkpoints` does work while no checkpoint is under way. Whoever does not read to the end must close it.
+    """
+    return BackupStream(store, disk, clock, without_checkpoints, have).run(stop)
 
 
 class BackupStream:
     """One backup under way."""
 
-    def __init__(self, backups: Backups, have: set[str]) -> None:
-        self._store = backups.store
-        self._disk = backups.disk
-        self._clock = backups.clock
-        self._without_checkpoints = backups.without_checkpoints
+    def __init__(self, store: Store, disk: Disk, clock: Clock, without_checkpoints: Alone, have: set[str]) -> None:
+        self._store = store
+        self._disk = disk
+        self._clock = clock
+        self._without_checkpoints = without_checkpoints
         self._have = have  # identities of files that the receiver has, and names of pieces of the log
         self._thread = WorkThread("topics-backup")
         self._tail: LogTail | None = None
@@ -104,18 +101,14 @@ class BackupStream:
     async def _send_base(self) -> AsyncGenerator[bytes, None]:
         pinned: list[Pinned] = []
         try:
-            await self._without_checkpoints(self._pin(pinned))
+            await self._without_checkpoints(partial(self._pin, pinned))
             base_files = pinned[0]
             position, ts = await self._synced()
             tail, flagged = self._tail, self._store.catalogue.flagged_at
             assert tail is not None
             known = await self._thread.run(lambda: tail.skip(self._have, position))
             base = base_files.inventory(position, flagged, ts, known)
-            async for data in self._sent(base_files.parts(base, self._have)):
-                yield data
-            async for data in self._sent(tail.parts(position)):
-                yield data
-            async for data in self._sent(iter([Part(Head("ready", position=position, ts=ts))])):
+            async for data in self._sent(base_files.parts(base, self._have, tail)):
                 yield data
         finally:
             for files in pinned:
@@ -170,10 +163,8 @@ class BackupStream:
         if position < wal.end and self._unsynced is None:
             self._unsynced = wal.end, now
         assert self._tail is not None
-        async for data in self._sent(self._tail.parts(position)):
+        async for data in self._sent(chain(self._tail.parts(position), [Part(Head("beat", position=position, ts=ts))])):
             self._shipped_bytes += len(data)
-            yield data
-        async for data in self._sent(iter([Part(Head("beat", position=position, ts=ts))])):
             yield data
 
     async def _sent(self, parts: Iterator[Part]) -> AsyncGenerator[bytes, None]:

@@ -20,7 +20,7 @@ from topics.engine.durability.recovery import NONSENSE, Contents, Meta, Recovery
 from topics.errors import Damaged
 from topics.storage import frames, log_files, segments
 from topics.storage.disk import Disk
-from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentPiece
+from topics.storage.segments import PieceRef, SegmentFile, SegmentPiece
 from topics.storage.snapshots import Snapshots, names_in
 
 SPARSE_FACTOR = 4  # a file this much larger than what is in force of it is rewritten
@@ -33,7 +33,7 @@ class Catalogue:
         self._disk = disk
         self.snapshots = Snapshots(disk)
         self.installing = threading.Lock()  # a snapshot is installed off the loop, and loaded after a failure on it
-        self._meta = Meta()  # as of the snapshot, while no checkpoint is under way
+        self.meta = Meta()  # as of the snapshot, while no checkpoint is under way
         self.start = frames.position_of(1, 0)  # of the log
         self.sealed_bytes = 0  # of the log appended in this run, behind a checkpoint
         self.flagged_at = 0  # delete flags may be ahead of the snapshot, up to this position of the log
@@ -63,7 +63,7 @@ class Catalogue:
 
     def _load(self, items: dict[bytes, bytes], void: frozenset[int]) -> Recovery:
         contents = Contents(items)
-        self._meta = contents.meta
+        self.meta = contents.meta
         self.start = contents.meta.start
         self.next_segment = max(self.next_segment, contents.meta.next_segment, *(n + 1 for n in contents.files))
         self.files = {number: SegmentFile(self._disk, ref) for number, ref in contents.files.items()}
@@ -80,23 +80,14 @@ class Catalogue:
         Nothing that was written to that file may be acked before.
         """
         with self.installing:
-            meta = replace(self._meta, is_clean=False, last_log=number)
+            meta = replace(self.meta, is_clean=False, last_log=number)
             self.snapshots.install({dump.META: msgspec.msgpack.encode(meta)})
-            self._meta = meta
+            self.meta = meta
 
     @property
     def announced_log(self) -> int:
         """The number of the newest log file that the snapshot knows."""
-        return 0 if self._meta.is_clean else max(self._meta.last_log, frames.number_of(self._meta.start))
-
-    def installed(self, meta: Meta) -> None:
-        """A checkpoint has installed a snapshot with this item on the whole."""
-        self._meta = meta
-
-    def add_file(self, ref: FileRef) -> SegmentFile:
-        """A file that the next snapshot names."""
-        file = self.files[ref.number] = SegmentFile(self._disk, ref)
-        return file
+        return 0 if self.meta.is_clean else max(self.meta.last_log, frames.number_of(self.meta.start))
 
     def put_in_force(self, piece: SegmentPiece) -> None:
         self.pieces.setdefault(piece.ref.file, set()).add(piece)

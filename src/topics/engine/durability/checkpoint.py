@@ -39,7 +39,7 @@ from topics.errors import CommitFailed
 from topics.settings import Settings
 from topics.storage import frames, segments
 from topics.storage.disk import Disk
-from topics.storage.segments import FileRef, PieceRef, Runs, SegmentPiece
+from topics.storage.segments import FileRef, PieceRef, Runs, SegmentFile, SegmentPiece
 from topics.storage.wal import Wal
 
 SLICE_SECONDS = 0.002  # work done on the loop before others get their turn
@@ -264,7 +264,7 @@ class Checkpoint:
 
         await self._disk.run(write)
         self._files.append(file_ref)
-        file = self._catalogue.add_file(file_ref)
+        file = self._catalogue.files[number] = SegmentFile(self._disk, file_ref)
         self._items[file_key(number)] = segments.encode_ref(file_ref)
         for (group, _), ref in zip(pieces, refs, strict=True):
             group.new.append(SegmentPiece(file, ref))
@@ -286,7 +286,7 @@ class Checkpoint:
         with self._catalogue.installing:
             self._check_log()
             self._catalogue.snapshots.install(self._items)
-            self._catalogue.installed(self._meta)
+            self._catalogue.meta = self._meta
 
     def _replace(self, obsolete: list[PieceRef], on_sealed: Callable[[Part], None]) -> None:
         """The snapshot is in force: let the sealed parts stand in for those they were made of."""

@@ -198,6 +198,11 @@ class Recovery:
         is_missing = not self._meta.is_clean and next_number <= max(first, self._meta.last_log)
         return log_files.name_of(next_number) if is_missing else ""
 
+    def check_log(self) -> None:
+        """Refuse a log of which a file is missing, once it is replayed."""
+        if self.missing_log:
+            raise Damaged(f"{self._disk.path}/{self.missing_log}", 0, "this log file is missing")
+
     def announce_losses(self, now: int, *, has_lost_power: bool | None = None) -> list[AnyEntry]:
         """Apply what the stop took without being asked. Gives the entries that announce it, for the log.
 

@@ -173,8 +173,8 @@ class Pinned(Struct):
             log,
         )
 
-    def parts(self, base: Base, have: set[str]) -> Iterator[Part]:
-        """The inventory, and the files whose identities are not among those that the receiver has."""
+    def parts(self, base: Base, have: set[str], tail: "LogTail") -> Iterator[Part]:
+        """A base: its inventory, the files whose identities the receiver does not have, and the log."""
         inventory = msgspec.json.encode(base)
         yield _whole(Head("base", position=base.position, ts=base.ts), inventory)
         for name, identity in base.flags:
@@ -190,6 +190,8 @@ class Pinned(Struct):
             if identity not in have:
                 pinned = self.snapshot[name]
                 yield _sliced(Head("file", name=name, identity=identity, size=pinned.size()), pinned.read)
+        yield from tail.parts(base.position)
+        yield Part(Head("ready", position=base.position, ts=base.ts))
 
     def close(self) -> None:
         for file in self.snapshot.values():

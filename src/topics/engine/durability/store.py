@@ -11,12 +11,13 @@ from math import inf
 
 from topics.clock import Clock
 from topics.core import entries
+from topics.core.apply import apply
+from topics.core.entries import AnyEntry, EpochRaised
 from topics.core.state import State
 from topics.core.topic.parts import Part
 from topics.engine.durability.catalogue import Catalogue
 from topics.engine.durability.checkpoint import Checkpoint
 from topics.engine.durability.sealing import Sealer
-from topics.errors import Damaged
 from topics.settings import Settings
 from topics.storage import segments
 from topics.storage.disk import NO_SPACE, Disk, RealDisk
@@ -63,8 +64,7 @@ class Store:
                 slice_end = log.bytes_done + REPLAY_SLICE_BYTES
                 self.progress = log.bytes_done / max(1, log.bytes_total)
                 await asyncio.sleep(0)
-        if recovery.missing_log:
-            raise Damaged(f"{self._disk.path}/{recovery.missing_log}", 0, "this log file is missing")
+        recovery.check_log()
         losses = recovery.announce_losses(self._clock.now_ms())
         if log.torn is not None:
             logger.warning("%s: cut at offset %d, where a torn write began", *log.torn)
@@ -144,3 +144,33 @@ class Store:
         return Checkpoint(
             self._disk, self.catalogue, self.wal, self._sealer, self._clock, self._settings, lambda: self.end_at
         )
+
+
+def revive(disk: Disk, clock: Clock, *, leap: int) -> State:
+    """Make a data directory of what a backup holds: recover it once, and say in its log what a restore changes.
+
+    Whoever read from the source may have seen more than the backup has: seqs that the restored topics will hand out
+    again, for other records. So every topic gets an epoch that it has never had, neither at the source nor by another
+    restore: a random `leap` ahead of all numbers in use. With the epochs kept (0), a topic that hands out seqs ahead of
+    a sync announces what it had reserved as lost, as after a power loss, unless the source was stopped gracefully.
+
+    Blocking, and as damaged as the files are: a refusal is that of a start.
+    """
+    catalogue, wal = Catalogue(disk), Wal(disk, clock)
+    recovery = catalogue.load()
+    for _ in recovery.replay():
+        pass
+    recovery.check_log()
+    state = recovery.state
+    state.next_id += leap
+    changes: list[AnyEntry] = recovery.announce_losses(clock.now_ms(), has_lost_power=not leap)
+    if leap:
+        raised = [EpochRaised(topic.id, epoch) for epoch, topic in enumerate(state.topics.values(), state.next_id)]
+        for entry in raised:
+            apply(state, entry)
+        changes += raised
+    recovery.log.repair()
+    wal.begin(recovery.log.next_number, entries.encode(changes, clock.now_ms()), recovery.log.end)
+    catalogue.announce_log(wal.number)
+    wal.close()
+    return state

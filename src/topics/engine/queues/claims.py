@@ -17,20 +17,16 @@ from heapq import nsmallest
 from itertools import chain
 from secrets import randbits
 
-from topics.clock import Clock
-from topics.core.decide import Caps
 from topics.core.entries import Leased
 from topics.core.queue import leasing
 from topics.core.queue.leasing import Ack, Change, Claimer, Deleting, Numbers
 from topics.core.state import Topic
-from topics.core.topic.pages import Cache, Cold
+from topics.core.topic.pages import Cold
 from topics.engine.answers import Claimed, LeaseChange, LeaseView, Moved, Redriven
-from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
-from topics.engine.loading import Loader
+from topics.engine.gate import Gate, Hall, Room
 from topics.engine.queues.dead_letters import DeadLetters
 from topics.engine.queues.job_pages import JobPages
-from topics.errors import CommitFailed, NotAQueue, StorageError, TopicNotFound
+from topics.errors import CommitFailed, NotAQueue, TopicNotFound
 from topics.model import TagMatch
 from topics.storage.wal import Callback
 
@@ -38,27 +34,14 @@ LOADS_MAX = 16  # pages loaded for one pass before it takes what is warm
 LOOKED_AT = 20_000  # leases in one turn of the loop
 
 
-class Queues:
+class Queues(Room):
     """The queues of one instance."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        gates: Gates,
-        clock: Clock,
-        caps: Caps,
-        cache: Cache,
-        loader: Loader,
-        make_copies: Callable[[Topic], None],
-    ) -> None:
+    def __init__(self, hall: Hall, make_copies: Callable[[Topic], None]) -> None:
+        super().__init__(hall)
         self.on_change: Callable[[int], None] = lambda topic_id: None  # jobs of a topic may have become claimable
-        self._ledger = ledger
-        self._gates = gates
-        self._clock = clock
-        self._cache = cache
-        self._loader = loader
         self._make_copies = make_copies  # that routers owe a topic (DF9)
-        self._letters = DeadLetters(ledger, gates, clock, caps, cache, loader, self._note_deleting)
+        self._letters = DeadLetters(hall, self._note_deleting)
         self._deleting: deque[tuple[Gate, int, list[Deleting]]] = deque()  # jobs that go when the gate is open
         self._listing = asyncio.Lock()  # one list of leases at a time is made
         self._next_number = randbits(46) << 16  # of a lease; those of an earlier start are others
@@ -104,11 +87,8 @@ class Queues:
             if is_mixed:
                 seqs.sort()
                 picked[at : at + claimer.wanted] = seqs
-            try:
-                own = pages.texts(seqs, takes_what_is_warm)
-            except (Cold, StorageError):
-                if not leased:
-                    raise
+            own = pages.texts(seqs, takes_what_is_warm)
+            if seqs and not own:
                 break
             entry = leasing.hand(topic, claimer, seqs[: len(own)], now, number)
             at += len(own)
@@ -294,12 +274,15 @@ class Queues:
 
     # --- dead letters, leases
 
-    async def redrive(self, name: str, match: TagMatch | None, count_max: int | None, *, dry_run: bool) -> Redriven:
-        """Dead letters of a queue become its jobs again, at most so many. All of it happens, or a first part.
+    async def redrive(
+        self, name: str, match: TagMatch | None = None, count_max: int | None = None, *, dry_run: bool = False
+    ) -> Redriven:
+        """Dead letters of a queue, those with a matching tag, become its jobs again, at most so many.
 
-        With `dry_run`, nothing happens: the answer says what would.
+        All of it happens, or a first part; with `dry_run` nothing: the answer says what would.
         """
-        return await self._letters.redrive(self.queue(name), match, count_max, dry_run=dry_run)
+        async with self._gates.refusing(name):
+            return await self._letters.redrive(self.queue(name), match, count_max, dry_run=dry_run)
 
     async def move(self, name: str, seqs: Sequence[int], dest: str) -> Moved:
         """Jobs that nobody holds go to another topic, which comes to be if it is not there."""

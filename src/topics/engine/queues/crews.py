@@ -22,9 +22,7 @@ from topics.core.queue.jobs import Queue
 from topics.core.queue.leasing import Claimer
 from topics.core.state import Topic
 from topics.engine.answers import Claimed
-from topics.engine.gate import Gate
-from topics.engine.ledger import Ledger
-from topics.engine.loading import Loader
+from topics.engine.gate import Gate, Hall, Room
 from topics.engine.queues.claims import LOADS_MAX, Queues
 from topics.engine.queues.turns import Turns
 from topics.errors import CommitFailed, NotAQueue, Refusal, StorageError, TopicNotFound, TopicsError
@@ -167,24 +165,14 @@ class _Crew:
         self.feed(worker)
 
 
-class Workers:
+class Workers(Room):
     """The crews of one instance."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        clock: Clock,
-        queues: Queues,
-        turns: Turns,
-        loader: Loader,
-        is_deferred: Callable[[Topic], bool],
-    ) -> None:
+    def __init__(self, hall: Hall, queues: Queues, turns: Turns, is_deferred: Callable[[Topic], bool]) -> None:
+        super().__init__(hall)
         self._turns = turns
         self._is_deferred = is_deferred  # pressure keeps a queue's jobs from workers (PR5)
-        self._ledger = ledger
-        self._clock = clock
         self._queues = queues
-        self._loader = loader
         self._crews: dict[int, _Crew] = {}
         queues.on_change = self.wake
 

@@ -17,19 +17,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
-from topics.clock import Clock
-from topics.core.decide import Caps, deletion
+from topics.core.decide import deletion
 from topics.core.queue import letters
 from topics.core.queue.leasing import Deleting
-from topics.core.queue.letters import Move, Trial
+from topics.core.queue.letters import Letters, Move, StoredJob, Trial
 from topics.core.state import Topic
-from topics.core.topic.pages import Cache, Cold
 from topics.engine.answers import Moved, Redriven
-from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
-from topics.engine.loading import Loader
+from topics.engine.gate import Gate, Hall, Room
 from topics.errors import CommitFailed, InvalidRequest, NoDeadLetter, Refusal, StorageError, TopicNotFound
 from topics.model import TagMatch
 
@@ -39,25 +36,11 @@ NOTHING: frozenset[int] = frozenset()
 logger = logging.getLogger("topics.engine.queues.dead_letters")
 
 
-class DeadLetters:
+class DeadLetters(Room):
     """Moves jobs between the queues of one instance and their dead-letter topics."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        gates: Gates,
-        clock: Clock,
-        caps: Caps,
-        cache: Cache,
-        loader: Loader,
-        note_deleting: Callable[[Topic, Gate, list[Deleting]], None],
-    ) -> None:
-        self._ledger = ledger
-        self._gates = gates
-        self._clock = clock
-        self._caps = caps
-        self._cache = cache
-        self._loader = loader
+    def __init__(self, hall: Hall, note_deleting: Callable[[Topic, Gate, list[Deleting]], None]) -> None:
+        super().__init__(hall)
         self._note_deleting = note_deleting  # jobs leave their queue once the gate is open
         self._moving: dict[int, set[int]] = {}  # topic id → seqs
 
@@ -96,35 +79,38 @@ class DeadLetters:
         moved = moved_bytes = remaining = cursor = 0
         room, is_full, refusal, gate = REDRIVE_RECORDS_MAX, False, None, self._gates.of(topic)
         trial = Trial(ledger.state, topic, self._caps) if dry_run else None
-        by_id = ledger.state.by_id
-        while source is not None and by_id.get(source.id) is source and by_id.get(topic.id) is topic and cursor < head:
+
+        def find(takes_what_is_warm: bool) -> Letters | None:
+            """Some letters from the cursor on; None: the queue or its dead-letter topic is gone."""
+            by_id = ledger.state.by_id
+            if source is None or by_id.get(source.id) is not source or by_id.get(topic.id) is not topic:
+                return None
+            return letters.letters_of(name, source.log, self._cache, match, cursor, head, count, self.moving(source))
+
+        while source is not None and cursor < head:
             is_over = is_full or refusal is not None or moved == count_max
             count = REDRIVE_RECORDS_MAX if is_over else room if count_max is None else min(room, count_max - moved)
-            taken = 0
-            try:
-                moving = self.moving(source)
-                found = letters.letters_of(name, source.log, self._cache, match, cursor, head, count, moving)
-                if found.seqs and not is_over:
-                    ledger.current(name)
-                    taken = len(found.seqs) if trial is None else trial.taken(found)
+            found, taken = await self._loader.until_warm(find), 0
+            if found is None:
+                break
+            if found.seqs and not is_over:
+                ledger.current(name)
+                try:
                     if trial is None:
                         now, caps = self._clock.now_ms(), self._caps
                         gate = self._commit(letters.redrive(ledger.state, source, found, name, now, caps))
-            except Cold as cold:
-                await self._loader.load(cold.missing)
-            except Refusal as error:
-                if len(found.seqs) == 1:
-                    refusal = error
-                room = max(1, len(found.seqs) // 2)
-            else:
-                cursor, is_full = found.end, is_full or (not is_over and taken < len(found.seqs))
-                moved += taken
-                moved_bytes += sum(map(letters.size_of, found.jobs[:taken]))
-                remaining += len(found.seqs) - taken
-                await asyncio.sleep(0)
-            by_id = ledger.state.by_id
+                    taken = len(found.seqs) if trial is None else trial.taken(found)
+                except Refusal as error:
+                    refusal = error if len(found.seqs) == 1 else None
+                    room = max(1, len(found.seqs) // 2)
+                    continue
+            cursor, is_full = found.end, is_full or (not is_over and taken < len(found.seqs))
+            moved += taken
+            moved_bytes += sum(map(letters.size_of, found.jobs[:taken]))
+            remaining += len(found.seqs) - taken
+            await asyncio.sleep(0)
         await self._gates.wait_open(gate)
-        if not moved and (refusal is not None or by_id.get(topic.id) is not topic):
+        if not moved and (refusal is not None or ledger.state.by_id.get(topic.id) is not topic):
             raise refusal or TopicNotFound(name)
         return Redriven(name, dead_letter, moved, remaining, moved_bytes)
 
@@ -132,20 +118,18 @@ class DeadLetters:
         """Jobs that nobody holds go to another topic, as they are. All of it happens, or a first part."""
         name, done, skipped, gate = topic.name, list[int](), list[int](), self._gates.of(topic)
         waiting, room = deque(dict.fromkeys(seqs)), REDRIVE_RECORDS_MAX
-        while waiting and self._ledger.current(name) is topic:
-            _check_move(topic, dest, self._ledger.current(dest))
+        while waiting:
             batch = list(islice(waiting, room))
-            free = [seq for seq in batch if self._is_free(topic, seq)]
+            jobs = await self._loader.until_warm(partial(self._free_jobs, topic, batch))
+            if jobs is None:
+                break
+            _check_move(topic, dest, self._ledger.current(dest))
             try:
-                jobs = [letters.stored(self._cache, topic.log, seq) for seq in free]
-                if free:
-                    counts = [(seq, 0, topic.queue.deliveries.get(seq, 0)) for seq in free]
-                    now, caps = self._clock.now_ms(), self._caps
-                    gate = self._commit(letters.moved(self._ledger.state, topic, free, jobs, dest, now, caps))
+                if jobs:
+                    counts = [(seq, 0, topic.queue.deliveries.get(seq, 0)) for seq in jobs]
+                    now, caps, state = self._clock.now_ms(), self._caps, self._ledger.state
+                    gate = self._commit(letters.moved(state, topic, list(jobs), list(jobs.values()), dest, now, caps))
                     self._note_deleting(topic, gate, counts)
-            except Cold as cold:
-                await self._loader.load(cold.missing)
-                continue
             except Refusal:
                 if len(batch) == 1 and not done:
                     raise
@@ -153,16 +137,21 @@ class DeadLetters:
                     break  # the rest stays
                 room = max(1, len(batch) // 2)
                 continue
-            done += free
-            skipped += [seq for seq in batch if seq not in free]
+            done += jobs
+            skipped += [seq for seq in batch if seq not in jobs]
             for _ in batch:
                 waiting.popleft()
             await asyncio.sleep(0)
         await self._gates.wait_open(gate)
         return Moved(name, dest, done, sorted([*skipped, *waiting]))
 
-    def _is_free(self, topic: Topic, seq: int) -> bool:
-        return topic.log.is_live(seq) and seq not in topic.queue.leases and seq not in self.moving(topic)
+    def _free_jobs(self, topic: Topic, seqs: list[int], takes_what_is_warm: bool) -> dict[int, StoredJob] | None:
+        """Those of these jobs that nobody holds; None: the queue is gone."""
+        if self._ledger.current(topic.name) is not topic:
+            return None
+        log, leases, moving = topic.log, topic.queue.leases, self.moving(topic)
+        free = [seq for seq in seqs if log.is_live(seq) and seq not in leases and seq not in moving]
+        return {seq: letters.stored(self._cache, log, seq) for seq in free}
 
     # --- the two halves
 

@@ -1,7 +1,7 @@
 """The texts of jobs, out of the pages that readers get.
 
 Owns the way from seqs to texts for one pass, which goes through a page once. Must not know: leases, who claims. Changes
-nothing but the cache. A page that is not in memory raises Cold.
+nothing but the cache. A page that is not in memory raises Cold, if the pass cannot do without.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from topics.core.topic.log import Log
 from topics.core.topic.pages import JOB, Cache, Cold, Page
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
+from topics.errors import StorageError
 
 _PREFIX = len(b'{"$seq":,')
 
@@ -16,7 +17,7 @@ _PREFIX = len(b'{"$seq":,')
 class JobPages:
     """The pages of a log in which the jobs of one pass lie."""
 
-    __slots__ = ("_bytes_max", "_cache", "_log", "_page", "_part")
+    __slots__ = ("_bytes_max", "_cache", "_has_given", "_log", "_page", "_part")
 
     def __init__(self, cache: Cache, log: Log, bytes_max: int | None = None) -> None:
         self._cache = cache
@@ -24,16 +25,29 @@ class JobPages:
         self._bytes_max = bytes_max  # of the texts that are given at a time; the first always is. None: all of them
         self._part: Part | None = None
         self._page: Page | None = None
+        self._has_given = False
 
     def texts(self, seqs: Sequence[int], takes_what_is_warm: bool = False) -> list[bytearray]:
         """The jobs' texts, each without `{"$seq":n,` at its start; of the first ones only, if all are too many bytes.
 
-        With `takes_what_is_warm` also if a page is missing, unless it is the first one's.
+        If a page is missing or damaged: with `takes_what_is_warm` those before it, if there are any, and none of these
+        seqs if the pass has texts already.
         """
         texts = self._run(seqs)
-        if texts is not None:
-            return texts
-        texts = []
+        if texts is None:
+            texts = []
+            try:
+                self._collect(seqs, texts)
+            except (Cold, StorageError):
+                if not self._has_given and not (takes_what_is_warm and texts):
+                    raise
+                if not takes_what_is_warm:
+                    texts = []
+        self._has_given = self._has_given or bool(texts)
+        return texts
+
+    def _collect(self, seqs: Sequence[int], texts: list[bytearray]) -> None:
+        """Add the jobs' texts, one by one."""
         part, page, size = self._part, self._page, 0
         for seq in seqs:
             if part is None or not part.first <= seq <= part.last:
@@ -41,12 +55,7 @@ class JobPages:
                 assert part is not None, "a job that is not in the log"
             row = seq - part.first if type(part) is Chunk else part.row_from(seq)
             if page is None or not page.start <= row < page.start + PAGE_ROWS:
-                try:
-                    page = self._cache.page(part, row, JOB)
-                except Cold:
-                    if takes_what_is_warm and texts:
-                        break
-                    raise
+                page = self._cache.page(part, row, JOB)
             row -= page.start
             start, stop = (page.ends[row - 1] if row else 0) + _PREFIX + len(str(seq)), page.ends[row] - 1
             size += stop - start
@@ -54,7 +63,6 @@ class JobPages:
                 break
             texts.append(page.text[start:stop])
         self._part, self._page = part, page
-        return texts
 
     def _run(self, seqs: Sequence[int]) -> list[bytearray] | None:
         """The texts of jobs that lie in a row, as most do, in the page at hand; None: these do not, or are too many."""

@@ -53,10 +53,7 @@ class Turns:
         if not self._is_due and not self._is_crowded:
             self._ack_now(name, ack, told)
             return
-        waiting = self._acks.get(name)
-        if waiting is None:
-            waiting = self._acks[name] = []
-        waiting.append((ack, told))
+        self._acks.setdefault(name, []).append((ack, told))
         self._asked += 1
         if not self._is_due:
             self._end_soon()
@@ -66,10 +63,7 @@ class Turns:
         if not self._is_due and not self._is_crowded:
             self._claim_now(name, claimer, told)
             return
-        waiting = self._claims.get(name)
-        if waiting is None:
-            waiting = self._claims[name] = []
-        waiting.append((claimer, told))
+        self._claims.setdefault(name, []).append((claimer, told))
         self._asked += 1
         if not self._is_due:
             self._end_soon()

@@ -8,25 +8,21 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from topics.core import decide
-from topics.core.decide import Caps
 from topics.core.routing.table import PutRouter, Router
 from topics.engine.answers import RouterState
-from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
+from topics.engine.gate import Gate, Hall, Room
 from topics.engine.routers.forwarder import Forwarder
 from topics.engine.routers.owed import OwedCopies
 from topics.errors import RouterNotFound
 
 
-class Routing:
+class Routing(Room):
     """The routers of an instance."""
 
-    def __init__(self, ledger: Ledger, gates: Gates, forwarder: Forwarder, owed: OwedCopies, caps: Caps) -> None:
-        self._ledger = ledger
-        self._gates = gates
+    def __init__(self, hall: Hall, forwarder: Forwarder, owed: OwedCopies) -> None:
+        super().__init__(hall)
         self._forwarder = forwarder
         self._owed = owed
-        self._caps = caps
         self._names: list[str] = []  # sorted, as of `_names_version`
         self._names_version: tuple[object, int] | None = None
 
@@ -71,7 +67,7 @@ class Routing:
         return bool(decided)
 
     async def list_after(
-        self, after: str, count: int, wanted: Callable[[RouterState], bool]
+        self, after: str, count: int, wanted: Callable[[RouterState], bool] = lambda router: True
     ) -> tuple[list[RouterState], bool]:
         """Up to `count` routers whose names are above `after` and wanted, sorted; and whether there are more."""
         return await self._gates.shown(None, lambda _: self._list(after, count, wanted))

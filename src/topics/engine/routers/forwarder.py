@@ -15,15 +15,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from topics.clock import Clock
-from topics.core.decide import Caps
 from topics.core.routing.steps import Step, fit, place
 from topics.core.routing.table import Router
 from topics.core.state import Topic
 from topics.core.topic.pages import Cold, PageAddress
-from topics.engine.gate import Gates
-from topics.engine.ledger import Ledger
-from topics.engine.loading import Loader
+from topics.engine.gate import Hall, Room
 from topics.engine.routers.blocked import BlockedRouters
 from topics.engine.routers.lasting import LastingHeads
 from topics.engine.routers.pacing import Pacing
@@ -34,31 +30,20 @@ from topics.errors import CommitFailed, Refusal, StorageError, TopicsError
 DECIDE_S: Final = 0.000_25  # a pass decides on steps for this long, and takes about as long to commit them
 
 
-class Forwarder:
+class Forwarder(Room):
     """The routers of an instance, at work."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        gates: Gates,
-        clock: Clock,
-        caps: Caps,
-        loader: Loader,
-        is_deferred: Callable[[Topic], bool],
-    ) -> None:
+    def __init__(self, hall: Hall, is_deferred: Callable[[Topic], bool]) -> None:
+        super().__init__(hall)
         self._is_deferred = is_deferred  # the routers of a topic wait while there is pressure (PR5)
-        self._ledger = ledger
-        self._clock = clock
-        self._caps = caps
-        self._loader = loader
         self._is_running = False
         self._is_scheduled = False
         self.ready = ReadyRouters()
-        self.blocked = BlockedRouters(ledger, clock, self._add)
+        self.blocked = BlockedRouters(hall.ledger, hall.clock, self._add)
         self.loading: dict[int, asyncio.Task[None]] = {}  # by router
-        self.lasting = LastingHeads(gates, self._add_source)
-        self._walks = Walks(loader.rows)
-        self._pacing = Pacing(clock)
+        self.lasting = LastingHeads(hall.gates, self._add_source)
+        self._walks = Walks(hall.loader.rows)
+        self._pacing = Pacing(hall.clock)
 
     # --- life
 
@@ -80,14 +65,10 @@ class Forwarder:
         if self._is_running:
             self.start()
 
-    def resume(self) -> None:
-        """There is no more pressure: deferred routers go on."""
-        self.blocked.resume()
-
     def end_deferral(self) -> None:
         """From now on no router is deferred, whatever the pressure."""
         self._is_deferred = lambda topic: False
-        self.resume()
+        self.blocked.resume()
 
     async def stop(self) -> None:
         self._is_running = False

@@ -9,25 +9,21 @@ from collections.abc import Iterator
 from math import inf
 from typing import Final
 
-from topics.clock import Clock
 from topics.core.routing.table import HOPS_MAX, Router
 from topics.core.state import Topic
 from topics.core.topic.pages import Cold
-from topics.engine.gate import Gates
-from topics.engine.ledger import Ledger
+from topics.engine.gate import Hall, Room
 from topics.engine.routers.forwarder import Forwarder
 from topics.errors import CommitFailed
 
 SLICE_S: Final = 0.002  # of forwarding for one reader before others get their turn
 
 
-class OwedCopies:
+class OwedCopies(Room):
     """The copies that the routers of an instance owe its readers."""
 
-    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock, forwarder: Forwarder) -> None:
-        self._ledger = ledger
-        self._gates = gates
-        self._clock = clock
+    def __init__(self, hall: Hall, forwarder: Forwarder) -> None:
+        super().__init__(hall)
         self._forwarder = forwarder
         self._paid = 0  # the dest that was just paid in full, and is about to be read
 

@@ -8,24 +8,15 @@ from bisect import bisect_right
 
 from msgspec import UNSET, UnsetType
 
-from topics.clock import Clock
 from topics.core import decide
-from topics.core.decide import Caps, PutCursor
-from topics.core.state import Topic
+from topics.core.decide import PutCursor
 from topics.engine.answers import CursorState, cursor_state
-from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
-from topics.errors import NotFound, TopicNotFound
+from topics.engine.gate import Gate, Room
+from topics.errors import NotFound
 
 
-class NamedCursors:
+class NamedCursors(Room):
     """The named cursors of all topics of an instance."""
-
-    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock, caps: Caps) -> None:
-        self._ledger = ledger
-        self._gates = gates
-        self._clock = clock
-        self._caps = caps
 
     async def put(
         self, topic: str, name: str, seq: int, *, epoch: int | None = None, if_seq: int | None | UnsetType = UNSET
@@ -36,7 +27,7 @@ class NamedCursors:
         """
 
         def change() -> tuple[tuple[bool, CursorState], Gate]:
-            current, now = self._current(topic), self._clock.now_ms()
+            current, now = self._ledger.existing(topic), self._clock.now_ms()
             is_new = name not in current.cursors
             command = PutCursor(topic, name, seq, epoch, if_seq)
             self._ledger.commit(decide.put_cursor(self._ledger.state, command, now, self._caps))
@@ -48,7 +39,7 @@ class NamedCursors:
         """Forget a cursor. False: there was none."""
 
         def change() -> tuple[bool, Gate]:
-            current = self._current(topic)
+            current = self._ledger.existing(topic)
             decided = decide.delete_cursor(current, name)
             if decided:
                 self._ledger.commit(decided)
@@ -60,7 +51,7 @@ class NamedCursors:
         """A cursor as it is now."""
 
         def look(takes_what_is_warm: bool) -> tuple[CursorState, Gate]:
-            current = self._current(topic)
+            current = self._ledger.existing(topic)
             if name not in current.cursors:
                 raise NotFound(f'topic "{topic}" has no cursor "{name}"', topic=topic, cursor=name)
             return cursor_state(current, name, self._clock.now_ms()), self._gates.of(current)
@@ -71,16 +62,10 @@ class NamedCursors:
         """Up to `count` cursors of a topic whose names are above `after`, sorted; and whether there are more."""
 
         def look(takes_what_is_warm: bool) -> tuple[tuple[list[CursorState], bool], Gate]:
-            current, now = self._current(topic), self._clock.now_ms()
+            current, now = self._ledger.existing(topic), self._clock.now_ms()
             names = sorted(current.cursors)
             names = names[bisect_right(names, after) :]
             states = [cursor_state(current, name, now) for name in names[:count]]
             return (states, len(names) > count), self._gates.of(current)
 
         return await self._gates.shown(topic, look)
-
-    def _current(self, name: str) -> Topic:
-        topic = self._ledger.current(name)
-        if topic is None:
-            raise TopicNotFound(name)
-        return topic

@@ -14,13 +14,11 @@ from collections.abc import Callable, Iterable
 from secrets import token_urlsafe
 from typing import Any, Final, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from topics.clock import Clock
 from topics.core.state import State, Topic
 from topics.engine.answers import TopicDetail, TopicState, topic_detail, topic_state
-from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
+from topics.engine.gate import Gate, Hall, Room
 from topics.errors import InvalidRequest
 
 SCANNED: Final = 4000  # names looked at in one turn of the loop
@@ -74,25 +72,21 @@ class TopicFilter(Struct, frozen=True):
 EVERY: Final = TopicFilter()
 
 
-class Walk:
+class Walk(Struct):
     """The names of topics in some order, as of when it was asked for."""
 
-    __slots__ = ("asked", "begun", "id", "names", "used")
-
-    def __init__(self, asked: tuple[Order, TopicFilter], names: list[str], now: float) -> None:
-        self.id = token_urlsafe(9)
-        self.asked = asked
-        self.names = names
-        self.begun = self.used = now
+    asked: tuple[Order, TopicFilter]
+    names: list[str]
+    begun: float
+    used: float
+    id: str = field(default_factory=lambda: token_urlsafe(9))
 
 
-class Overview:
+class Overview(Room):
     """The topics of an instance, for those who look at many of them."""
 
-    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock) -> None:
-        self._ledger = ledger
-        self._gates = gates
-        self._clock = clock
+    def __init__(self, hall: Hall) -> None:
+        super().__init__(hall)
         self._names: list[str] = []  # sorted, as of `_version`
         self._version: tuple[State, int, int] | None = None
         self._walks: dict[str, Walk] = {}  # by id, the one used last at the end
@@ -106,28 +100,22 @@ class Overview:
     ) -> tuple[list[TopicState], bool]:
         """Up to `count` topics whose names are above `after`, sorted; and whether there are more. The first `skip` are
         left out."""
-
-        def show(topic: Topic, now: int) -> TopicState:
-            if touch:
-                topic.notes.last_read_ms = now
-            return topic_state(topic, now)
-
-        return await self._after(after, count, wanted, show, skip)
+        return await self._after(after, count, wanted, topic_state, touch, skip)
 
     async def details_after(
         self, after: str, count: int, wanted: TopicFilter = EVERY, *, touch: bool = False, skip: int = 0
     ) -> tuple[list[TopicDetail], bool]:
         """As `states_after`, with details."""
-        return await self._after(after, count, wanted, self._touched if touch else self._detail, skip)
+        return await self._after(after, count, wanted, self._detail, touch, skip)
 
     async def _after(
-        self, after: str, count: int, wanted: TopicFilter, show: Callable[[Topic, int], T], skip: int
+        self, after: str, count: int, wanted: TopicFilter, show: Callable[[Topic, int], T], touch: bool, skip: int
     ) -> tuple[list[T], bool]:
         found: list[T] = []
         while True:
             names = await self._matching(after, count + 1 - len(found), wanted, skip)
             page = names[: count - len(found)]
-            found += await self._shown(page, wanted, show)
+            found += await self._shown(page, wanted, show, touch)
             if len(names) == len(page) or len(found) == count:
                 return found, len(names) > len(page)
             after, skip = page[-1], 0  # some have gone meanwhile
@@ -146,25 +134,22 @@ class Overview:
     async def names(self) -> list[str]:
         """All names, sorted; not to be changed. The list is made of the one before when topics have come or gone."""
         async with self._naming:
-            return await self._renamed()
-
-    async def _renamed(self) -> list[str]:
-        while True:
-            state = self._ledger.state
-            topics = state.topics
-            version, before = (state, state.gone, len(topics)), self._version
-            if before == version:
-                return self._names
-            has_lost = before is None or before[:2] != version[:2]
-            kept = [name for name in self._names if name in topics] if has_lost else self._names[:]
-            missing = len(topics) - len(kept)
-            if missing > CAME:
-                new = list(topics.keys() - set(kept))
-                await asyncio.sleep(0)
-                kept = await _merged([kept, *(new[at : at + SCANNED] for at in range(0, missing, SCANNED))])
-            else:
-                self._insert(missing, kept)
-            self._names, self._version = kept, version
+            while True:
+                state = self._ledger.state
+                topics = state.topics
+                version, before = (state, state.gone, len(topics)), self._version
+                if before == version:
+                    return self._names
+                has_lost = before is None or before[:2] != version[:2]
+                kept = [name for name in self._names if name in topics] if has_lost else self._names[:]
+                missing = len(topics) - len(kept)
+                if missing > CAME:
+                    new = list(topics.keys() - set(kept))
+                    await asyncio.sleep(0)
+                    kept = await _merged([kept, *(new[at : at + SCANNED] for at in range(0, missing, SCANNED))])
+                else:
+                    self._insert(missing, kept)
+                self._names, self._version = kept, version
 
     def _insert(self, missing: int, names: list[str]) -> None:
         """Insert the topics that are not among `names` yet: they are among those that came last."""
@@ -187,7 +172,7 @@ class Overview:
                     del self._walks[old.id]
                 elif old.asked == (order, wanted) and now - old.begun <= FRESH_S:
                     return self._used(old).id
-            walk = Walk((order, wanted), await self._ordered(order, wanted), now)
+            walk = Walk((order, wanted), await self._ordered(order, wanted), now, now)
             while len(self._walks) >= WALKS_MAX:
                 del self._walks[next(iter(self._walks))]
             self._walks[walk.id] = walk
@@ -206,7 +191,7 @@ class Overview:
         names, found = self._used(walk).names, list[TopicDetail]()
         while at < len(names) and len(found) < count:
             page = names[at : at + count - len(found)]
-            found += await self._shown(page, wanted, self._touched if touch else self._detail)
+            found += await self._shown(page, wanted, self._detail, touch)
             at += len(page)
         return found, at if at < len(names) else None
 
@@ -243,61 +228,35 @@ class Overview:
             await asyncio.sleep(0)
         return ordered
 
-    # --- named cursors
-
-    async def cursor_lags(self, count: int, wanted: TopicFilter = EVERY) -> list[tuple[str, str, int]]:
-        """The named cursors that are furthest behind: topic, cursor, lag; at most `count`."""
-        names, found = await self.names(), list[tuple[int, str, str]]()
-        for at in range(0, len(names), SCANNED):
-            topics = self._ledger.state.topics
-            for name in wanted.among(names[at : at + SCANNED], topics):
-                topic = topics.get(name)
-                if topic is None or not topic.cursors:
-                    continue
-                head = topic.log.head
-                found += [(cursor.seq - head, name, one) for one, cursor in topic.cursors.items()]
-                if len(found) > count + SCANNED:
-                    found = sorted(found)[:count]
-                    await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        return await self._gates.shown(None, lambda _: self._lags(sorted(found)[:count]))
-
-    def _lags(self, found: list[tuple[int, str, str]]) -> tuple[list[tuple[str, str, int]], Gate]:
-        gate, lags = self._gates.of(None), list[tuple[str, str, int]]()
-        for _, name, one in found:
-            topic = self._ledger.state.topics.get(name)
-            if topic is not None and one in topic.cursors:
-                gate = gate.join(self._gates.of(topic))
-                lags.append((name, one, topic.log.head - topic.cursors[one].seq))
-        return lags, gate
-
     # --- showing
 
-    async def _shown(self, names: list[str], wanted: TopicFilter, show: Callable[[Topic, int], T]) -> list[T]:
+    async def _shown(
+        self, names: list[str], wanted: TopicFilter, show: Callable[[Topic, int], T], touch: bool = False
+    ) -> list[T]:
         """These topics as they are now, as far as they are there and meant, some of them per turn of the loop."""
         found: list[T] = []
         for at in range(0, len(names), SHOWN):
             part = names[at : at + SHOWN]
-            found += await self._gates.shown(None, lambda _, part=part: self._show(part, wanted, show))  # type: ignore[misc]
+            found += await self._gates.shown(None, lambda _, part=part: self._show(part, wanted, show, touch))  # type: ignore[misc]
             await asyncio.sleep(0)
         return found
 
-    def _show(self, names: list[str], wanted: TopicFilter, show: Callable[[Topic, int], T]) -> tuple[list[T], Gate]:
+    def _show(
+        self, names: list[str], wanted: TopicFilter, show: Callable[[Topic, int], T], touch: bool
+    ) -> tuple[list[T], Gate]:
         now, gate, found = self._clock.now_ms(), self._gates.of(None), list[T]()
         for name in wanted.among(names, self._ledger.state.topics):
             topic = self._ledger.current(name)
             if topic is not None:
                 gate = gate.join(self._gates.of(topic))
+                if touch:
+                    topic.notes.last_read_ms = now
                 found.append(show(topic, now))
         return found, gate
 
     def _detail(self, topic: Topic, now: int) -> TopicDetail:
         name = topic.config.dead_letter
         return topic_detail(topic, now, None if name is None else self._ledger.state.topics.get(name))
-
-    def _touched(self, topic: Topic, now: int) -> TopicDetail:
-        topic.notes.last_read_ms = now
-        return self._detail(topic, now)
 
 
 async def _merged(stretches: list[list[S]]) -> list[S]:

@@ -11,30 +11,28 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from heapq import nlargest, nsmallest
 from typing import Final, TypeVar
 
-from topics.clock import Clock
+from topics.core.forecast import ts_of
 from topics.core.state import Topic
 from topics.core.topic.losses import Loss, lost_above
 from topics.engine.answers import Branch, CursorState, LossSeen, Sums, Trouble, TroubleKind, cursor_state
-from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
+from topics.engine.gate import Gate, Hall, Room
 from topics.engine.seeing.overview import EVERY, Overview, TopicFilter
-from topics.errors import CommitFailed, TopicNotFound
+from topics.errors import CommitFailed
 
 LOOKED_AT: Final = 1000  # topics in one turn of the loop
 LOSSES_LOOKED_AT: Final = 20_000  # losses likewise
+CURSORS_LOOKED_AT: Final = 4000  # cursors likewise
 NAMED_MAX: Final = 20  # cursors that are named with a loss
 STEP: Final = re.compile(r"[^:.]*[:.]?")  # of a name, up to and with the next separator
 
 T = TypeVar("T")
 
 
-class Survey:
+class Survey(Room):
     """The topics of an instance, summed up for those who look at all of them."""
 
-    def __init__(self, ledger: Ledger, gates: Gates, clock: Clock, overview: Overview) -> None:
-        self._ledger = ledger
-        self._gates = gates
-        self._clock = clock
+    def __init__(self, hall: Hall, overview: Overview) -> None:
+        super().__init__(hall)
         self._overview = overview
         self._surveying = asyncio.Lock()  # one survey at a time is made
 
@@ -114,6 +112,25 @@ class Survey:
 
         return await self._shown(look)
 
+    async def cursor_lags(self, count: int, wanted: TopicFilter = EVERY) -> list[tuple[str, str, int]]:
+        """The named cursors that are furthest behind: topic, cursor, lag; at most `count`."""
+
+        async def look() -> tuple[list[tuple[str, str, int]], Gate]:
+            found: list[tuple[int, str, str]] = []
+            gate = self._gates.of(None)
+            async for topics in self._scanned(wanted):
+                for topic in topics:
+                    if not topic.cursors:
+                        continue
+                    gate, head = gate.join(self._gates.of(topic)), topic.log.head
+                    found += [(cursor.seq - head, topic.name, one) for one, cursor in topic.cursors.items()]
+                    if len(found) > count + CURSORS_LOOKED_AT:
+                        found = sorted(found)[:count]
+                        await asyncio.sleep(0)
+            return [(name, one, -behind) for behind, name, one in sorted(found)[:count]], gate
+
+        return await self._shown(look)
+
     async def troubles(self, count: int, wanted: TopicFilter = EVERY) -> dict[TroubleKind, tuple[int, list[Trouble]]]:
         """What is worth a look, by kind: how many there are, and those that weigh most, at most `count`."""
 
@@ -139,15 +156,11 @@ class Survey:
         """Seq and time of the first live record at or above each of `seqs`, ascending, each once."""
 
         def look(takes_what_is_warm: bool) -> tuple[list[tuple[int, int]], Gate]:
-            topic = self._ledger.current(name)
-            if topic is None:
-                raise TopicNotFound(name)
+            topic = self._ledger.existing(name)
             log, found = topic.log, dict[int, int]()
             for seq in sorted(set(seqs)):
-                live = next(log.live_after(max(seq, 1) - 1), 0)
-                part = log.part_at(live) if live else None
-                if part is not None:
-                    found[live] = part.ts_at(part.row_from(live))
+                if live := next(log.live_after(max(seq, 1) - 1), 0):
+                    found[live] = ts_of(topic, live)
             return list(found.items()), self._gates.of(topic)
 
         return await self._gates.shown(name, look)

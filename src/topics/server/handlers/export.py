@@ -62,7 +62,7 @@ async def back_up(call: Call) -> None:
     asked = backup_in(call.request.body)
     stop = call.stop if asked.follow else None
     stream = call.start_stream(BACKUP_TYPE.encode(), survives_eof=not asked.follow)
-    async with aclosing(call.app.engine.backups.stream(set(asked.have), stop)) as parts:
+    async with aclosing(call.app.engine.backup_stream(set(asked.have), stop)) as parts:
         async for part in parts:
             if not await _send(call, stream, part):
                 break

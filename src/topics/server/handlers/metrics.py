@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from topics.engine.answers import InstanceCounters, LogCounters, RouterState, TopicDetail
+from topics.engine.answers import InstanceCounters, RouterState, TopicDetail
 from topics.engine.instance import TopicFilter
 from topics.errors import InvalidRequest, StorageError
 from topics.server.call import Call
@@ -83,14 +83,14 @@ async def _scrape(call: Call) -> bytes:
     if app.is_serving or app.is_draining:
         with suppress(StorageError):  # then nothing can be said of single topics
             topics, has_more = await engine.overview.most_active(app.settings.max_metrics_topics, wanted)
-            lags = await engine.overview.cursor_lags(CURSORS_MAX, wanted)
+            lags = await engine.survey.cursor_lags(CURSORS_MAX, wanted)
             routers, _ = await engine.routers_after("", ROUTERS_MAX, lambda router: may_see(key, router))
     counters = engine.counters()
     await asyncio.sleep(0)
     series = chain(
         exposition.of_contents(counters),
         exposition.of_server(app),
-        exposition.of_log(counters.log),
+        exposition.of_log(counters),
         exposition.of_requests(app.traffic),
         exposition.of_process(app),
         exposition.of_topics(topics, has_more, app.clock.now_ms()),
@@ -130,21 +130,22 @@ def _metrics(call: Call, counters: InstanceCounters) -> Metrics:
         ready=app.is_serving and app.engine.obstacle() is None,
         replay_progress=round(min(1.0, app.engine.replay_progress), 4),
         uptime_ms=app.uptime_ms,
-        wal=_wal(counters.log),
+        wal=_wal(counters),
     )
 
 
-def _wal(log: LogCounters) -> WalMetrics:
+def _wal(counters: InstanceCounters) -> WalMetrics:
+    log = counters.log
     return WalMetrics(
         fsyncs=log.fsyncs,
         frames=log.frames,
         batches=log.batches,
         bytes_written=log.bytes_written,
         rotations=log.rotations,
-        queue_depth=log.queue_depth,
+        queue_depth=counters.queue_depth,
         queue_depth_peak=log.queue_depth_peak,
         submit_full_total=log.full_total,
-        read_only=log.is_read_only,
+        read_only=counters.is_read_only,
         fsync_count=log.fsyncs,
         fsync_micros_total=log.fsync_micros,
     )

@@ -133,7 +133,7 @@ async def delete_topic(call: Call) -> None:
 
 
 async def list_losses(call: Call) -> None:
-    found = await call.app.engine.totals.losses(call.name, call.parameters.losses_limit())
+    found = await call.app.engine.losses(call.name, call.parameters.losses_limit())
     losses = [LossShown(loss.first, loss.last, loss.reason, loss.ts) for loss in found]
     call.answer(200, LossList(call.name, losses, call.performance()))
 

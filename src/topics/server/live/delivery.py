@@ -257,7 +257,7 @@ class Delivery:
 
     def _opened(self, waiting: list[Feed], push: Push, failure: TopicsError | None, is_strong: bool) -> None:
         """The gate of a read is open, or has failed; then the read is made again."""
-        if failure is not None and is_strong and self._engine.is_read_only:
+        if failure is not None and is_strong and self._engine.wal.is_read_only:
             return  # nothing will be synced any more
         for feed in waiting:
             feed.is_waiting = False

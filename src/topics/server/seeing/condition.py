@@ -151,7 +151,7 @@ def _of_memory(used: int, limit: int) -> Iterator[Finding]:
 
 
 def _of_log(app: "App") -> Iterator[Finding]:
-    log = app.engine.counters().log
+    log = app.engine.wal.counters
     if log.full_total:
         said = f"{log.full_total:,} writes had to wait for room"
         yield Finding("note", "log", said, "the disk is too slow for the load; batch writes, or use class disk")

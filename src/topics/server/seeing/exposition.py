@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from topics import __version__
-from topics.engine.answers import InstanceCounters, LogCounters, RouterState, TopicDetail
+from topics.engine.answers import InstanceCounters, RouterState, TopicDetail
 from topics.server.seeing.traffic import BOUNDS_S, Traffic
 from topics.tuning import cpu_seconds, files_max, open_files, resident_bytes
 
@@ -78,17 +78,18 @@ def of_server(app: "App") -> Iterator[Series]:
     yield Series("topics_build_info", "gauge", "1; the version is the label", build)
 
 
-def of_log(log: LogCounters) -> Iterator[Series]:
+def of_log(counters: InstanceCounters) -> Iterator[Series]:
     """The write-ahead log."""
+    log = counters.log
     yield _counter("topics_wal_frames_total", "frames written", log.frames)
     yield _counter("topics_wal_batches_total", "group commits", log.batches)
     yield _counter("topics_wal_fsyncs_total", "fsyncs", log.fsyncs)
     yield _counter("topics_wal_bytes_written_total", "bytes written", log.bytes_written)
     yield _counter("topics_wal_rotations_total", "log files begun after the first", log.rotations)
-    yield _gauge("topics_wal_queue_depth", "frames waiting", log.queue_depth)
+    yield _gauge("topics_wal_queue_depth", "frames waiting", counters.queue_depth)
     yield _gauge("topics_wal_queue_depth_peak", "most frames that ever waited", log.queue_depth_peak)
     yield _counter("topics_wal_submit_full_total", "times the ingest queue was full", log.full_total)
-    yield _gauge("topics_wal_read_only", "1 if the log takes no more writes", int(log.is_read_only))
+    yield _gauge("topics_wal_read_only", "1 if the log takes no more writes", int(counters.is_read_only))
     bounds_us, sum_us = log.fsync_bounds_us, log.fsync_micros
     yield Series(
         "topics_wal_fsync_latency_us",
@@ -139,23 +140,27 @@ def of_topics(topics: Iterable[TopicDetail], has_more: bool, now_ms: int) -> Ite
     """A topic's name is a label that needs no escaping; it is escaped all the same."""
     named = [(f'{{topic="{escaped(topic.state.topic)}"}}', topic) for topic in topics]
     states = [(at, topic.state) for at, topic in named]
-    totals = [(at, topic.totals) for at, topic in named]
-    lost = [(f'{at[:-1]},reason="{reason}"}}', count) for at, total in totals for reason, count in total.lost.items()]
+    lost = [
+        (f'{at[:-1]},reason="{reason}"}}', count)
+        for at, t in named
+        for reason, count in (("cap", t.state.lost_total - t.trimmed_total), ("source_trim", t.trimmed_total))
+    ]
     yield Series("topics_topic_head_seq", "gauge", "highest seq handed out", [(at, s.head_seq) for at, s in states])
     yield Series("topics_topic_earliest_seq", "gauge", "lowest live seq", [(at, s.earliest_seq) for at, s in states])
     yield Series("topics_topic_records_live", "gauge", "live records", [(at, s.count) for at, s in states])
     yield Series("topics_topic_bytes_live", "gauge", "sizes of the live records", [(at, s.bytes) for at, s in states])
     memory = [(at, topic.memory_bytes) for at, topic in named]
     yield Series("topics_topic_memory_bytes", "gauge", "what is kept of it in memory, by estimate", memory)
-    yield Series("topics_topic_written_total", "counter", "seqs handed out", [(at, t.written) for at, t in totals])
     yield Series(
-        "topics_topic_read_total", "counter", "records handed out since the start", [(at, t.read) for at, t in totals]
+        "topics_topic_written_total", "counter", "seqs handed out", [(at, s.written_total) for at, s in states]
     )
+    reads = [(at, topic.read_total) for at, topic in named]
+    yield Series("topics_topic_read_total", "counter", "records handed out since the start", reads)
     yield Series("topics_topic_lost_total", "counter", "seqs lost to caps, crashes and sources", lost)
-    yield Series("topics_topic_expired_total", "counter", "records lost to age", [(at, t.expired) for at, t in totals])
-    yield Series(
-        "topics_topic_deleted_total", "counter", "records deleted, acks included", [(at, t.deleted) for at, t in totals]
-    )
+    expired = [(at, state.expired_total) for at, state in states]
+    yield Series("topics_topic_expired_total", "counter", "records lost to age", expired)
+    deleted = [(at, state.deleted_total) for at, state in states]
+    yield Series("topics_topic_deleted_total", "counter", "records deleted, acks included", deleted)
     yield from _of_queues([(at, topic) for at, topic in named if topic.state.queue is not None], now_ms)
     yield _gauge("topics_topic_metrics_truncated", "1 if topics were left out", int(has_more))
 

@@ -230,5 +230,5 @@ class History:
         )
 
     def _counts(self) -> Counts:
-        flows = self._engine.flows()
-        return (flows.written, flows.read, self._delivered(), *self._traffic.totals(), flows.lost)
+        written, read, lost = self._engine.flows()
+        return (written, read, self._delivered(), *self._traffic.totals(), lost)

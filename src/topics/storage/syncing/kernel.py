@@ -18,11 +18,11 @@ import errno
 import mmap
 import os
 import sys
-import weakref
 from collections import deque
 from struct import Struct
 from typing import Final, NamedTuple
 
+from topics.storage.processes import map_memory
 from topics.storage.syncing.ways import Done, OpenFile
 
 # With the GIL: neither call waits for anything, and who lets go of the GIL may wait long to get it back.
@@ -30,17 +30,11 @@ _with_gil = ctypes.PyDLL(None, use_errno=True)
 _setup, _enter = _with_gil["syscall"], _with_gil["syscall"]
 _setup.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p)
 _enter.argtypes = (*(ctypes.c_long,) * 5, ctypes.c_void_p, ctypes.c_size_t)
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
-    *(ctypes.c_int, ctypes.c_int, ctypes.c_longlong),
-)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 _SETUP, _ENTER = 425, 426  # on every architecture
 _ENTRIES: Final = 2
 _ONE_MAP: Final = 1  # a feature: both rings lie in one map
+_SHARED: Final = mmap.PROT_READ | mmap.PROT_WRITE
 _REQUESTS_AT: Final = 0x10000000  # offset of the map of requests
 _REQUEST: Final = Struct("=BBHiQQIIQ24x")  # operation · · descriptor · · · argument ·
 FSYNC, POLL_ADD = 3, 6  # operations
@@ -71,8 +65,8 @@ class _Rings:
             requests, results = parameters.request_offsets, parameters.result_offsets
             places = requests[6] + 4 * parameters.requests  # which request comes next; zeros: always the first
             size = max(places, results[5] + 16 * parameters.results)
-            self._words = memoryview(_mapped(self.descriptor, size, 0)).cast("B").cast("I")
-            self._request = _mapped(self.descriptor, _REQUEST.size * parameters.requests, _REQUESTS_AT)
+            self._words = memoryview(map_memory(self.descriptor, size, _SHARED, 0)).cast("B").cast("I")
+            self._request = map_memory(self.descriptor, _REQUEST.size * parameters.requests, _SHARED, _REQUESTS_AT)
         except BaseException:
             os.close(self.descriptor)
             raise
@@ -217,13 +211,3 @@ class KernelQueue:
 
 def _failure(number: int, file: OpenFile | None = None) -> OSError:
     return OSError(number, os.strerror(number), file.name if file else None)
-
-
-def _mapped(descriptor: int, size: int, offset: int) -> "ctypes.Array[ctypes.c_char]":
-    """Memory of the kernel, for as long as anything refers to it."""
-    address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
-    if address in (None, ctypes.c_void_p(-1).value):
-        raise _failure(ctypes.get_errno())
-    area = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(area, _libc.munmap, address, size).atexit = False
-    return area

@@ -67,7 +67,7 @@ def topic_plain(state: TopicState, with_epoch: bool = False) -> TopicDetailed:
 
 def topic_detailed(detail: TopicDetail, allowed: tuple[str, ...], with_epoch: bool = False) -> TopicDetailed:
     """A topic, for a key that may name what begins with one of `allowed`; none = anything."""
-    state, totals = detail.state, detail.totals
+    state = detail.state
     config, jobs = state.config, state.queue
     dead = detail.dead_letters
     if allowed and config.dead_letter is not None and not config.dead_letter.startswith(allowed):
@@ -83,14 +83,14 @@ def topic_detailed(detail: TopicDetail, allowed: tuple[str, ...], with_epoch: bo
         state.epoch if with_epoch else UNSET,
         type=config.type,
         durability=config.durability,
-        written_rate=round(totals.written_lately / 60, 3),
-        read_rate=round(totals.read_lately / 60, 3),
+        written_rate=round(detail.written_lately / 60, 3),
+        read_rate=round(detail.read_lately / 60, 3),
         oldest_ts=detail.oldest_ts,
         newest_ts=detail.newest_ts,
         lost_total=state.lost_total,
         deleted_total=state.deleted_total,
         queue=UNSET if jobs is None else JobCounts(jobs.ready, jobs.in_flight, jobs.delayed, dead, state.paused),
-        cursors=CursorCounts(totals.cursors, totals.cursors_lag),
+        cursors=CursorCounts(detail.cursors, detail.cursors_lag),
         memory_bytes=detail.memory_bytes,
     )
 
