@@ -69,6 +69,7 @@ __all__ = [
 ]
 
 SILENT_MS = 4_000  # a helper that is silent for once to twice as long when the engine ends hangs
+PAGES_SHARE = 16  # rendered pages have one part in so many of the cache
 CLOSE_S = 12.0  # for the end of an engine, unless told otherwise: time to do without a helper that hangs
 
 
@@ -89,7 +90,7 @@ class Instance:
             settings.max_cursors,
             settings.max_memory_bytes or memory_allowed(),
         )
-        self._cache = Cache(settings.cache_bytes // 2)
+        self._cache = Cache(settings.cache_bytes // PAGES_SHARE)
         self._ledger = ledger = Ledger(
             Store(disk, clock, settings), clock, self._committed, self._changed, self._rebuilt
         )
@@ -97,12 +98,7 @@ class Instance:
         self._gates = gates = Gates(ledger, loader)
         self.wal: Wal = ledger.wal
         self._upkeep = Upkeep(ledger, self._cache, clock, settings, self._caps.max_memory_bytes)
-        self.backups = Backups(
-            ledger.store,
-            disk,
-            clock,
-            without_checkpoints=self._upkeep.without_checkpoints,
-        )
+        self.backups = Backups(ledger.store, disk, clock, without_checkpoints=self._upkeep.without_checkpoints)
         self._changes = Changes(ledger, gates, clock, self._caps)
         self.forwarder = Forwarder(ledger, gates, clock, self._caps, loader, self._is_deferred)
         self._owed = owed = OwedCopies(ledger, gates, clock, self.forwarder)
@@ -123,6 +119,7 @@ class Instance:
         self.keep_page = self._cache.keep
         self.let_page_go = self._cache.let_go
         self.drop_idle_pages = self._cache.drop_idle
+        self.drop_maps = ledger.store.catalogue.maps.shrink
         self.cursor_before = self._reading.cursor_before
         self.claim_soon = turns.claim  # at the end of this turn, with the others that come in it
         self.ack_soon = turns.ack

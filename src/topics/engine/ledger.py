@@ -50,12 +50,7 @@ class Ledger:
     """The state of an instance, and the log that it is the end of."""
 
     def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        on_commit: Listener,
-        on_change: Callable[[Topic], None],
-        on_rebuilt: Listener,
+        self, store: Store, clock: Clock, on_commit: Listener, on_change: Callable[[Topic], None], on_rebuilt: Listener
     ) -> None:
         self.state = State()
         self.store = store

@@ -174,7 +174,6 @@ class Reading:
         self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None
     ) -> tuple[Export, AsyncIterator[bytes]]:
         """The live records above `after` and up to `last`, as of now, and their Arrow stream in parts."""
-
         export = await self._captured(name, after, last, epoch, is_read=True)
         return export, export.stream(self._run_alone)
 

@@ -20,10 +20,11 @@ the bytes of the files, not which of them are in force.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import accumulate, chain, pairwise
 from typing import Any, Literal
+from weakref import ref as weak
 
 import msgspec
 from msgspec import Raw, Struct
@@ -241,11 +242,13 @@ def _checksum_of(buffers: Iterable[memoryview]) -> str:
 class SegmentFile:
     """A segment file, mapped and checked when first touched."""
 
-    def __init__(self, disk: Disk, ref: FileRef) -> None:
+    def __init__(self, disk: Disk, ref: FileRef, note: "Callable[[SegmentFile], None] | None" = None) -> None:
         self._disk = disk
         self.ref = ref
         self.name = name_of(ref.number)
+        self._note = note  # told when it is mapped
         self._view: memoryview | None = None
+        self._last: weak[memoryview] | None = None  # the map, for as long as anybody keeps it
         self._flags: bytes | None = None  # as they were at one moment; None = as they are
         self._held: bytes | None = None  # all of them, while somebody asks for one after the other
         self._is_checked = False
@@ -255,16 +258,22 @@ class SegmentFile:
         return f"{self._disk.path}/{self.name}"
 
     def view(self) -> memoryview:
-        """The file's bytes, unchecked."""
-        if self._view is None:
-            with closing(self._open()) as file:
-                self._view = file.map()
-        return self._view
+        """The file's bytes, unchecked. While somebody keeps them, the file is readable, even if it is removed."""
+        view = self._view
+        if view is None:
+            if self._last is None or (view := self._last()) is None:
+                with closing(self._open()) as file:
+                    view = file.map()
+                self._last = weak(view)
+            self._view = view
+            if self._note is not None:
+                self._note(self)
+        return view
 
     def read(self, offset: int, size: int) -> bytes:
         """Some bytes of the file, without a map: before Python 3.13 every map holds a file descriptor."""
-        if self._view is not None:
-            return bytes(self._view[offset : offset + size])
+        if (view := self._view) is not None:
+            return bytes(view[offset : offset + size])
         with closing(self._open()) as file:
             return file.read(offset, size)
 

@@ -14,7 +14,6 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate, product, repeat, takewhile
-from operator import add
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -74,7 +73,8 @@ class Page:
 
     @property
     def size_bytes(self) -> int:
-        return len(self.text) + 4 * len(self.ends) + PAGE_OVERHEAD_BYTES
+        labels = LABEL_BYTES * len(self.ends) if self.nodes or self.tags else 0
+        return len(self.text) + 4 * len(self.ends) + labels + PAGE_OVERHEAD_BYTES
 
     def extend(self, columns: Columns, projection: Projection) -> None:
         """Render further rows at the end."""
@@ -95,18 +95,17 @@ class Page:
             return bytes(text[begin : self.ends[last] - 1])
 
 
-def render(address: "PageAddress", columns: Columns) -> Page:
+def render(address: "PageAddress") -> Page:
     """The page of a sealed part, some of its rows at a time: it may be as large as its file. For any thread."""
-    projection = address.projection
+    part, _, projection = address
     assert isinstance(projection, Projection), "rows that are not rendered are kept elsewhere"
-    ends = list(accumulate(map(len, columns.datas)))
-    if columns.metas is not None:
-        ends = list(map(add, ends, accumulate(0 if meta is None else len(meta) for meta in columns.metas)))
-    page, start, most = Page(address.rows()[0]), 0, RENDERED_BYTES
-    while start < len(ends):
-        stop = max(start + 1, bisect_right(ends, most, start))
-        page.extend(columns if stop - start == len(ends) else columns.select([(start, stop)]), projection)
-        start, most = stop, ends[stop - 1] + RENDERED_BYTES
+    start, end = address.rows()
+    page = Page(start)
+    while start < end:
+        most = part.bytes_before(start) + RENDERED_BYTES
+        stop = max(start + 1, bisect_right(range(end + 1), most, start, key=part.bytes_before) - 1)
+        page.extend(part.columns(start, stop), projection)
+        start = stop
     return page
 
 
@@ -125,7 +124,7 @@ class Labels:
     def size_bytes(self) -> int:
         return (LABEL_BYTES * self.count if self.nodes or self.tags else 0) + PAGE_OVERHEAD_BYTES
 
-    def extend(self, columns: Columns, projection: "Projection | None") -> None:
+    def extend(self, columns: Columns, projection: Projection) -> None:
         """Take in further rows at the end."""
         added = len(columns.datas)
         self.nodes = _extended(self.nodes, self.count, columns.nodes, added)
@@ -221,45 +220,35 @@ class Cache:
 
     def page(self, part: Part, row: int, projection: Projection) -> Page:
         """The page of `part` that holds `row`, complete as of now."""
+        page = self._around(part, row, projection)
+        assert type(page) is Page
+        return page
+
+    def labels(self, part: Part, row: int, projection: Projection) -> Page | Labels:
+        """The nodes and tags around `row`: of the page if it is there or sealed, or else without making it."""
+        is_page = not isinstance(part, Chunk) or (part, row // PAGE_ROWS, projection) in self._pages
+        return self._around(part, row, projection if is_page else None)
+
+    def _around(self, part: Part, row: int, projection: Projection | None) -> Page | Labels:
         number = row // PAGE_ROWS
         key = (part, number, projection)
         page = self._pages.get(key)
         if page is None:
             if not isinstance(part, Chunk):
                 raise Cold(PageAddress(part, number, projection))
-            page = self._pages[key] = Page(number * PAGE_ROWS)
+            page = self._pages[key] = (Labels if projection is None else Page)(number * PAGE_ROWS)
             self.size_bytes += page.size_bytes
         else:
             self._pages.move_to_end(key)
-        assert type(page) is Page
-        stop = min(part.count, page.start + PAGE_ROWS)
-        if page.start + page.count < stop:
-            self._complete(page, part, stop, projection)
+        start, stop = page.start + page.count, min(part.count, page.start + PAGE_ROWS)
+        if start < stop:
+            before = page.size_bytes
+            page.extend(part.columns(start, stop), projection or JOB)
+            self.size_bytes += page.size_bytes - before
+            size = part.bytes_before(stop) - part.bytes_before(start)
+            self.made_us += ROW_US * (stop - start) + size // BYTES_PER_US
+            self._shrink()
         return page
-
-    def labels(self, part: Part, row: int, projection: Projection) -> Page | Labels:
-        """The nodes and tags around `row`: of the page if it is there or sealed, or else without making it."""
-        number = row // PAGE_ROWS
-        if not isinstance(part, Chunk) or (part, number, projection) in self._pages:
-            return self.page(part, row, projection)
-        key = (part, number, None)
-        labels = self._pages.get(key)
-        if labels is None:
-            labels = self._pages[key] = Labels(number * PAGE_ROWS)
-            self.size_bytes += labels.size_bytes
-        else:
-            self._pages.move_to_end(key)
-        stop = min(part.count, labels.start + PAGE_ROWS)
-        if labels.start + labels.count < stop:
-            self._complete(labels, part, stop, projection)
-        return labels
-
-    def _complete(self, page: Page | Labels, part: Part, stop: int, projection: Projection) -> None:
-        before, start = page.size_bytes, page.start + page.count
-        page.extend(part.columns(start, stop), projection)
-        self.size_bytes += page.size_bytes - before
-        self.made_us += ROW_US * (stop - start) + (part.bytes_before(stop) - part.bytes_before(start)) // BYTES_PER_US
-        self._shrink()
 
     def load(self, address: PageAddress, page: Page) -> None:
         """Take in a page that was cold."""

@@ -194,7 +194,7 @@ class Checkpoint:
         """Take what a topic is at this moment. Rows are looked at later, by the marks that are copied here."""
         log, rows = topic.log, topic.log.live_rows()
         self._items.update(dump.dump_topic(topic, self._wal.end, self._clock.now_ms()))
-        if topic.keeps_leases and topic.has_queue and topic.queue.leases:
+        if topic.is_logged and topic.has_queue and topic.queue.leases:
             self._leases[dump.topic_key(topic.id)] = topic.queue.leases.copy()
         if topic.notes.has_unflagged:
             topic.notes.has_unflagged = False
