@@ -59,7 +59,7 @@ EXCEPTIONS: Sizes = {
         "worker": 2,
     },
     HEART: {
-        "all": 16941,
+        "all": 16942,
     },
 }
 

@@ -273,6 +273,26 @@ def test_other_names_are_no_segments(name: str) -> None:
     assert segments.number_in(segments.name_of(12)) == 12
 
 
+def test_a_piece_is_not_looked_at_for_a_tag_outside_its_first_and_last() -> None:
+    """DL7, LM10: these are known from the first search on; then no file is touched for such a tag."""
+    tags = [f"m{number:03}" for number in range(segments.ENDS_MIN)]
+    rows = [Row(seq, tag=tag) for seq, tag in enumerate(tags, 1)]
+    image, file, [ref] = sealed(rows)
+    disk = MemoryDisk({segments.name_of(1): image})
+    piece = SegmentPiece(SegmentFile(disk, file), ref)
+    for _ in range(2):
+        for value in ("a", "m", "m0", "m000", "m0000", "m05", "m099", "m0990", "m1", "n"):
+            expected = [row for row, tag in enumerate(tags) if tag.startswith(value)]
+            assert sorted(piece.matching(TagMatch("Glob", value))) == expected
+            assert piece.matching(TagMatch("Eq", value)) == [row for row, tag in enumerate(tags) if tag == value]
+    piece.file.let_go()
+    disk.remove(piece.file.name)
+    for value in ("a", "l999", "m0990", "n"):
+        assert piece.matching(TagMatch("Eq", value)) == piece.matching(TagMatch("Glob", value)) == []
+    with pytest.raises(Damaged):
+        piece.matching(TagMatch("Eq", "m050"))
+
+
 # --- maps
 
 

@@ -37,6 +37,7 @@ from topics.storage.disk import Disk, File
 PREFIX, SUFFIX = "segment-", ".arrow"
 LIVE, DELETED = 0, 255
 FORMAT_VERSION = "1"
+ENDS_MIN = 100  # rows with a tag: of fewer, a search costs little, and such pieces may be very many
 
 Runs = list[tuple[int, int]]  # of rows, start and stop
 
@@ -368,17 +369,14 @@ class SegmentFile:
 class SegmentPiece:
     """One piece: its rows, numbered from 0 and read from the map, and how many of them are live."""
 
-    __slots__ = ("count", "file", "first", "flagged", "has_tags", "last", "live_bytes", "live_count", "ref")
+    __slots__ = ("_ends", "count", "file", "first", "flagged", "has_tags", "last", "live_bytes", "live_count", "ref")
 
     def __init__(self, file: SegmentFile, ref: PieceRef) -> None:
-        self.file = file
-        self.ref = ref
-        self.first = ref.first
-        self.last = ref.last
-        self.count = ref.count
+        self.file, self.ref = file, ref
+        self.first, self.last, self.count = ref.first, ref.last, ref.count
         self.has_tags = ref.tagged > 0
-        self.live_count = ref.count
-        self.live_bytes = ref.size_bytes
+        self._ends: tuple[bytes, bytes] | None = None  # its first and last tag, once it was searched
+        self.live_count, self.live_bytes = ref.count, ref.size_bytes
         self.flagged = 0  # rows that were dead when delete flags were last set; -1 = not known
 
     def seq_at(self, row: int) -> int:
@@ -417,20 +415,23 @@ class SegmentPiece:
         )
 
     def matching(self, match: TagMatch) -> list[int]:
-        """Rows whose tag matches: a binary search in the tag order."""
+        """Rows whose tag matches: a binary search in the tag order, unless its ends rule out that there are any."""
+        wanted, tag_at = match.value.encode(), self._tag_at
+        first, last = self._ends or (wanted, wanted)
+        if last < wanted or (wanted < first and not first.startswith(wanted)):
+            return []
         order = self._numbers("tag_order", "I")[: self.ref.tagged]
-        wanted = match.value.encode()
-
-        def tag_at(row: int) -> bytes:
-            tags = self._texts("tag", row, row + 1)
-            return (tags and tags[0]) or b""
-
+        if len(order) >= ENDS_MIN:
+            self._ends = tag_at(order[0]), tag_at(order[-1])
         start = bisect_left(order, wanted, key=tag_at)
         if match.operator == "Eq":
             stop = bisect_right(order, wanted, start, key=tag_at)
         else:
             stop = bisect_left(order, True, start, key=lambda row: not tag_at(row).startswith(wanted))
         return list(order[start:stop])
+
+    def _tag_at(self, row: int) -> bytes:
+        return (self._texts("tag", row, row + 1) or [b""])[0] or b""
 
     def flagged_rows(self) -> list[int]:
         """Rows whose delete flag is set."""

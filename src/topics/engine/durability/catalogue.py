@@ -25,7 +25,7 @@ from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentPiece
 from topics.storage.snapshots import Snapshots, names_in
 
 SPARSE_FACTOR = 4  # a file this much larger than what is in force of it is rewritten
-MAPPED_BYTES_MAX = 16 * 1024 * 1024  # of files that stay mapped
+MAPPED_BYTES_MAX = 32 * 1024 * 1024  # of files that stay mapped
 
 
 class Maps:
