@@ -249,7 +249,7 @@ def test_a_filtered_walk_takes_its_share_of_a_turn_and_renders_nothing_that_nobo
         plan = read_with(cache, log, cursor, match=TagMatch("Eq", "b"))
         cursor, count, answers = plan.next, count + plan.count, answers + 1
     assert count == 1 and answers < 100
-    assert [key for key in cache._pages if key[2] is not None] == [(log.parts[-1], 0, Projection())]
+    assert [key for key in cache._fresh.pages if key[2] is not None] == [(log.parts[-1], 0, Projection())]
 
 
 def test_what_has_no_tags_is_passed_without_a_look_at_its_records() -> None:

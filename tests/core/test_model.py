@@ -406,7 +406,8 @@ class Machine(RuleBasedStateMachine):
         self.engine._ledger.store.catalogue.check()
         assert state.records == sum(topic.log.count for topic in state.topics.values())
         assert state.bytes == sum(topic.log.bytes for topic in state.topics.values())
-        assert self.engine._cache.size_bytes == sum(page.size_bytes for page in self.engine._cache._pages.values())
+        for shelf in self.engine._cache.shelves:
+            assert shelf.size_bytes == sum(page.size_bytes for page in shelf.pages.values())
 
     def check_losses(self, name: str, log: Log) -> None:
         """LS1, LS2: losses are the seqs that were lost, with reason and time; what comes together is one."""

@@ -1,5 +1,6 @@
 """Pages: records as the JSON that readers get."""
 
+import tracemalloc
 from array import array
 
 import pytest
@@ -19,7 +20,7 @@ from topics.core.topic.parts import PAGE_ROWS, Chunk, Sealed
 from topics.core.topic.records import parse_write
 from topics.model import Columns, TagMatch
 from topics.settings import Settings
-from topics.storage.segments import FileRef, PieceRef, SegmentFile, SegmentPiece
+from topics.storage.segments import PieceBuilder, SegmentFile, SegmentPiece, encode, name_of
 from topics.testing.disk import MemoryDisk
 
 
@@ -167,10 +168,11 @@ def test_tags_are_searched_in_order() -> None:
         assert found == [row for row, tag in enumerate(tags) if tag.startswith(prefix)]
 
 
-def sealed(seqs: list[int]) -> Sealed:
-    """A piece whose file is not there: what is read of it must not touch that."""
-    ref = PieceRef(1, 1, seqs[0], seqs[-1], 0, len(seqs), len(seqs), 0)
-    return SegmentPiece(SegmentFile(MemoryDisk(), FileRef(1, 0, len(seqs), {})), ref)
+def sealed(rows: Columns) -> Sealed:
+    piece = PieceBuilder(1)
+    piece.extend(rows)
+    image, file, [ref] = encode(1, [piece])
+    return SegmentPiece(SegmentFile(MemoryDisk({name_of(1): bytes(image)}), file), ref)
 
 
 def columns(seqs: list[int]) -> Columns:
@@ -179,15 +181,14 @@ def columns(seqs: list[int]) -> Columns:
 
 def test_a_page_of_a_segment_is_cold_until_it_is_loaded() -> None:
     seqs = list(range(1, 4000, 2))
-    part, cache = sealed(seqs), Cache(10**9)
+    part, cache = sealed(columns(seqs)), Cache(10**9)
     with pytest.raises(Cold) as cold:
         cache.page(part, 1500, Projection())
     missing = cold.value.missing
     assert isinstance(missing, PageAddress)
-    start, stop = missing.rows()
-    assert (start, stop) == (PAGE_ROWS, 2000)
-    cache.load(missing, render(missing, columns(seqs[start:stop])))
-    cache.load(missing, render(missing, columns(seqs[start:stop])))
+    assert missing.rows() == (PAGE_ROWS, 2000)
+    cache.load(missing, render(missing))
+    cache.load(missing, render(missing))
     page = cache.page(part, 1500, Projection())
     assert page.slice(1500, 1501) == b'{"$seq":3001,"$ts":5,"data":3001}'
     assert cache.size_bytes == page.size_bytes
@@ -200,7 +201,7 @@ def test_a_large_page_of_a_segment_is_rendered_in_steps_to_the_same_text(metas: 
     seqs = list(range(1, len(sizes) + 1))
     datas = [Raw(b'"%b"' % (b"x" * size)) for size in sizes]
     rows = Columns(seqs, [5] * len(seqs), None, None, metas, datas)
-    page = render(PageAddress(sealed(seqs), 0, Projection()), rows)
+    page = render(PageAddress(sealed(rows), 0, Projection()))
     whole = Page(0)
     whole.extend(rows, Projection())
     assert (page.text, page.ends, page.count) == (whole.text, whole.ends, len(seqs))
@@ -214,8 +215,36 @@ def test_the_pages_used_least_recently_are_dropped_first() -> None:
     cache = Cache(3 * size)
     for chunk in (*chunks[:3], chunks[0], chunks[3], chunks[4]):
         cache.page(chunk, 0, Projection())
-    assert {key[0] for key in cache._pages} == {chunks[0], chunks[3], chunks[4]}
+    assert {key[0] for key in cache._fresh.pages} == {chunks[0], chunks[3], chunks[4]}
     assert cache.size_bytes == 3 * size
+
+
+def test_sealed_pages_take_no_room_from_those_of_records_in_memory() -> None:
+    """LM8: whoever reads all that is sealed fills a small part of the cache, and pushes nobody's newest page out."""
+    chunk, part = chunk_of(b'{"records":[{"data":1}]}', first=9001), sealed(columns(list(range(1, 9001))))
+    addresses = [PageAddress(part, number, Projection()) for number in range(part.count // PAGE_ROWS)]
+    size = render(addresses[0]).size_bytes
+    cache = Cache(100 * size, 3 * size)
+    newest = cache.page(chunk, 0, Projection())
+    for address in addresses:
+        cache.load(address, render(address))
+    assert cache.size_bytes <= newest.size_bytes + 3 * size
+    assert cache.page(chunk, 0, Projection()) is newest
+
+
+def test_pages_with_tags_or_nodes_weigh_what_these_take_in_memory() -> None:
+    """LM6: beside the text, a page keeps both of each row, for filters."""
+    rows = columns(list(range(1, 1001)))
+    plain, tagged = Page(0), Page(0)
+    plain.extend(rows, Projection())
+    tracemalloc.start()
+    try:
+        tagged.extend(rows._replace(tags=[f"tag-{seq}" for seq in rows.seqs]), Projection())
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert tagged.text == plain.text
+    assert plain.size_bytes < kept < 1.2 * tagged.size_bytes
 
 
 def test_a_forgotten_part_leaves_nothing_in_the_cache() -> None:
@@ -227,25 +256,24 @@ def test_a_forgotten_part_leaves_nothing_in_the_cache() -> None:
         for projection in (Projection(), Projection(tags=True), Projection(data=False)):
             cache.page(chunk, row, projection)
     cache.forget(chunk)
-    assert (cache.size_bytes, len(cache._pages)) == (0, 0)
+    assert (cache.size_bytes, [shelf for shelf in cache.shelves if shelf.pages]) == (0, [])
 
 
 def test_a_page_that_someone_waits_for_is_not_dropped() -> None:
     seqs = list(range(1, 4000))
-    part, cache = sealed(seqs), Cache(1)
+    part, cache = sealed(columns(seqs)), Cache(1)
     awaited, other = PageAddress(part, 0, Projection()), PageAddress(part, 1, Projection())
     for _ in range(2):
         cache.keep(awaited)
     for address in (awaited, other):
-        start, stop = address.rows()
-        cache.load(address, render(address, columns(seqs[start:stop])))
+        cache.load(address, render(address))
     assert cache.page(part, 0, Projection()).count == PAGE_ROWS
     cache.let_go(awaited)
-    cache.load(other, render(other, columns(seqs[slice(*other.rows())])))
+    cache.load(other, render(other))
     assert cache.page(part, 0, Projection()).count == PAGE_ROWS
     cache.let_go(awaited)
     cache.let_go(awaited)
     third = PageAddress(part, 2, Projection())
-    cache.load(third, render(third, columns(seqs[slice(*third.rows())])))
+    cache.load(third, render(third))
     with pytest.raises(Cold):
         cache.page(part, 0, Projection())

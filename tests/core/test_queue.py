@@ -41,8 +41,7 @@ class Jobs:
 
 def leased(queue: Queue, *seqs: int, node: str = "w", deadline: int = 100, number: int = 0) -> None:
     """Hand out jobs, as a claim does."""
-    counts = queue.deliveries
-    queue.lease(node, [(seq, number or 1000 + seq, deadline, counts.get(seq, 0) + 1) for seq in seqs])
+    queue.lease(node, [(seq, number or 1000 + seq, deadline, queue.handed_out(seq) + 1) for seq in seqs])
 
 
 # --- a set that knows its smallest
@@ -92,7 +91,7 @@ def test_a_lease_with_a_new_deadline_ends_then() -> None:
     leased(queue, 1, deadline=100)
     queue.lease("w", [(1, 1001, 300, 1)])
     queue.advance(200)
-    assert queue.leases == {1: (1000, "w", 300)} and queue.has_lease(1, 1001)
+    assert queue.leases == {1: (1000, "w", 300, 1)} and queue.has_lease(1, 1001)
     queue.lease("w", [(1, 1001, 250, 1)])
     queue.advance(251)
     assert not queue.leases
@@ -106,8 +105,8 @@ def test_jobs_that_are_handed_out_together_share_one_lease_and_keep_their_number
     leased(queue, 103, node="v")
     numbers = {seq: 1000 + seq for seq in range(1, 101)} | {101: 7, 102: 7, 103: 1103}
     back.restore(
-        dict(queue.deliveries),
-        {seq: (numbers[seq], node, deadline) for seq, (_, node, deadline) in queue.leases.items()},
+        dict.fromkeys(numbers, 1),
+        {seq: (numbers[seq], node, deadline) for seq, (_, node, deadline, _) in queue.leases.items()},
         {},
         {},
     )
@@ -133,14 +132,14 @@ def test_stale_ends_do_not_pile_up() -> None:
     queue = Queue()
     for seq in range(1, 5001):
         leased(queue, seq, deadline=10**9 + seq)
-        queue.forget(seq)
+        queue.forget_many([[seq]])
     leased(queue, 1)
     for _ in range(5000):
         queue.lease("w", [(1, 1001, 10**9, 1)])
     for seq in range(1, 5001):
         queue.delay(seq, 10**9)
-        queue.forget(seq)
-    assert len(queue._deadlines) < 200 and len(queue._ends) < 200
+        queue.forget_many([[seq]])
+    assert len(queue.deadlines) < 200 and len(queue._ends) < 200
 
 
 def test_who_asks_hears_which_leases_have_ended() -> None:
@@ -148,7 +147,7 @@ def test_who_asks_hears_which_leases_have_ended() -> None:
     queue = Queue()
     leased(queue, 1, 2, 3, 4, deadline=100)
     queue.ended = []
-    queue.forget(1)
+    queue.forget_many([[1]])
     queue.release([(2, 1002, 0)])
     queue.lease("other", [(3, 77, 100, 2)])
     queue.advance(101)
@@ -205,7 +204,7 @@ def test_what_is_known_of_jobs_that_are_gone_is_forgotten_at_recovery() -> None:
     queue = Queue()
     queue.restore({1: 1, 2: 1, 3: 1}, {1: (7, "w", 100), 2: (8, "w", 100)}, {3: 50}, {4: 60, 5: 60})
     queue.recovered(Jobs(2, 5))
-    assert (queue.deliveries, queue.leases, queue.delayed) == ({2: 1}, {2: (6, "w", 100)}, {5: 60})
+    assert (queue.deliveries, queue.leases, queue.delayed) == ({}, {2: (6, "w", 100, 1)}, {5: 60})
 
 
 @pytest.mark.parametrize("known", [3, 300])
@@ -336,7 +335,7 @@ def test_a_delivery_that_did_not_take_place_does_not_count() -> None:
     queue, jobs = Queue(), Jobs(1, 2)
     leased(queue, *queue.pick(jobs, 2))
     queue.free([(1, 1001, 0), (2, 999, 1)])
-    assert (queue.pick(jobs, 9), queue.deliveries) == ([1], {2: 1})
+    assert (queue.pick(jobs, 9), queue.handed_out(1), queue.handed_out(2)) == ([1], 0, 1)
     queue.check(jobs)
 
 
@@ -361,11 +360,11 @@ def test_leases_survive_a_failure_of_the_log_and_counts_with_them() -> None:
     old.release([(2, 1002, 300), (3, 1003, 0)])
     new.restore({3: 4}, {}, {}, {})
     new.take_over(old, jobs)
-    assert (new.leases, new.delayed, list(new.returned)) == ({1: (1000, "w", 500)}, {2: 300}, [3])
-    assert new.deliveries == {1: 1, 2: 1, 3: 4}
+    assert (new.leases, new.delayed, list(new.returned)) == ({1: (1000, "w", 500, 1)}, {2: 300}, [3])
+    assert [new.handed_out(seq) for seq in (1, 2, 3)] == [1, 1, 4]
     new.free([(3, 0, 9), (2, 0, 7), (1, 0, 5)])
-    assert new.deliveries == {1: 5, 2: 7, 3: 9}
-    assert (new.leases, new.delayed, list(new.returned)) == ({1: (1000, "w", 500)}, {2: 300}, [3])
+    assert [new.handed_out(seq) for seq in (1, 2, 3)] == [5, 7, 9]
+    assert (new.leases, new.delayed, list(new.returned)) == ({1: (1000, "w", 500, 5)}, {2: 300}, [3])
     new.check(jobs)
 
 
@@ -465,6 +464,6 @@ def test_one_pass_sees_to_so_many_letters(monkeypatch: pytest.MonkeyPatch) -> No
     leased(queue, 1, 2, 3)
     queue.advance(101)
     assert due_letters(queue, [], 1) == [1, 2]
-    queue.forget(1)
-    queue.forget(2)
+    queue.forget_many([[1]])
+    queue.forget_many([[2]])
     assert due_letters(queue, [], 1) == [3]

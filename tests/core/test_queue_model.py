@@ -72,7 +72,7 @@ class Machine(RuleBasedStateMachine):
         self.acked: list[int] = []
 
     def _start(self) -> Engine:
-        small = Settings(segment_max_events=5, cache_bytes=20_000)
+        small = Settings(segment_max_events=5, cache_bytes=160_000)
         engine = Engine.open("memory", small, disk=self.disk, clock=self.clock, background=False)
         self.do(engine.start())
         return engine
@@ -288,7 +288,8 @@ class Machine(RuleBasedStateMachine):
         topic = self.engine.state.topics["q"]
         topic.log.check()
         topic.queue.check(topic.log)
-        held = {job.seq: (job.holder, job.deadline) for job in self.oracle.jobs if job.holder is not None}
+        jobs = [job for job in self.oracle.jobs if job.holder is not None]
+        held = {job.seq: (job.holder, job.deadline, job.deliveries) for job in jobs}
         assert {seq: lease[1:] for seq, lease in topic.queue.leases.items()} == held
 
     def nothing_is_stuck(self) -> None:

@@ -148,8 +148,8 @@ class Play:
             return await calling
         finally:
             topic = self.engine.state.topics["q"]
-            for seq, (offset, node, deadline) in topic.queue.leases.items():
-                if before.get(seq) != (offset, node, deadline):
+            for seq, (offset, node, deadline, count) in topic.queue.leases.items():
+                if before.get(seq) != (offset, node, deadline, count):
                     for known in self._known(seq):
                         known.asked((node, f"lease_{offset + seq:x}", deadline))
 
@@ -195,7 +195,7 @@ class Play:
         before = dict(self.engine.state.topics["q"].queue.leases)
         await self._noting(self.engine.extend("q", node, self._seqs(node, data) or [99], lease_ms=60_000), before)
         for seq in self._seqs(node, data):
-            offset, holder, deadline = self.engine.state.topics["q"].queue.leases[seq]
+            offset, holder, deadline, _ = self.engine.state.topics["q"].queue.leases[seq]
             self.jobs[self.data[seq]].told((holder, f"lease_{offset + seq:x}", deadline))
 
 
@@ -262,7 +262,7 @@ def check_leases(play: Play, engine: Engine, is_power_loss: bool) -> None:
     for seq in topic.log.live_after(0):
         held: Lease = None
         if seq in jobs.leases:
-            offset, node, deadline = jobs.leases[seq]
+            offset, node, deadline, _ = jobs.leases[seq]
             held = (node, f"lease_{offset + seq:x}", deadline)
         if seq in play.data and not (is_power_loss and topic.config.durability != "fsync"):
             known = play.jobs[play.data[seq]]

@@ -126,7 +126,8 @@ async def test_a_claim_is_answered_while_the_log_takes_no_letters_and_the_cache_
             await engine.checkpoint()
         await engine.claim("q", "w", 2)
         await engine.nack("q", "w", [1, 2])
-        engine._cache.bytes_max = 1
+        for shelf in engine._cache.shelves:
+            shelf.bytes_max = 1
         engine._loader.clear()
         disk.hooks.append(Faulty("write", times=None, name="log-*"))
         with pytest.raises(CommitFailed):

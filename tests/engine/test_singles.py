@@ -22,7 +22,6 @@ from topics.core.topic.records import Batch, RecordIn, batch_of
 from topics.engine import Engine
 from topics.engine.durability import singles
 from topics.engine.durability.catalogue import Catalogue
-from topics.engine.durability.recovery import FRAMES_MAPPED, Contents, Recovery
 from topics.engine.durability.singles import Singles
 from topics.errors import Damaged, TopicsError, UnusableDirectory
 from topics.model import TagMatch, TopicConfig
@@ -30,8 +29,6 @@ from topics.settings import Settings
 from topics.storage import frames, log_files
 from topics.storage.frames import FRAME_OVERHEAD_BYTES as FRAME_BYTES
 from topics.storage.log_files import Stretch
-from topics.storage.segments import SegmentFile
-from topics.storage.snapshots import Snapshots
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Faulty, MemoryDisk
 
@@ -312,26 +309,3 @@ async def test_a_write_is_committed_as_the_frame_that_it_forms(durability: str) 
                 assert (wal._unsynced[-1][2], noted) == (depends_on, (max(before, depends_on), wal.end))
             assert bytes(wal._buffer[-1]).endswith(encode(frame.logged))
         disk.release_syncs()
-
-
-@pytest.mark.parametrize("ahead", [0, 1])
-async def test_segments_are_unmapped_now_and_then_though_records_are_taken_together(ahead: int) -> None:
-    """What counts is how many frames may have touched a segment, wherever records lie between them."""
-    disk = MemoryDisk()
-    engine = open_engine(disk)
-    await engine.start()
-    await engine.append("t", [{"data": n} for n in range(400)])
-    await engine.checkpoint()
-    for n in range(ahead):
-        await engine.append("t", [{"data": n}])
-    for n in range(300):
-        await engine.delete("t", before_seq=n + 2)
-        await engine.append("t", [{"data": n}])
-    contents = Contents(Snapshots(disk.kill()).load() or {})
-    files = {number: SegmentFile(disk, ref) for number, ref in contents.files.items()}
-    mapped, most = 0, 0
-    for _ in Recovery(disk.kill(), contents, files, keeps_maps=False).replay():
-        mapped = mapped + 1 if any(file._view is not None for file in files.values()) else 0
-        most = max(most, mapped)
-    assert 100 < most < 2 * FRAMES_MAPPED + 10
-    await engine.close()

@@ -109,6 +109,26 @@ async def test_an_export_is_of_one_moment() -> None:
         assert pa.ipc.open_stream(stream).read_all()["seq"].to_pylist() == list(range(2, 6001, 2))
 
 
+async def test_an_export_reads_files_that_are_removed_and_no_longer_mapped_for_others() -> None:
+    """G4, LM11: it holds on to those that it has not read yet."""
+    disk = MemoryDisk()
+    async with running(disk, settings=Settings(segment_max_events=1000)) as engine:
+        await fill(engine, 6000)
+        await engine.checkpoint()
+        export, parts = await engine.export("t")
+        stream = await anext(parts)
+        await engine.delete("t", before_seq=6001)
+        await engine.checkpoint()
+        assert not [name for name in disk.names() if name.startswith("segment-")]
+        held = []
+        async for part in parts:
+            engine.drop_maps()
+            stream += part
+            held.append(len(export.pinned))
+        assert pa.ipc.open_stream(stream).read_all()["seq"].to_pylist() == list(range(1, 6001))
+        assert held == [6, 5, 4, 3, 2, 1, 0]
+
+
 class Meddling(MemoryDisk):
     """Begins something of the test's ahead of one piece of the storage thread's work."""
 

@@ -433,6 +433,25 @@ def test_reads_of_one_client_leave_others_their_turns(
         assert server.stop() == 0
 
 
+def test_reading_old_records_from_the_first_to_the_last_takes_little_memory(tmp_path: Path) -> None:
+    """LM6, LM11: neither their rendered form nor the files that they lie in add up."""
+    with ServerProcess(tmp_path) as server:
+        records = [{"data": "x" * 300, "tag": f"t{number}"} for number in range(10_000)]
+        api = Client(server.address)
+        api.create("t")
+        for _ in range(40):
+            ok(api.post("/v0/topics/t?return_seqs=false", {"records": records}))
+        assert server.stop() == 0
+        server.start()
+        api, before, cursor = Client(server.address), peak_bytes(server.pid), 0
+        while cursor < 400_000:
+            cursor = ok(api.post("/v0/topics/t/diff", {"from_seq": cursor, "limit": 1000}))["next_from_seq"]
+        grown = peak_bytes(server.pid) - before
+        print(f"old records: {grown / MIB:.0f} MiB")
+        assert grown <= MEMORY_BYTES_MAX
+        assert server.stop() == 0
+
+
 def test_many_held_jobs_cost_others_little_when_they_come_and_when_they_go(tmp_path: Path) -> None:
     """LM10, LM11: claimed, every second one deleted by its tag, the others by age."""
     with ServerProcess(tmp_path) as server:

@@ -86,7 +86,8 @@ class Host:
         settings = Settings(segment_max_events=SEGMENT_MAX_EVENTS[variant % len(SEGMENT_MAX_EVENTS)])
         self.engine = Engine.open("memory", settings, disk=disk, clock=clock, background=False)
         self.engine.queues._next_number = (life + 1) << 58  # else lease ids, and so the sizes of requests, are random
-        self.engine._cache.bytes_max = CACHE_BYTES[variant % len(CACHE_BYTES)]
+        for shelf in self.engine._cache.shelves:
+            shelf.bytes_max = CACHE_BYTES[variant % len(CACHE_BYTES)]
         self.server = Server.open(settings, engine=self.engine, source=lambda: 0.0)
         self.server.app.delivery.rounds.slice_s = math.inf  # of real time
         self.server.listener.connections._clock = clock  # else how long a turn takes would decide what is done in it

@@ -7,11 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
+from topics.engine.durability.catalogue import MAPPED_BYTES_MAX, Maps
 from topics.errors import Damaged
 from topics.model import Columns, TagMatch
 from topics.storage import segments
-from topics.storage.segments import DELETED, FileRef, PieceBuilder, PieceRef, SegmentFile, SegmentPiece
+from topics.storage.segments import (
+    DELETED,
+    FileRef,
+    PieceBuilder,
+    PieceRef,
+    SegmentFile,
+    SegmentPiece,
+)
 from topics.testing.disk import MemoryDisk
 
 
@@ -262,3 +271,81 @@ def test_a_segment_that_is_missing_or_cut_short_is_damage_and_a_longer_one_is_no
 def test_other_names_are_no_segments(name: str) -> None:
     assert segments.number_in(name) is None
     assert segments.number_in(segments.name_of(12)) == 12
+
+
+def test_a_piece_is_not_looked_at_for_a_tag_outside_its_first_and_last() -> None:
+    """DL7, LM10: these are known from the first search on; then no file is touched for such a tag."""
+    tags = [f"m{number:03}" for number in range(segments.ENDS_MIN)]
+    rows = [Row(seq, tag=tag) for seq, tag in enumerate(tags, 1)]
+    image, file, [ref] = sealed(rows)
+    disk = MemoryDisk({segments.name_of(1): image})
+    piece = SegmentPiece(SegmentFile(disk, file), ref)
+    for _ in range(2):
+        for value in ("a", "m", "m0", "m000", "m0000", "m05", "m099", "m0990", "m1", "n"):
+            expected = [row for row, tag in enumerate(tags) if tag.startswith(value)]
+            assert sorted(piece.matching(TagMatch("Glob", value))) == expected
+            assert piece.matching(TagMatch("Eq", value)) == [row for row, tag in enumerate(tags) if tag == value]
+    piece.file.let_go()
+    disk.remove(piece.file.name)
+    for value in ("a", "l999", "m0990", "n"):
+        assert piece.matching(TagMatch("Eq", value)) == piece.matching(TagMatch("Glob", value)) == []
+    with pytest.raises(Damaged):
+        piece.matching(TagMatch("Eq", "m050"))
+
+
+# --- maps
+
+
+def files_of(maps: Maps, count: int) -> tuple[MemoryDisk, list[SegmentFile], PieceRef]:
+    """Files with the same rows, each a little more than a third of what may be mapped."""
+    image, file, [ref] = sealed([Row(seq, '"' + "x" * (MAPPED_BYTES_MAX // 30) + '"') for seq in range(1, 11)])
+    disk = MemoryDisk({segments.name_of(number): image for number in range(1, count + 1)})
+    return disk, [SegmentFile(disk, replace(file, number=number), maps.add) for number in range(1, count + 1)], ref
+
+
+def mapped(files: list[SegmentFile]) -> list[int]:
+    return [file.ref.number for file in files if file._view is not None]
+
+
+def test_what_stays_mapped_is_bounded_whatever_is_read() -> None:
+    """LM11: the files that were mapped first are let go first, and mapped again when they are read again."""
+    maps = Maps()
+    _, files, ref = files_of(maps, 5)
+    for round in range(2):
+        for file in files:
+            assert len(SegmentPiece(file, ref).columns(0, 10).datas) == 10
+            assert maps.size_bytes <= MAPPED_BYTES_MAX
+        assert mapped(files) == [4, 5], round
+    maps.shrink()
+    assert (mapped(files), maps.size_bytes) == ([], 0)
+
+
+def test_a_file_that_is_larger_than_all_that_may_be_mapped_is_mapped_alone() -> None:
+    maps = Maps()
+    _, small, _ = files_of(maps, 2)
+    image, file, [ref] = sealed([Row(1, '"' + "x" * MAPPED_BYTES_MAX + '"')])
+    large = SegmentFile(MemoryDisk({segments.name_of(1): image}), file, maps.add)
+    for one in small:
+        one.view()
+    assert SegmentPiece(large, ref).count == 1 and len(large.checked()) == file.size_bytes
+    assert (mapped(small), mapped([large])) == ([], [1])
+    small[0].view()
+    assert (mapped(small), mapped([large])) == ([1], [])
+
+
+def test_a_file_that_is_removed_is_readable_for_whoever_keeps_its_bytes() -> None:
+    """G2: an export does."""
+    maps = Maps()
+    disk, (kept, other), ref = files_of(maps, 2)
+    view = kept.view()
+    other.view()
+    maps.shrink()
+    for file in (kept, other):
+        disk.remove(file.name)
+    assert len(SegmentPiece(kept, ref).columns(0, 10).datas) == 10
+    with pytest.raises(Damaged):
+        SegmentPiece(other, ref).columns(0, 10)
+    del view
+    maps.shrink()
+    with pytest.raises(Damaged):
+        kept.view()

@@ -209,7 +209,7 @@ def _shrinking(change: Callable[[Log, Any], None]) -> Callable[[State, Any], Non
 def _forget_jobs(topic: Topic, entry: Any, earliest: int) -> None:
     """Jobs that are gone are nobody's any more (QU17). `earliest` is the earliest live seq before."""
     queue = topic.queue
-    if not topic.log.count and len(queue.deliveries) >= MANY_MIN:
+    if not topic.log.count and queue.known >= MANY_MIN:
         forget_all(queue)
     elif type(entry) is Deleted:
         if entry.before:

@@ -346,8 +346,8 @@ def _leases_to_keep(topic: Topic) -> list[AnyEntry]:
     """What a queue has to log that keeps its leases from now on: those there are, and the delays (QU18)."""
     queue = topic.queue
     by_node: dict[str, list[tuple[int, int, int, int]]] = {}
-    for seq, (offset, node, deadline) in queue.leases.items():
-        by_node.setdefault(node, []).append((seq, offset + seq, deadline, queue.deliveries[seq]))
+    for seq, (offset, node, deadline, deliveries) in queue.leases.items():
+        by_node.setdefault(node, []).append((seq, offset + seq, deadline, deliveries))
     entries: list[AnyEntry] = [Leased(topic.id, node, leases) for node, leases in by_node.items()]
     given_back = [(seq, 0, start) for seq, start in queue.delayed.items() if seq in queue.deliveries]
     if given_back:

@@ -134,7 +134,9 @@ def with_leases(value: bytes | None, leases: Mapping[int, Lease]) -> bytes:
     """A topic's item with its leases. Takes a while for very many: for a thread."""
     assert value is not None, "a topic that is gone has no leases"
     item = _decode_topic(value)
-    item.leases = {seq: (offset + seq, node, deadline) for seq, (offset, node, deadline) in leases.items()}
+    if item.config.leases_durable:
+        item.leases = {seq: (offset + seq, node, deadline) for seq, (offset, node, deadline, _) in leases.items()}
+    item.deliveries |= {seq: lease[3] for seq, lease in leases.items()}
     return _encode(item)
 
 

@@ -25,7 +25,8 @@ TAGGED_ROW: Final = 16  # beside the former: the order of tags
 PIECE: Final = 900  # of a segment
 KEY: Final = 260  # beside its text
 CURSOR: Final = 220
-JOB: Final = 260  # that was handed out: its count, its lease or the place it waits in
+JOB: Final = 95  # that was handed out: its lease, or its count and the place it waits in
+CLAIM: Final = 280  # of such jobs: their lease, and when it ends
 DELAYED_JOB: Final = 190
 MARKS: Final = 280  # 1,024 seqs, some of which are dead
 LOSS: Final = 160  # and a gap
@@ -40,7 +41,8 @@ def weigh(state: "State", topic: "Topic") -> None:
         weight += MARKS * log.marked + LOSS * (len(log.losses) + len(log.gaps))
     queue = topic._queue
     if queue is not None:
-        weight += JOB * len(queue.deliveries) + DELAYED_JOB * (len(queue.delayed) + len(queue.overdue))
+        weight += JOB * (len(queue.leases) + len(queue.deliveries)) + CLAIM * len(queue.deadlines)
+        weight += DELAYED_JOB * (len(queue.delayed) + len(queue.overdue) + len(queue.returned) + len(queue.exhausted))
     if topic.cursors:
         weight += CURSOR * len(topic.cursors)
     if topic.hops:

@@ -43,6 +43,7 @@ class Export(Struct):
     lost: list[Tombstone]
     pieces: list[tuple[Part, int, int]]  # with the first row of each, and the one behind the last
     rows: LiveRows
+    pinned: dict[Part, memoryview] = {}
 
     def metadata(self) -> dict[str, str]:
         """What the stream's schema says of it."""
@@ -52,9 +53,7 @@ class Export(Struct):
 
     def pin(self) -> None:
         """Open the files now, so that they stay readable even if they are removed. Blocking."""
-        for part, _, _ in self.pieces:
-            if isinstance(part, SegmentPiece):
-                part.file.view()
+        self.pinned = {part: part.file.view() for part, _, _ in self.pieces if isinstance(part, SegmentPiece)}
 
     def runs(self, most: int) -> tuple[list[Range], int]:
         """The seqs of the records as runs, at most `most`, and up to where they tell of every seq. Blocking."""
@@ -81,6 +80,7 @@ class Export(Struct):
             portions = _portions(part, self.rows.runs(part, start, stop))
             while portion := await run(partial(_encode_next, part, portions)):
                 yield portion
+            self.pinned.pop(part, None)
         yield arrow_stream.END
 
 

@@ -69,6 +69,7 @@ __all__ = [
 ]
 
 SILENT_MS = 4_000  # a helper that is silent for once to twice as long when the engine ends hangs
+SEALED_PAGES_SHARE = 16  # rendered pages of sealed records have one part in so many of the cache
 CLOSE_S = 12.0  # for the end of an engine, unless told otherwise: time to do without a helper that hangs
 
 
@@ -89,7 +90,7 @@ class Instance:
             settings.max_cursors,
             settings.max_memory_bytes or memory_allowed(),
         )
-        self._cache = Cache(settings.cache_bytes // 2)
+        self._cache = Cache(settings.cache_bytes // 2, settings.cache_bytes // SEALED_PAGES_SHARE)
         store = Store(disk, clock, settings)
         self._ledger = ledger = Ledger(store, clock, self._committed, self._changed, self._rebuilt)
         self._loader = loader = Loader(self._cache, disk.run, store.catalogue.is_in_force, self._make_copies)
@@ -116,6 +117,7 @@ class Instance:
         self.keep_page = self._cache.keep
         self.let_page_go = self._cache.let_go
         self.drop_idle_pages = self._cache.drop_idle
+        self.drop_maps = store.catalogue.maps.shrink
         self.cursor_before = reading.cursor_before
         self.losses = reading.losses  # a coroutine, as the next
         self.record = reading.record

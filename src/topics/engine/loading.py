@@ -111,18 +111,17 @@ class Loader:
     async def _load_page(self, address: PageAddress) -> None:
         """In one turn the page is there and no longer under way: another one may drop it in the next."""
         part = address.part
-        start, stop = address.rows()
         match = address.projection
         try:
             if isinstance(match, TagMatch):
                 self._cache.load_matches(part, match, await self._run(lambda: array("I", sorted(part.matching(match)))))
                 return
             if address.projection is None:
-                self._rows[address] = await self._run(lambda: part.columns(start, stop))
+                self._rows[address] = await self._run(lambda: part.columns(*address.rows()))
                 if len(self._rows) > ROW_PAGES_MAX:
                     self._rows.popitem(last=False)
             else:
-                self._cache.load(address, await self._run(lambda: render(address, part.columns(start, stop))))
+                self._cache.load(address, await self._run(lambda: render(address)))
         except Damaged:
             if self._is_in_force(part):
                 raise

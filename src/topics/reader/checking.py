@@ -11,6 +11,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from topics.core.dump import TopicItem
+from topics.engine.durability.catalogue import Maps
 from topics.engine.durability.recovery import Recovery
 from topics.errors import Damaged, UnusableDirectory
 from topics.reader.accounts import Account, accounts_of
@@ -50,6 +51,7 @@ class Checker:
     def __init__(self, disk: Disk, snapshot: Snapshot, segments: Mapping[int, SegmentFile] | None = None) -> None:
         """`segments` are files of the snapshot that the caller has opened."""
         self._disk = disk
+        self._maps = Maps()
         self._opened = segments or {}
         self._snapshot = snapshot
         self._names = {item.id: item.name for item in snapshot.topics.values()}
@@ -85,7 +87,7 @@ class Checker:
         self._fault(ref.file, ref.topic, message)
 
     def _check_file(self, file: FileRef, refs: list[PieceRef]) -> None:
-        segment = self._opened.get(file.number) or SegmentFile(self._disk, file)
+        segment = self._opened.get(file.number) or SegmentFile(self._disk, file, self._maps.add)
         try:
             topics, seqs = segment.numbers("topic", "I"), segment.numbers("seq", "Q")
             segment.flags(0, file.count)
@@ -181,7 +183,7 @@ class Checker:
         accounts: dict[int, Account] = {}
         recovery = None
         try:
-            recovery = Recovery(self._disk, self._snapshot, self._files, unreadable=self._damaged, keeps_maps=False)
+            recovery = Recovery(self._disk, self._snapshot, self._files, unreadable=self._damaged)
             for _ in recovery.replay():
                 pass
         except (Damaged, UnusableDirectory) as error:

@@ -10,6 +10,7 @@ Owned here: which files belong together. What is in them is up to others. A pin 
 from contextlib import suppress
 from typing import cast
 
+from topics.engine.durability.catalogue import Maps
 from topics.errors import Damaged
 from topics.reader.snapshot import Snapshot
 from topics.storage import frames, log_files, segments, snapshots
@@ -28,7 +29,8 @@ class Pin:
         self._files: dict[str, File] = {}
         self.missing: set[str] = set()  # files of the snapshot that are not there
         self._first_log = frames.number_of(snapshot.meta.start)
-        self.segments = {number: SegmentFile(self.disk, ref) for number, ref in snapshot.files.items()}
+        maps = Maps()
+        self.segments = {number: SegmentFile(self.disk, ref, maps.add) for number, ref in snapshot.files.items()}
         try:
             self._hold([*snapshot.names, *map(segments.name_of, self.segments), *self._logs()])
             for segment in self.segments.values():

@@ -243,6 +243,7 @@ async def _save_memory(server: Server) -> None:
     while True:
         await asyncio.sleep(SAVE_MEMORY_S)
         server.engine.drop_idle_pages()
+        server.engine.drop_maps()
         if not server.app.slots.running and server.pressure.level < RESUMING_AT:
             give_memory_back()
 

@@ -20,11 +20,12 @@ the bytes of the files, not which of them are in force.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, Literal
+from weakref import ref as weak
 
 import msgspec
 from msgspec import Raw, Struct
@@ -37,6 +38,7 @@ from topics.storage.disk import Disk, File
 PREFIX, SUFFIX = "segment-", ".arrow"
 LIVE, DELETED = 0, 255
 FORMAT_VERSION = "1"
+ENDS_MIN = 100  # rows with a tag: of fewer, a search costs little, and such pieces may be very many
 
 Runs = list[tuple[int, int]]  # of rows, start and stop
 
@@ -258,11 +260,13 @@ def _checksum_of(buffers: Iterable[memoryview]) -> str:
 class SegmentFile:
     """A segment file, mapped and checked when first touched."""
 
-    def __init__(self, disk: Disk, ref: FileRef) -> None:
+    def __init__(self, disk: Disk, ref: FileRef, note: "Callable[[SegmentFile], None] | None" = None) -> None:
         self._disk = disk
         self.ref = ref
         self.name = name_of(ref.number)
+        self._note = note  # told when it is mapped
         self._view: memoryview | None = None
+        self._last: weak[memoryview] | None = None  # the map, for as long as anybody keeps it
         self._flags: bytes | None = None  # as they were at one moment; None = as they are
         self._held: bytes | None = None  # all of them, while somebody asks for one after the other
         self._is_checked = False
@@ -272,16 +276,22 @@ class SegmentFile:
         return f"{self._disk.path}/{self.name}"
 
     def view(self) -> memoryview:
-        """The file's bytes, unchecked."""
-        if self._view is None:
-            with closing(self._open()) as file:
-                self._view = file.map()
-        return self._view
+        """The file's bytes, unchecked. While somebody keeps them, the file is readable, even if it is removed."""
+        view = self._view
+        if view is None:
+            if self._last is None or (view := self._last()) is None:
+                with closing(self._open()) as file:
+                    view = file.map()
+                self._last = weak(view)
+            self._view = view
+            if self._note is not None:
+                self._note(self)
+        return view
 
     def read(self, offset: int, size: int) -> bytes:
         """Some bytes of the file, without a map: before Python 3.13 every map holds a file descriptor."""
-        if self._view is not None:
-            return bytes(self._view[offset : offset + size])
+        if (view := self._view) is not None:
+            return bytes(view[offset : offset + size])
         with closing(self._open()) as file:
             return file.read(offset, size)
 
@@ -376,17 +386,14 @@ class SegmentFile:
 class SegmentPiece:
     """One piece: its rows, numbered from 0 and read from the map, and how many of them are live."""
 
-    __slots__ = ("count", "file", "first", "flagged", "has_tags", "last", "live_bytes", "live_count", "ref")
+    __slots__ = ("_ends", "count", "file", "first", "flagged", "has_tags", "last", "live_bytes", "live_count", "ref")
 
     def __init__(self, file: SegmentFile, ref: PieceRef) -> None:
-        self.file = file
-        self.ref = ref
-        self.first = ref.first
-        self.last = ref.last
-        self.count = ref.count
+        self.file, self.ref = file, ref
+        self.first, self.last, self.count = ref.first, ref.last, ref.count
         self.has_tags = ref.tagged > 0
-        self.live_count = ref.count
-        self.live_bytes = ref.size_bytes
+        self._ends: tuple[bytes, bytes] | None = None  # its first and last tag, once it was searched
+        self.live_count, self.live_bytes = ref.count, ref.size_bytes
         self.flagged = 0  # rows that were dead when delete flags were last set; -1 = not known
 
     def seq_at(self, row: int) -> int:
@@ -425,20 +432,23 @@ class SegmentPiece:
         )
 
     def matching(self, match: TagMatch) -> list[int]:
-        """Rows whose tag matches: a binary search in the tag order."""
+        """Rows whose tag matches: a binary search in the tag order, unless its ends rule out that there are any."""
+        wanted, tag_at = match.value.encode(), self._tag_at
+        first, last = self._ends or (wanted, wanted)
+        if last < wanted or (wanted < first and not first.startswith(wanted)):
+            return []
         order = self._numbers("tag_order", "I")[: self.ref.tagged]
-        wanted = match.value.encode()
-
-        def tag_at(row: int) -> bytes:
-            tags = self._texts("tag", row, row + 1)
-            return (tags and tags[0]) or b""
-
+        if len(order) >= ENDS_MIN:
+            self._ends = tag_at(order[0]), tag_at(order[-1])
         start = bisect_left(order, wanted, key=tag_at)
         if match.operator == "Eq":
             stop = bisect_right(order, wanted, start, key=tag_at)
         else:
             stop = bisect_left(order, True, start, key=lambda row: not tag_at(row).startswith(wanted))
         return list(order[start:stop])
+
+    def _tag_at(self, row: int) -> bytes:
+        return (self._texts("tag", row, row + 1) or [b""])[0] or b""
 
     def flagged_rows(self) -> list[int]:
         """Rows whose delete flag is set."""

@@ -18,7 +18,7 @@ moment ago.
 
 Invariants, which `check` asserts
 - All seqs in here are live, and each is in one place.
-- A job has a delivery count if it was ever handed out; then it is in a place.
+- A job has a delivery count if it was ever handed out; then it is in a place. That of a held job is in its lease.
 - Every live seq at or below the pointer is in a place.
 - Every lease and every delay has an item in its heap.
 So `len(leases) + len(delayed) + ready = live`.
@@ -40,7 +40,7 @@ EACH_TIMES = 8  # the work of looking a job up among those that are gone, in tho
 STEP_JOBS_MAX = 10_000  # whose lease or delay ends in one piece of work; a claim's jobs end together
 
 T = TypeVar("T", bound=Any)
-Lease = tuple[int, str, int]  # number less the seq of its job, node, deadline: jobs handed out together share one
+Lease = tuple[int, str, int, int]  # number less seq, node, deadline, deliveries: jobs handed out together share one
 Numbered = dict[int, tuple[int, str, int]]  # seq → number, node, deadline: as a snapshot has leases
 
 
@@ -61,9 +61,9 @@ class Queue:
     """The jobs of one queue."""
 
     __slots__ = (
-        "_deadlines",
         "_ends",
         "dead_lettered",
+        "deadlines",
         "delayed",
         "deliveries",
         "deliveries_max",
@@ -82,13 +82,13 @@ class Queue:
         self.returned = Seqs()
         self.overdue = Seqs()
         self.exhausted = Seqs()
-        self.deliveries: dict[int, int] = {}  # seq → times handed out; 0 is left out
+        self.deliveries: dict[int, int] = {}  # seq → times handed out, of jobs not held; 0 is left out
         self.dead_lettered = 0
         self.deliveries_max = 0  # 0 = no limit
         self.pointer = 0  # fresh jobs lie above it
         self.ended: list[int] | None = None  # numbers of leases that have ended, if someone asks for them
         self.dropped: list[dict[int, Any] | list[Any]] = []  # of no use any more, for the owner of memory to clear away
-        self._deadlines: list[tuple[int, int, tuple[int, ...]]] = []  # deadline, a number, seqs
+        self.deadlines: list[tuple[int, int, tuple[int, ...]]] = []  # deadline, a number, seqs
         self._ends: list[tuple[int, int]] = []  # of delays: claimable from, seq
         if config is not None:
             self.configure(config)
@@ -104,16 +104,26 @@ class Queue:
         lease = self.leases.get(seq)
         return lease is not None and lease[0] + seq == number
 
+    def handed_out(self, seq: int) -> int:
+        """How often a job was handed out."""
+        lease = self.leases.get(seq)
+        return self.deliveries.get(seq, 0) if lease is None else lease[3]
+
+    @property
+    def known(self) -> int:
+        """Of how many jobs there is something to know."""
+        return len(self.leases) + len(self.deliveries) + len(self.delayed) + len(self.overdue)
+
     def next_end(self) -> int | None:
         """The time at which some lease or delay may have ended; None = there is none."""
-        ends = [self._deadlines[0][0] + 1] if self._deadlines else []
+        ends = [self.deadlines[0][0] + 1] if self.deadlines else []
         if self._ends:
             ends.append(self._ends[0][0])
         return min(ends, default=None)
 
     def is_due(self, now: int) -> bool:
         """Whether some lease or delay may have ended by `now`."""
-        deadlines, ends = self._deadlines, self._ends
+        deadlines, ends = self.deadlines, self._ends
         return (bool(deadlines) and deadlines[0][0] < now) or (bool(ends) and ends[0][0] <= now)
 
     def pick(self, log: LiveSeqs, count: int) -> list[int]:
@@ -157,64 +167,49 @@ class Queue:
         Those that end first come first, and STEP_JOBS_MAX of them at a time: if `is_due` is still true, the queue is
         one of a moment ago, and the next call goes on.
         """
-        deadlines, ends = self._deadlines, self._ends
+        deadlines, ends = self.deadlines, self._ends
         leases, due = self.leases, list[int]()
         while deadlines and deadlines[0][0] < now and len(due) < STEP_JOBS_MAX:
             due += heappop(deadlines)[2]
-        if len(due) < MANY_MIN:
-            for seq in due:
-                lease = leases.get(seq)
-                if lease is not None and lease[2] < now:
-                    self._put_back(seq)
-        else:
-            over = [seq for seq in dict.fromkeys(due) if seq in leases and leases[seq][2] < now]
-            if self.ended is not None:
-                self.ended += [leases[seq][0] + seq for seq in over]
-            for seq in over:
-                del leases[seq]
-            _return_many(self, over)
+        over = [seq for seq in dict.fromkeys(due) if seq in leases and leases[seq][2] < now]
+        if self.ended is not None:
+            self.ended += [leases[seq][0] + seq for seq in over]
+        self.deliveries |= [(seq, leases.pop(seq)[3]) for seq in over]
+        _return_many(self, over)
         ready: list[int] = []
         while ends and ends[0][0] <= now and len(due) + len(ready) < STEP_JOBS_MAX:
             start, seq = heappop(ends)
             if self.delayed.get(seq) == start:
                 del self.delayed[seq]
                 ready.append(seq)
-        if len(ready) < MANY_MIN:
-            for seq in ready:
-                self._return(seq)
-        else:
-            _return_many(self, [seq for seq in ready if seq in self.deliveries])
-            self.overdue.add_many([seq for seq in ready if seq not in self.deliveries and seq <= self.pointer])
+        _return_many(self, ready)
 
     # --- what entries do
 
     def lease(self, node: str, leases: Iterable[tuple[int, int, int, int]]) -> None:
         """Hand out jobs, or move deadlines: seq, lease number, deadline, deliveries."""
         held, counts = self.leases, self.deliveries
-        are_some_not_leased = bool(self.delayed or self.returned or self.overdue or self.exhausted)
-        number, pointer, end, seqs, lease = 0, self.pointer, -1, list[int](), (0, node, -1)
+        are_some_not_leased = bool(counts or self.delayed or self.overdue)
+        number, pointer, end, seqs, lease = 0, self.pointer, -1, list[int](), (0, node, -1, 0)
         for seq, number, deadline, deliveries in leases:
-            if seq in held:
-                if held[seq][0] + seq != number:
-                    self._leave(seq)
-            elif are_some_not_leased:
+            if held[seq][0] + seq != number if seq in held else are_some_not_leased:
                 self._leave(seq)
-            if deadline != lease[2] or number - seq != lease[0]:
-                lease = (number - seq, node, deadline)
+                counts.pop(seq, None)
+            if deadline != lease[2] or number - seq != lease[0] or deliveries != lease[3]:
+                lease = (number - seq, node, deadline, deliveries)
             held[seq] = lease
-            counts[seq] = deliveries
             if deadline != end:  # most end together
                 if seqs:
-                    heappush(self._deadlines, (end, number, tuple(seqs)))
+                    heappush(self.deadlines, (end, number, tuple(seqs)))
                 end, seqs = deadline, []
             seqs.append(seq)
             if seq == pointer + 1:
                 pointer = seq
         self.pointer = pointer
         if seqs:
-            heappush(self._deadlines, (end, number, tuple(seqs)))
-        if len(self._deadlines) > STALE_MAX + 2 * len(held):
-            self._deadlines = heap_of((lease[2], lease[0], (seq,)) for seq, lease in held.items())
+            heappush(self.deadlines, (end, number, tuple(seqs)))
+        if len(self.deadlines) > STALE_MAX + 2 * len(held):
+            self.deadlines = heap_of((lease[2], lease[0], (seq,)) for seq, lease in held.items())
 
     def release(self, leases: Iterable[tuple[int, int, int]]) -> None:
         """End leases: seq, lease number, claimable from (0 = at once). A job under another lease stays held."""
@@ -233,11 +228,18 @@ class Queue:
         stays where it is.
         """
         for seq, number, deliveries in jobs:
-            lease, known = self.leases.get(seq), self.deliveries.pop(seq, 0)
+            lease = self.leases.get(seq)
+            if lease is not None and lease[0] + seq != number:
+                self.leases[seq] = (*lease[:3], deliveries)
+                continue
+            is_given_back = seq in self.delayed and seq in self.deliveries
+            if not is_given_back:
+                self._leave(seq)
+            self.deliveries.pop(seq, None)
             if deliveries:
                 self.deliveries[seq] = deliveries
-            if not (known and seq in self.delayed) if lease is None else lease[0] + seq == number:
-                self._put_back(seq)
+            if not is_given_back:
+                self._return(seq)
 
     def delay(self, seq: int, start: int) -> None:
         """A job that is in no place is not claimable before `start`."""
@@ -246,34 +248,25 @@ class Queue:
         if len(self._ends) > STALE_MAX + 2 * len(self.delayed):
             self._ends = heap_of((start, seq) for seq, start in self.delayed.items())
 
-    def forget(self, seq: int) -> None:
-        """The job is gone."""
-        if self.deliveries.pop(seq, 0) or seq in self.delayed or seq in self.overdue:
-            self._leave(seq)
-
     def forget_many(self, gone: Sequence[Sequence[int]]) -> None:
         """The jobs of these pieces, ascending, are gone. Costs what there are fewer of: seqs, or jobs known here."""
-        known = len(self.deliveries) + len(self.delayed) + len(self.overdue)
+        known = self.known
         seqs = sum(map(len, gone))
         is_run = len(gone) == 1 and type(gone[0]) is range
         if seqs <= known and seqs < MANY_MIN:
-            counts, leases, ended = self.deliveries, self.leases, self.ended
+            leases, ended = self.leases, self.ended
             for seq in chain.from_iterable(gone):
-                if seq not in leases:
-                    self.forget(seq)
-                    continue
-                counts.pop(seq, None)
-                lease = leases.pop(seq)
-                if ended is not None:
+                lease = leases.pop(seq, None)
+                if lease is None:
+                    self._leave(seq)
+                    self.deliveries.pop(seq, None)
+                elif ended is not None:
                     ended.append(lease[0] + seq)
-        elif seqs <= TAKEN_MAX * known:
-            _take(self, gone[0] if is_run else list(chain.from_iterable(gone)))
-        elif is_run:
+        elif is_run and seqs > TAKEN_MAX * known:
             first, last = gone[0][0], gone[0][-1]
             self._keep(lambda place: [seq for seq in place if seq > last or seq < first])
         elif seqs <= EACH_TIMES * known:
-            all_gone = set(chain.from_iterable(gone))
-            self._keep(lambda place: [seq for seq in place if seq not in all_gone])
+            _take(self, gone[0] if is_run else list(chain.from_iterable(gone)))
         else:
             lasts = [piece[-1] for piece in gone]
 
@@ -285,10 +278,9 @@ class Queue:
 
     def _keep(self, left: Callable[[Collection[int]], list[int]]) -> None:
         """Forget all jobs but those that are left of a place: it is made anew, at a fraction of the work for each."""
-        before, counts, deadlines = self.leases, self.deliveries, self._deadlines
-        handed_out = left(counts)
-        self.leases = _with(before, handed_out if len(before) == len(counts) else left(before))
-        self.deliveries = _with(counts, handed_out)
+        before, counts, deadlines = self.leases, self.deliveries, self.deadlines
+        self.leases = _with(before, left(before))
+        self.deliveries = _with(counts, left(counts))
         self.delayed = _with(self.delayed, left(self.delayed))
         if self.ended is not None:
             kept = self.leases
@@ -296,25 +288,20 @@ class Queue:
         for place in (self.returned, self.overdue, self.exhausted):
             if place:
                 place.keep(left)
-        if len(self._deadlines) > STALE_MAX + 2 * len(self.leases):
-            self._deadlines = heap_of((lease[2], lease[0], (seq,)) for seq, lease in self.leases.items())
+        if len(self.deadlines) > STALE_MAX + 2 * len(self.leases):
+            self.deadlines = heap_of((lease[2], lease[0], (seq,)) for seq, lease in self.leases.items())
         if len(self._ends) > STALE_MAX + 2 * len(self.delayed):
             self._ends = heap_of((start, seq) for seq, start in self.delayed.items())
-        dropped: list[tuple[dict[int, Any] | list[Any], object]] = [
-            (before, self.leases),
-            (counts, self.deliveries),
-            (deadlines, self._deadlines),
-        ]
-        self.dropped = [old for old, new in dropped if old is not new]
+        olds: list[dict[int, Any] | list[Any]] = [before, counts, deadlines]
+        news = (self.leases, self.deliveries, self.deadlines)
+        self.dropped = [old for old, new in zip(olds, news, strict=True) if old is not new]
 
     def configure(self, config: TopicConfig) -> None:
         """Go by another config: which jobs are exhausted may change."""
-        before, self.deliveries_max = (
-            self.deliveries_max,
-            config.max_deliveries if config.dead_letter is not None else 0,
-        )
-        if before == self.deliveries_max:
+        most = config.max_deliveries if config.dead_letter is not None else 0
+        if most == self.deliveries_max:
             return
+        self.deliveries_max = most
         claimable = [*self.returned, *self.exhausted]
         self.returned, self.exhausted = Seqs(), Seqs()
         _return_many(self, claimable)
@@ -325,14 +312,13 @@ class Queue:
         self, deliveries: dict[int, int], leases: Numbered, delayed: dict[int, int], scheduled: dict[int, int]
     ) -> None:
         """Take over what a snapshot has."""
-        self.deliveries = deliveries
         for node, held in groupby(leases.items(), key=lambda lease: lease[1][1]):
-            self.lease(node, [(seq, number, deadline, deliveries[seq]) for seq, (number, _, deadline) in held])
+            self.lease(node, [(seq, number, deadline, deliveries.pop(seq)) for seq, (number, _, deadline) in held])
+        self.deliveries = deliveries
         for seq, start in (*delayed.items(), *scheduled.items()):
             self.delay(seq, start)
-        for seq in deliveries:
-            if seq not in leases and seq not in delayed:
-                self._return(seq)
+        for seq in deliveries.keys() - delayed.keys():
+            self._return(seq)
 
     def recovered(self, log: LiveSeqs) -> None:
         """All was replayed: what is known of jobs that are not there is forgotten.
@@ -344,17 +330,18 @@ class Queue:
 
     def drop_leases(self) -> None:
         """Leases and delays of jobs given back were not kept: those jobs are claimable (QU18)."""
-        for seq in self.deliveries:
-            self._put_back(seq)
+        for seq in [*self.leases, *self.deliveries]:
+            self._leave(seq)
+            self._return(seq)
 
     def take_over(self, old: "Queue", log: LiveSeqs) -> None:
         """Keep what `old` knows and the log does not have, of jobs that are still there."""
-        for seq, count in old.deliveries.items():
+        for seq in [*old.leases, *old.deliveries]:
             if log.is_live(seq):
-                self.deliveries[seq] = count = max(count, self.deliveries.get(seq, 0))
                 self._leave(seq)
+                count = self.deliveries[seq] = max(old.handed_out(seq), self.handed_out(seq))
                 if seq in old.leases:
-                    offset, node, deadline = old.leases[seq]
+                    offset, node, deadline, _ = old.leases[seq]
                     self.lease(node, [(seq, offset + seq, deadline, count)])
                 elif seq in old.delayed:
                     self.delay(seq, old.delayed[seq])
@@ -367,13 +354,13 @@ class Queue:
         known = [seq for place in places for seq in place]
         assert len(known) == len(set(known)), "a job is in two places"
         assert all(map(log.is_live, known)), "a job is known that is not live"
-        delivered = {*self.leases, *self.returned, *self.exhausted}
-        assert delivered <= self.deliveries.keys() <= set(known), "a job in no place, or without a delivery count"
-        assert all(count > 0 for count in self.deliveries.values()), "a delivery count of 0"
+        delivered, others = {*self.returned, *self.exhausted}, set(known) - self.leases.keys()
+        assert delivered <= self.deliveries.keys() <= others, "a job in no place, or without a delivery count"
+        assert all(map(self.handed_out, [*self.leases, *self.deliveries])), "a delivery count of 0"
         assert not any(seq in self.deliveries or seq > self.pointer for seq in self.overdue), "overdue, but not fresh"
         passed = takewhile(lambda seq: seq <= self.pointer, log.live_after(0))
         assert set(passed) <= set(known), "a job at or below the pointer is in no place"
-        ends = {(end, seq) for end, _, seqs in self._deadlines for seq in seqs}
+        ends = {(end, seq) for end, _, seqs in self.deadlines for seq in seqs}
         assert all((lease[2], seq) in ends for seq, lease in self.leases.items()), "a lease never ends"
         assert {(start, seq) for seq, start in self.delayed.items()} <= set(self._ends), "a delay never ends"
         for place, is_exhausted in ((self.exhausted, True), (self.returned, False)):
@@ -391,7 +378,9 @@ class Queue:
             self.delayed.pop(seq, None)
             for place in (self.returned, self.overdue, self.exhausted):
                 place.discard(seq)
-        elif self.ended is not None:
+            return
+        self.deliveries[seq] = lease[3]
+        if self.ended is not None:
             self.ended.append(lease[0] + seq)
 
     def _return(self, seq: int) -> None:
@@ -401,15 +390,18 @@ class Queue:
         elif seq <= self.pointer:
             self.overdue.add(seq)
 
-    def _put_back(self, seq: int) -> None:
-        self._leave(seq)
-        self._return(seq)
-
 
 def _return_many(queue: Queue, seqs: list[int]) -> None:
-    """Make jobs claimable that were handed out before and are in no place."""
+    """Make jobs claimable that are in no place."""
+    if len(seqs) < MANY_MIN:
+        for seq in seqs:
+            queue._return(seq)
+        return
+    counts = queue.deliveries
+    if not all(map(counts.__contains__, seqs)):
+        queue.overdue.add_many([seq for seq in seqs if seq not in counts and seq <= queue.pointer])
+        seqs = [seq for seq in seqs if seq in counts]
     if (most := queue.deliveries_max) != 0:
-        counts = queue.deliveries
         exhausted = [seq for seq in seqs if counts[seq] >= most]
         if exhausted:
             queue.exhausted.add_many(exhausted)

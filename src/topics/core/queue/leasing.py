@@ -101,8 +101,8 @@ def nack(topic: Topic, node: str, seqs: Sequence[int], numbers: Numbers, start: 
 def extend(topic: Topic, node: str, seqs: Sequence[int], numbers: Numbers, deadline: int) -> Change:
     """Keep jobs until another deadline."""
     held, skipped = _held(topic.queue, node, seqs, numbers)
-    leases, counts = topic.queue.leases, topic.queue.deliveries
-    entry = Leased(topic.id, node, [(seq, leases[seq][0] + seq, deadline, counts[seq]) for seq in held])
+    leases = topic.queue.leases
+    entry = Leased(topic.id, node, [(seq, leases[seq][0] + seq, deadline, leases[seq][3]) for seq in held])
     return Change([entry] if held else (), held, skipped, deadline)
 
 
@@ -115,21 +115,21 @@ def release(topic: Topic, leases: Iterable[tuple[int, int]]) -> list[AnyEntry]:
 def undelivered(topic: Topic, leases: Iterable[tuple[int, int]]) -> list[AnyEntry]:
     """End leases (seq, number) that their claimer was never told of: they do not count as deliveries."""
     queue = topic.queue
-    own = [(seq, number, queue.deliveries[seq] - 1) for seq, number in leases if queue.has_lease(seq, number)]
+    own = [(seq, number, queue.leases[seq][3] - 1) for seq, number in leases if queue.has_lease(seq, number)]
     return [Freed(topic.id, own)] if own else []
 
 
 def remembered(topic: Topic, jobs: Iterable[Deleting]) -> list[AnyEntry]:
     """Jobs were to go, and did not: how often they were handed out still counts. Who holds one is left alone."""
-    counts, is_live = topic.queue.deliveries, topic.log.is_live
-    known = [(seq, 0, count) for seq, _, count in jobs if is_live(seq) and counts.get(seq, 0) < count]
+    handed_out, is_live = topic.queue.handed_out, topic.log.is_live
+    known = [(seq, 0, count) for seq, _, count in jobs if is_live(seq) and handed_out(seq) < count]
     return [Freed(topic.id, known)] if known else []
 
 
 def let_go(topic: Topic, leases: Iterable[tuple[int, int]]) -> list[AnyEntry]:
     """As `release`, if the log does not take that: the leases end, but a restart has them until their deadlines."""
     queue = topic.queue
-    own = [(seq, number, queue.deliveries[seq]) for seq, number in leases if queue.has_lease(seq, number)]
+    own = [(seq, number, queue.leases[seq][3]) for seq, number in leases if queue.has_lease(seq, number)]
     return [Freed(topic.id, own)] if own else []
 
 

@@ -12,9 +12,8 @@ had its share of a turn without a clock.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from itertools import accumulate, product, repeat, takewhile
-from operator import add
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -74,7 +73,8 @@ class Page:
 
     @property
     def size_bytes(self) -> int:
-        return len(self.text) + 4 * len(self.ends) + PAGE_OVERHEAD_BYTES
+        labels = LABEL_BYTES * len(self.ends) if self.nodes or self.tags else 0
+        return len(self.text) + 4 * len(self.ends) + labels + PAGE_OVERHEAD_BYTES
 
     def extend(self, columns: Columns, projection: Projection) -> None:
         """Render further rows at the end."""
@@ -95,18 +95,17 @@ class Page:
             return bytes(text[begin : self.ends[last] - 1])
 
 
-def render(address: "PageAddress", columns: Columns) -> Page:
+def render(address: "PageAddress") -> Page:
     """The page of a sealed part, some of its rows at a time: it may be as large as its file. For any thread."""
-    projection = address.projection
+    part, _, projection = address
     assert isinstance(projection, Projection), "rows that are not rendered are kept elsewhere"
-    ends = list(accumulate(map(len, columns.datas)))
-    if columns.metas is not None:
-        ends = list(map(add, ends, accumulate(0 if meta is None else len(meta) for meta in columns.metas)))
-    page, start, most = Page(address.rows()[0]), 0, RENDERED_BYTES
-    while start < len(ends):
-        stop = max(start + 1, bisect_right(ends, most, start))
-        page.extend(columns if stop - start == len(ends) else columns.select([(start, stop)]), projection)
-        start, most = stop, ends[stop - 1] + RENDERED_BYTES
+    start, end = address.rows()
+    page = Page(start)
+    while start < end:
+        most = part.bytes_before(start) + RENDERED_BYTES
+        stop = max(start + 1, bisect_right(range(end + 1), most, start, key=part.bytes_before) - 1)
+        page.extend(part.columns(start, stop), projection)
+        start = stop
     return page
 
 
@@ -125,7 +124,7 @@ class Labels:
     def size_bytes(self) -> int:
         return (LABEL_BYTES * self.count if self.nodes or self.tags else 0) + PAGE_OVERHEAD_BYTES
 
-    def extend(self, columns: Columns, projection: "Projection | None") -> None:
+    def extend(self, columns: Columns, projection: Projection) -> None:
         """Take in further rows at the end."""
         added = len(columns.datas)
         self.nodes = _extended(self.nodes, self.count, columns.nodes, added)
@@ -208,68 +207,100 @@ class Cold(Exception):
         self.missing = missing
 
 
-class Cache:
-    """Rendered pages, the least recently used dropped first when they exceed `bytes_max`."""
+class _Shelf:
+    """Pages, the least recently used dropped first when they exceed `bytes_max`, unless somebody keeps them."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, kept: Container[Hashable]) -> None:
         self.bytes_max = bytes_max
         self.size_bytes = 0
+        self.pages: OrderedDict[tuple[Part, int, Projection | None], Page | Labels] = OrderedDict()
+        self._kept = kept  # addresses
+
+    def put(self, key: tuple[Part, int, Projection | None], page: Page | Labels) -> None:
+        self.pages[key] = page
+        self.size_bytes += page.size_bytes
+
+    def drop(self, key: tuple[Part, int, Projection | None]) -> None:
+        page = self.pages.pop(key, None)
+        if page is not None:
+            self.size_bytes -= page.size_bytes
+
+    def drop_idle(self) -> None:
+        if _IDLE in self.pages:
+            for key in list(takewhile(lambda key: key is not _IDLE, self.pages)):
+                if key not in self._kept:
+                    self.drop(key)
+            self.pages.move_to_end(_IDLE)
+        else:
+            self.put(_IDLE, Labels(0))
+
+    def shrink(self) -> None:
+        kept = []
+        while self.size_bytes > self.bytes_max and len(self.pages) > 1:
+            key, page = self.pages.popitem(last=False)
+            if key in self._kept:
+                kept.append((key, page))
+            else:
+                self.size_bytes -= page.size_bytes
+        self.pages.update(kept)
+
+
+class Cache:
+    """Rendered pages: those of records in memory, and apart from them, and fewer, those of sealed records."""
+
+    def __init__(self, bytes_max: int, sealed_bytes_max: int | None = None) -> None:
         self.made_us = 0  # what all that was made here has cost, about
-        self._pages: OrderedDict[tuple[Part, int, Projection | None], Page | Labels] = OrderedDict()
         self._kept: dict[Hashable, int] = {}  # addresses of pages that someone waits for → by how many
+        self._fresh = _Shelf(bytes_max, self._kept)
+        self._sealed = _Shelf(bytes_max if sealed_bytes_max is None else sealed_bytes_max, self._kept)
+        self.shelves = (self._fresh, self._sealed)
         self._matches: OrderedDict[tuple[Sealed, TagMatch], array[int]] = OrderedDict()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(shelf.size_bytes for shelf in self.shelves)
 
     def page(self, part: Part, row: int, projection: Projection) -> Page:
         """The page of `part` that holds `row`, complete as of now."""
-        number = row // PAGE_ROWS
-        key = (part, number, projection)
-        page = self._pages.get(key)
-        if page is None:
-            if not isinstance(part, Chunk):
-                raise Cold(PageAddress(part, number, projection))
-            page = self._pages[key] = Page(number * PAGE_ROWS)
-            self.size_bytes += page.size_bytes
-        else:
-            self._pages.move_to_end(key)
+        page = self._around(part, row, projection)
         assert type(page) is Page
-        stop = min(part.count, page.start + PAGE_ROWS)
-        if page.start + page.count < stop:
-            self._complete(page, part, stop, projection)
         return page
 
     def labels(self, part: Part, row: int, projection: Projection) -> Page | Labels:
         """The nodes and tags around `row`: of the page if it is there or sealed, or else without making it."""
-        number = row // PAGE_ROWS
-        if not isinstance(part, Chunk) or (part, number, projection) in self._pages:
-            return self.page(part, row, projection)
-        key = (part, number, None)
-        labels = self._pages.get(key)
-        if labels is None:
-            labels = self._pages[key] = Labels(number * PAGE_ROWS)
-            self.size_bytes += labels.size_bytes
-        else:
-            self._pages.move_to_end(key)
-        stop = min(part.count, labels.start + PAGE_ROWS)
-        if labels.start + labels.count < stop:
-            self._complete(labels, part, stop, projection)
-        return labels
+        is_page = not isinstance(part, Chunk) or (part, row // PAGE_ROWS, projection) in self._fresh.pages
+        return self._around(part, row, projection if is_page else None)
 
-    def _complete(self, page: Page | Labels, part: Part, stop: int, projection: Projection) -> None:
-        before, start = page.size_bytes, page.start + page.count
-        page.extend(part.columns(start, stop), projection)
-        self.size_bytes += page.size_bytes - before
-        self.made_us += ROW_US * (stop - start) + (part.bytes_before(stop) - part.bytes_before(start)) // BYTES_PER_US
-        self._shrink()
+    def _around(self, part: Part, row: int, projection: Projection | None) -> Page | Labels:
+        number = row // PAGE_ROWS
+        key = (part, number, projection)
+        shelf = self._fresh if isinstance(part, Chunk) else self._sealed
+        page = shelf.pages.get(key)
+        if page is None:
+            if not isinstance(part, Chunk):
+                raise Cold(PageAddress(part, number, projection))
+            page = (Labels if projection is None else Page)(number * PAGE_ROWS)
+            shelf.put(key, page)
+        else:
+            shelf.pages.move_to_end(key)
+        start, stop = page.start + page.count, min(part.count, page.start + PAGE_ROWS)
+        if start < stop:
+            before = page.size_bytes
+            page.extend(part.columns(start, stop), projection or JOB)
+            shelf.size_bytes += page.size_bytes - before
+            size = part.bytes_before(stop) - part.bytes_before(start)
+            self.made_us += ROW_US * (stop - start) + size // BYTES_PER_US
+            shelf.shrink()
+        return page
 
     def load(self, address: PageAddress, page: Page) -> None:
         """Take in a page that was cold."""
         part, number, projection = address
         assert isinstance(projection, Projection), "rows that are not rendered are kept elsewhere"
         key = (part, number, projection)
-        if key not in self._pages:
-            self._pages[key] = page
-            self.size_bytes += page.size_bytes
-            self._shrink()
+        if key not in self._sealed.pages:
+            self._sealed.put(key, page)
+            self._sealed.shrink()
 
     def matching(self, part: Sealed, match: TagMatch, start: int, stop: int) -> "array[int]":
         """Those of the rows start..stop whose tag matches, ascending; live or not."""
@@ -297,36 +328,20 @@ class Cache:
 
     def forget(self, part: Part) -> None:
         """Drop the pages of a part that is no longer read."""
+        shelf = self._fresh if isinstance(part, Chunk) else self._sealed
         for number in range(part.count // PAGE_ROWS + 1):
             for projection in _PROJECTIONS:
-                page = self._pages.pop((part, number, projection), None)
-                if page is not None:
-                    self.size_bytes -= page.size_bytes
+                shelf.drop((part, number, projection))
         for key in [key for key in self._matches if key[0] is part]:
             del self._matches[key]
 
     def drop_idle(self) -> None:
         """Drop the pages that nobody has used since the last call."""
-        if _IDLE in self._pages:
-            for key in list(takewhile(lambda key: key is not _IDLE, self._pages)):
-                if key not in self._kept:
-                    self.size_bytes -= self._pages.pop(key).size_bytes
-            self._pages.move_to_end(_IDLE)
-        else:
-            self._pages[_IDLE] = Labels(0)
-            self.size_bytes += PAGE_OVERHEAD_BYTES
+        for shelf in self.shelves:
+            shelf.drop_idle()
 
     def clear(self) -> None:
-        self._pages.clear()
         self._matches.clear()
-        self.size_bytes = 0
-
-    def _shrink(self) -> None:
-        kept = []
-        while self.size_bytes > self.bytes_max and len(self._pages) > 1:
-            key, page = self._pages.popitem(last=False)
-            if key in self._kept:
-                kept.append((key, page))
-            else:
-                self.size_bytes -= page.size_bytes
-        self._pages.update(kept)
+        for shelf in self.shelves:
+            shelf.pages.clear()
+            shelf.size_bytes = 0

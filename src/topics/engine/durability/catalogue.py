@@ -10,6 +10,7 @@ Invariants, while no checkpoint is under way
 """
 
 import threading
+from collections import deque
 
 import msgspec
 from msgspec.structs import replace
@@ -24,6 +25,29 @@ from topics.storage.segments import PieceRef, SegmentFile, SegmentPiece
 from topics.storage.snapshots import Snapshots, names_in
 
 SPARSE_FACTOR = 4  # a file this much larger than what is in force of it is rewritten
+MAPPED_BYTES_MAX = 24 * 1024 * 1024  # of files that stay mapped
+
+
+class Maps:
+    """The files that are mapped, in their order: too many, and the first are let go. For any thread."""
+
+    def __init__(self) -> None:
+        self._files: deque[SegmentFile] = deque()
+        self._lock = threading.Lock()
+        self.size_bytes = 0
+
+    def add(self, file: SegmentFile) -> None:
+        with self._lock:
+            self._files.append(file)
+            self.size_bytes += file.ref.size_bytes
+        self.shrink(max(MAPPED_BYTES_MAX, file.ref.size_bytes))
+
+    def shrink(self, bytes_max: int = 0) -> None:
+        with self._lock:
+            while self.size_bytes > bytes_max:
+                file = self._files.popleft()
+                self.size_bytes -= file.ref.size_bytes
+                file.let_go()
 
 
 class Catalogue:
@@ -31,6 +55,7 @@ class Catalogue:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self.maps = Maps()
         self.snapshots = Snapshots(disk)
         self.installing = threading.Lock()  # a snapshot is installed off the loop, and loaded after a failure on it
         self.meta = Meta()  # as of the snapshot, while no checkpoint is under way
@@ -66,7 +91,7 @@ class Catalogue:
         self.meta = contents.meta
         self.start = contents.meta.start
         self.next_segment = max(self.next_segment, contents.meta.next_segment, *(n + 1 for n in contents.files))
-        self.files = {number: SegmentFile(self._disk, ref) for number, ref in contents.files.items()}
+        self.files = {number: SegmentFile(self._disk, ref, self.maps.add) for number, ref in contents.files.items()}
         self.pieces = {}
         recovery = Recovery(self._disk, contents, self.files, void=void)
         for piece in recovery.attached:

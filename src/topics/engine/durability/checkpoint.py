@@ -194,7 +194,7 @@ class Checkpoint:
         """Take what a topic is at this moment. Rows are looked at later, by the marks that are copied here."""
         log, rows = topic.log, topic.log.live_rows()
         self._items.update(dump.dump_topic(topic, self._wal.end, self._clock.now_ms()))
-        if topic.keeps_leases and topic.has_queue and topic.queue.leases:
+        if topic.is_logged and topic.has_queue and topic.queue.leases:
             self._leases[dump.topic_key(topic.id)] = topic.queue.leases.copy()
         if topic.notes.has_unflagged:
             topic.notes.has_unflagged = False
@@ -264,7 +264,7 @@ class Checkpoint:
 
         await self._disk.run(write)
         self._files.append(file_ref)
-        file = self._catalogue.files[number] = SegmentFile(self._disk, file_ref)
+        file = self._catalogue.files[number] = SegmentFile(self._disk, file_ref, self._catalogue.maps.add)
         self._items[file_key(number)] = segments.encode_ref(file_ref)
         for (group, _), ref in zip(pieces, refs, strict=True):
             group.new.append(SegmentPiece(file, ref))

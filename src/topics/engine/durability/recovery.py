@@ -46,7 +46,6 @@ NONSENSE = (
     TypeError,
     ValueError,
 )
-FRAMES_MAPPED = 256  # frames replayed before segments that they touched are unmapped
 
 
 class Meta(Struct, array_like=True):
@@ -98,16 +97,13 @@ class Recovery:
         *,
         void: frozenset[int] = frozenset(),
         unreadable: Container[int] = (),
-        keeps_maps: bool = True,
     ) -> None:
         """Load the snapshot and attach the pieces; the log is not read yet. Flags may be ahead of the snapshot.
 
-        `void` are the positions of frames that do not count, `unreadable` the ids of topics that get no pieces. A map
-        holds a descriptor: without `keeps_maps`, only files that the last frames touched stay mapped.
+        `void` are the positions of frames that do not count, `unreadable` the ids of topics that get no pieces.
         """
         self._disk = disk
         self._meta = contents.meta
-        self._mapped = {} if keeps_maps else files  # files to be unmapped now and then
         self.state = dump.load(contents.items)
         self.state.next_id = max(self.state.next_id, contents.meta.next_id)
         self.log = Replay(disk, contents.meta.start, void)
@@ -149,12 +145,10 @@ class Recovery:
                 self.unattached.append(ref)
             if not unseen[ref.file]:
                 file.let_flags_go()
-            if self._mapped:
-                file.let_go()
 
     def replay(self) -> Iterator[None]:
         """Replay the log, a little with each step. The state is complete when all is replayed."""
-        singles, touching = Singles(self.state), 0
+        singles = Singles(self.state)
         for frame in self.log.read_taking(singles.take):
             if isinstance(frame, Stretch):
                 self.frames += frame.frames
@@ -174,10 +168,6 @@ class Recovery:
                     *self._place(frame.position), f"the entries of this frame make no sense: {error!r}"
                 ) from error
             self.frames += 1
-            touching += 1
-            if touching % FRAMES_MAPPED == 0:
-                for file in self._mapped.values():
-                    file.let_go()
             yield
         singles.apply()
         end_replay(self.state)

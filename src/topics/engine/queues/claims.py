@@ -189,8 +189,8 @@ class Queues(Room):
         entries, changes = leasing.ack(topic, acks)
         queue = topic.queue
         if entries:
-            leases, counts = queue.leases, queue.deliveries
-            jobs = [(seq, leases[seq][0] + seq, counts[seq]) for done, _ in changes for seq in done]
+            leases = queue.leases
+            jobs = [(seq, leases[seq][0] + seq, leases[seq][3]) for done, _ in changes for seq in done]
             try:
                 self._ledger.commit(entries)
             except CommitFailed:
@@ -314,8 +314,8 @@ class Queues(Room):
     def _leases_of(self, name: str, seqs: list[int]) -> tuple[list[LeaseView], Gate]:
         """Those of these jobs that are held now."""
         topic = self.queue(name)
-        leases, deliveries = topic.queue.leases, topic.queue.deliveries
-        held = [LeaseView(seq, *leases[seq][1:], deliveries[seq]) for seq in seqs if seq in leases]
+        leases = topic.queue.leases
+        held = [LeaseView(seq, *leases[seq][1:]) for seq in seqs if seq in leases]
         return held, self._gates.of(topic)
 
 
