@@ -1,7 +1,7 @@
 """A few rows for a DataFrame, read by the driver and handed to Spark with the plan.
 
 A source in Python costs each query the planning of its partitions in one Python and its tasks in others: a tenth of a
-second on two cores, and three times the processor time per row. What is few enough is read by the driver instead, in
+second on two cores, and half as much processor time again per row. What is few enough is read by the driver instead, in
 the same way as tasks read it, and becomes rows that Spark has.
 
 Must not know: lakes, or why these rows are wanted.
