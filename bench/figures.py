@@ -458,6 +458,7 @@ SPARK = [
     Figure("2 cores against 1: scan from segments", "bench.spark", "segments_cores_ratio", "", None, "higher"),
     Figure("… scan over HTTP", "bench.spark", "http_cores_ratio", "", None, "higher"),
     Figure("… sink", "bench.spark", "sink_cores_ratio", "", 1.5, "higher"),
+    Figure("… sink, the server on the same core or cores", "bench.spark", "sink_pinned_ratio", "", 1.5, "higher"),
     Figure("start of a session with its first query", "bench.spark", "startup_s", "s", None),
     Figure("memory of the JVM at most", "bench.spark", "jvm_mib", "MiB", None),
     Figure("memory of a Python worker at most", "bench.spark", "worker_mib", "MiB", None),

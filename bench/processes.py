@@ -2,6 +2,7 @@
 
 import os
 import resource
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,11 +19,10 @@ def tree_cpu_seconds(pid: int) -> float:
     """Of the process, of all below it, and of those below it that have ended and were waited for."""
     seconds = sum(_stat(pid)[11:15]) / TICKS_PER_S
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            try:
-                seconds += tree_cpu_seconds(int(child))
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it has just ended, and counts for its parent now
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            for child in (task / "children").read_text().split():
+                with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended, and counts for its parent
+                    seconds += tree_cpu_seconds(int(child))
     return seconds
 
 

@@ -4,7 +4,8 @@ One topic of records of about 180 bytes, once as segments, once behind a server 
 same rows. Scans take all columns into Spark's null sink; `ready` is a source that does no work, the most that one
 written in Python can reach. `table` is `topics.spark.table` over a lake of these records and a twentieth of all that
 only the server has, beside Parquet of the same rows. What is compared runs in turn, warm, and a figure is the median of
-its rounds. The same figures are then taken in a process with one core.
+its rounds. The same figures are then taken by a Spark with one core, beside a server that may use all; and the sink
+once more with Spark and the server, all processes of both, on the same core.
 
 Kafka, where it is installed, reads and writes the same rows in turn with ours (data as the value, tag as the key). Its
 latency and ours are those of a stream: from just before a write until the function of foreachBatch has the row, for
@@ -12,6 +13,7 @@ LATENCIES writes at a steady pace.
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -204,6 +206,10 @@ class Bench:
             parquet=lambda: drained(self.parquet()),
             http=lambda: drained(self.served()),
         )
+        return {f"{name}_per_s": self._records / seconds for name, seconds in scans.items()} | self.sinks(rounds)
+
+    def sinks(self, rounds: int) -> dict[str, float]:
+        """Rows of the Parquet files, written to topics and to nowhere."""
         taken = min(self._records, 1_000_000)
         rows = self.parquet().limit(taken).select("data", "tag", "node").repartition(SINK_PARTS)
         self._cached = rows.cache()
@@ -213,8 +219,7 @@ class Bench:
         self.sink("topics")
         costs = [after - begun for after, begun in zip(self._cpu_seconds(), before, strict=True)]
         self._cached.unpersist()
-        figures = {f"{name}_per_s": self._records / seconds for name, seconds in scans.items()}
-        figures |= {f"{name}_per_s": taken / seconds for name, seconds in sinks.items()}
+        figures = {f"{name}_per_s": taken / seconds for name, seconds in sinks.items()}
         return figures | {f"sink_{side}_us": s / taken * 1e6 for side, s in zip(SIDES, costs, strict=True)}
 
     def _cpu_seconds(self) -> tuple[float, float]:
@@ -306,7 +311,7 @@ class Bench:
 
     def _named(self, name: str) -> str:
         self._topics += 1
-        return f"{name}-{self._cores}-{self._topics}"
+        return f"{name}-{os.getpid()}-{self._topics}"
 
     def memory(self) -> dict[str, float]:
         """The most that the JVM and the largest of its Python workers have had."""
@@ -371,12 +376,21 @@ def below(pid: int) -> list[int]:
     return found + [deeper for child in found for deeper in below(child)]
 
 
-def on_one_core(url: str, pid: int, place: Path, records: int, rounds: int) -> dict[str, float]:
-    """The same in a process of its own: a JVM has its number of cores for life."""
-    command = [sys.executable, "-m", "bench.spark", "--one", url, str(pid), str(place), str(records), str(rounds)]
+def on_one_core(kind: str, url: str, pid: int, place: Path, records: int, rounds: int) -> dict[str, float]:
+    """The same in a process of its own: a JVM has its number of cores for life. `kind` is "one" or "pinned"."""
+    command = [sys.executable, "-m", "bench.spark", f"--{kind}", url, str(pid), str(place), str(records), str(rounds)]
     answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     figures: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
-    return {f"one_{name}": value for name, value in figures.items()}
+    return {f"{kind}_{name}": value for name, value in figures.items()}
+
+
+def pin(pid: int, cores: set[int]) -> None:
+    """Let a process and all below it run on these cores only, and what they start, too."""
+    for process in (pid, *below(pid)):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            for task in Path(f"/proc/{process}/task").iterdir():
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(task.name), cores)
 
 
 def measure(records: int, rounds: int) -> dict[str, float]:
@@ -393,7 +407,8 @@ def measure(records: int, rounds: int) -> dict[str, float]:
             figures |= bench.compared(rounds, address)
             bench.spark.stop()
             stack.close()
-            figures |= on_one_core(server.url, server.pid, place, records, rounds)
+            for kind in ("one", "pinned"):
+                figures |= on_one_core(kind, server.url, server.pid, place, records, rounds)
     figures["segments_to_parquet"] = figures["segments_per_s"] / figures["parquet_per_s"]
     figures["ready_to_parquet"] = figures["ready_per_s"] / figures["parquet_per_s"]
     figures["table_to_parquet"] = figures["table_per_s"] / figures["beside_per_s"]
@@ -403,6 +418,7 @@ def measure(records: int, rounds: int) -> dict[str, float]:
         figures["sink_to_kafka"] = figures["topics_sink_per_s"] / figures["kafka_sink_per_s"]
     for name in ("segments", "http", "sink"):
         figures[f"{name}_cores_ratio"] = figures[f"{name}_per_s"] / figures[f"one_{name}_per_s"]
+    figures["sink_pinned_ratio"] = figures["sink_per_s"] / figures["pinned_sink_per_s"]
     return figures
 
 
@@ -413,6 +429,17 @@ def main() -> None:
         bench = Bench(1, url, int(pid), Path(place), int(records))
         figures = bench.measure(int(rounds))
         bench.spark.stop()
+    elif "--pinned" in sys.argv:
+        url, pid, place, records, rounds = sys.argv[sys.argv.index("--pinned") + 1 :]
+        cores = os.sched_getaffinity(0)
+        for process in (os.getpid(), int(pid)):
+            pin(process, {min(cores)})
+        try:
+            bench = Bench(2, url, int(pid), Path(place), int(records))
+            figures = bench.sinks(int(rounds))
+            bench.spark.stop()
+        finally:
+            pin(int(pid), cores)
     elif "--quick" in sys.argv:
         figures = measure(QUICK_RECORDS, 1)
     else:

@@ -371,6 +371,7 @@ def test_a_digest_tells_apart_what_is_stored_differently_and_nothing_else(
 
     assert (digest(*one) == digest(*other)) == (stored(*one) == stored(*other))
     assert batch_of(one[0], one[1], Settings()).digest == 0, "none is made without a key"
+    assert check_batch(one[0], one[1], "k", Settings()).digest == digest(*one), "without a text of its own, as of Arrow"
 
 
 def test_a_body_that_is_made_takes_no_more_memory_than_its_text() -> None:

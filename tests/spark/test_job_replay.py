@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.commands import Command
@@ -14,6 +15,7 @@ from topics.reader import Lost
 from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.jobs.replaying import History, Replayed, replay
 from topics.spark.servers.connection import Connection
+from topics.spark.tables.lake import Lake
 from topics.testing.clock import ManualClock
 
 Replay = Callable[..., Replayed]
@@ -66,6 +68,21 @@ def test_what_was_archived_and_then_evicted_comes_back_byte_for_byte(rig: Rig, r
     assert (done.rows, done.gaps, done.missing) == (12_300, [Lost(12_001, 12_700, "cap")], [])
     assert contents(rig, f"{topic}.again") == first + second
     assert run(topic).rows_now == 0, "it is done"
+
+
+def test_files_are_taken_by_their_seqs_and_may_lack_columns(rig: Rig, run: Replay, tmp_path: Path) -> None:
+    """Whatever their sizes: the last file is the largest here, and the first one is older than meta."""
+    topic = rig.topic()
+    for start, count in ((1, 10), (11, 100), (111, 1000)):
+        rig.client.append(topic, odd(count, start))
+        archived(rig, tmp_path, topic)
+    lake = Lake.load(str(tmp_path / "lake"))
+    oldest, *_ = lake.files(topic, rig.client.state(topic).epoch, 1, 10)
+    path = tmp_path / "lake" / oldest.path
+    pq.write_table(pq.read_table(path).drop(["meta"]), path)
+    assert run(topic).rows == 1110
+    expected = [(data, None if n < 10 else meta, *rest) for n, (data, meta, *rest) in enumerate(contents(rig, topic))]
+    assert contents(rig, f"{topic}.again") == expected
 
 
 def test_seqs_times_and_tags_choose(rig: Rig, run: Replay, tmp_path: Path) -> None:

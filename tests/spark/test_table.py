@@ -16,7 +16,7 @@ from topics.reader import Lost
 from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.plan import RecordsLost
 from topics.spark.servers.connection import Connection
-from topics.spark.tables import history
+from topics.spark.tables import history, tail
 from topics.spark.tables.lake import Commit, Lake
 
 COLUMNS = ("topic", "seq", "ts", "node", "tag", "meta", "data")
@@ -67,7 +67,7 @@ def odd(numbers: range) -> list[NewRecord]:
 
 
 def test_the_rows_are_those_of_the_source(rig: Rig, beside: Beside) -> None:
-    """Before, at and above the seam; and when the topic goes on after the call."""
+    """Before, at and above the seam; as of the call, though topic and lake go on."""
     topic = rig.topic()
     rig.client.append(topic, odd(range(1, 501)))
     beside.archive(topic, batch_records=200)
@@ -77,10 +77,37 @@ def test_the_rows_are_those_of_the_source(rig: Rig, beside: Beside) -> None:
     before = beside.table(topic)
     assert before.columns == list(COLUMNS)
     rig.client.append(topic, odd(range(531, 541)))
-    assert seqs(before.where("seq > 0").collect()) == list(range(1, 541)), "what is new comes with the next query"
     beside.archive(topic)
-    assert before.where("seq >= 0").count() == 540, "also where the lake has got it meanwhile"
+    assert seqs(before.where("seq > 0").collect()) == list(range(1, 531)), "as of the call"
+    assert seqs(beside.check(topic)) == list(range(1, 541))
     assert beside.table(topic, includes_meta=False).columns == [name for name in COLUMNS if name != "meta"]
+
+
+@pytest.mark.parametrize("limit", ["ROWS_MAX", "BYTES_MAX"])
+def test_many_rows_above_the_seam_are_read_by_tasks_and_as_of_the_call(
+    rig: Rig, beside: Beside, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    topic = rig.topic()
+    rig.client.append(topic, odd(range(1, 101)))
+    beside.archive(topic)
+    rig.client.append(topic, odd(range(101, 131)))
+    assert "Python" not in explained(beside.table(topic)), "few rows are read by the driver"
+    monkeypatch.setattr(history if limit == "ROWS_MAX" else tail, limit, 29)
+    assert seqs(beside.check(topic)) == list(range(1, 131))
+    before = beside.table(topic)
+    assert "Python" in explained(before) or "BatchScan topics" in explained(before)
+    rig.client.append(topic, odd(range(131, 141)))
+    assert seqs(before.where("seq > 0").collect()) == list(range(1, 131))
+
+
+def test_the_settings_of_a_session_stay_as_they_were(rig: Rig, beside: Beside) -> None:
+    topic = rig.topic(count=10)
+    beside.archive(topic)
+    rig.append(topic, range(11, 21))
+    names = [f"{tail.ARROW}.localRelationThreshold", f"{tail.ARROW}.maxRecordsPerBatch"]
+    before = [rig.spark.conf.get(name) for name in names]
+    assert beside.table(topic).count() == 20
+    assert [rig.spark.conf.get(name) for name in names] == before
 
 
 def test_nothing_of_the_history_comes_through_python(rig: Rig, beside: Beside) -> None:
@@ -207,7 +234,7 @@ def test_a_topic_created_anew_has_the_history_of_its_own(rig: Rig, beside: Besid
         beside.table(topic)
     rig.topic(count=4)
     assert [row.data for row in beside.check(topic)] == ["1", "2", "3", "4"]
-    assert "created again" in said_by(lambda: old.where("seq > 0").collect())
+    assert seqs(old.where("seq > 0").collect()) == list(range(1, 11)), "as of the call"
     alone = topics.spark.table(rig.spark, topic, lake=beside.lake)
     assert seqs(alone.collect()) == list(range(1, 11)), "the lake alone has the last instance that was archived"
 

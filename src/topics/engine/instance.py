@@ -114,8 +114,7 @@ class Instance:
         self.read_now = reading.read_now
         self.read_in_turn = reading.read_in_turn
         self.load = loader.load  # a coroutine: brings in what a Cold says is missing
-        self.keep_page = self._cache.keep
-        self.let_page_go = self._cache.let_go
+        self.keep_page, self.let_page_go = self._cache.keep, self._cache.let_go
         self.drop_idle_pages = self._cache.drop_idle
         self.drop_maps = store.catalogue.maps.shrink
         self.cursor_before = reading.cursor_before

@@ -1,14 +1,14 @@
 """Reading a part, in a task: batches from segments, then from the server, with what the lake has in between.
 
-Everything here runs on executors and gets all it needs with the part. What was planned may have changed meanwhile:
-records may be lost since, segments merged, a topic created again, the server restarted. Each of that is either read
-around or told as a gap; nothing is passed over in silence. Where there is a server, it says which sealed records are
-still live, so that segments and exports give the same rows.
+Everything here gets all it needs with the part, and runs on executors, or on the driver. What was planned may have
+changed meanwhile: records may be lost since, segments merged, a topic created again, the server restarted. Each of that
+is either read around or told as a gap; nothing is passed over in silence. Where there is a server, it says which sealed
+records are still live, so that segments and exports give the same rows.
 """
 
 import gc
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
@@ -96,6 +96,13 @@ def freeze_modules() -> None:
     gc.freeze()
 
 
+def in_worker(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    """The same, in a process that is there for such reads, whose memory and collector are set up for them."""
+    keep_worker_memory()
+    yield from batches
+    freeze_modules()
+
+
 class PartReader:
     """One reading of one part."""
 
@@ -113,9 +120,8 @@ class PartReader:
         names |= {"tag"} if self._tags is not None else set()
         self._columns = tuple(name for name in reader.COLUMNS if name in names)
 
-    def batches(self) -> "Iterator[pa.RecordBatch]":
+    def batches(self) -> "Generator[pa.RecordBatch, None, None]":
         """All of it, in the order of the seqs."""
-        keep_worker_memory()
         for gap in self._part.announced:
             self._insert_tombstone(gap)
         self._insert_history(self._part.absent)
@@ -129,7 +135,6 @@ class PartReader:
             yield from self._shown(batch)
         for insert in self._inserts:
             yield from insert.batches()
-        freeze_modules()
 
     def _shown(self, batch: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
         if self._nodes:

@@ -36,7 +36,7 @@ from topics.spark import schema as columns
 from topics.spark.options import Cursor, ReadOptions, read_options, write_options
 from topics.spark.origins import NO_EPOCH, Origins
 from topics.spark.plan import Look, RecordsLost, Stretch, Wanted, check, limited, parts_of, waiting
-from topics.spark.reader import PartReader
+from topics.spark.reader import PartReader, in_worker
 from topics.spark.rows import marked
 from topics.spark.schema import Projection
 from topics.spark.servers.several import Several, not_listed, origins_of
@@ -303,7 +303,7 @@ def _planned(options: ReadOptions, stretches: Sequence[Stretch], *, is_stream: b
 def _read(partition: InputPartition, options: ReadOptions, projection: Projection) -> "Iterator[pa.RecordBatch]":
     if partition.value is None:  # Spark's stand-in for no partitions at all
         return iter(())
-    return PartReader(partition.value, options, projection).batches()
+    return in_worker(PartReader(partition.value, options, projection).batches())
 
 
 def _held_to(looks: Mapping[str, Look], targets: Mapping[str, Look]) -> dict[str, Look]:

@@ -124,7 +124,7 @@ def check_batch(
         raise InvalidRequest(f"idempotency_key has {len(key)} characters, at most {KEY_CHARACTERS_MAX}")
     if node is not None:
         _check_text("node", node, limits.max_node_bytes)
-    is_clean = body is not None and b"\n" not in body and b"\r" not in body
+    given, is_clean = body, body is not None and b"\n" not in body and b"\r" not in body
     if not is_clean:
         size = sum([len(record.data) for record in records]) if body is None else len(body)
         if size <= CUT_BYTES:
@@ -141,7 +141,8 @@ def check_batch(
     # A look at a short text is faster than one at each record.
     may_have_delays = len(body) > LOOKED_AT_BYTES_MAX * len(records) or b'"del' in body or b"\\u" in body
     has_delays = may_have_delays and _have_delays(records)
-    return Batch(body, sizes, has_tags, has_delays, 0 if key is None else digest_of(records, node, has_delays))
+    own = None if body is given else body
+    return Batch(body, sizes, has_tags, has_delays, 0 if key is None else digest_of(records, node, has_delays, own))
 
 
 def _large_batch(
@@ -171,13 +172,13 @@ def _large_batch(
     return Batch(body, sizes, has_tags, has_delays, digest, pieces)
 
 
-def digest_of(records: Sequence[RecordIn], node: str | None, has_delays: bool) -> int:
+def digest_of(records: Sequence[RecordIn], node: str | None, has_delays: bool, own: bytes | None = None) -> int:
     """64 bits that records have in common that are stored alike, however they were sent (ID9). Never 0.
 
     Two spellings of one record are made one: a node of its own or the batch's, a meta that is null or left out, a delay
-    of nothing or none.
+    of nothing or none. `own` is the text of their Body, if it was encoded here.
     """
-    return xxhash.xxh3_64_intdigest(_stored_text(records, node, has_delays)) or 1
+    return xxhash.xxh3_64_intdigest(_stored_text(records, node, has_delays, own)) or 1
 
 
 def _digest_of_many(records: Sequence[RecordIn], node: str | None, has_delays: bool) -> int:
@@ -190,8 +191,8 @@ def _digest_of_many(records: Sequence[RecordIn], node: str | None, has_delays: b
     return digest.intdigest() or 1
 
 
-def _stored_text(records: Sequence[RecordIn], node: str | None, has_delays: bool) -> bytes:
-    text = _encode(records)
+def _stored_text(records: Sequence[RecordIn], node: str | None, has_delays: bool, own: bytes | None = None) -> bytes:
+    text = _encode(records) if own is None else own[len(b'{"records":') : -1]  # but for a node, which follows them
     if node is not None or has_delays or b'"meta":null' in text:
         text = _encode([_as_stored(record, node) for record in records])
     return text
@@ -312,13 +313,12 @@ def _check_record(record: RecordIn, limits: Limits) -> tuple["array[int]", bool]
 
 def _check_records(records: Sequence[RecordIn], limits: Limits) -> tuple["array[int]", bool]:
     """The sizes of the records, and whether any has a tag. Whole columns first: most have nothing to check."""
-    sizes = array("I", [len(record.data) for record in records])
-    count = len(records)
+    sizes, count = array("I", [len(record.data) for record in records]), len(records)
     tags, nodes = [record.tag for record in records], [record.node for record in records]
     has_tags = tags.count(None) < count
-    if has_tags:
+    if has_tags and 4 * max(map(len, filter(None, tags)), default=0) > limits.max_tag_bytes:
         _check_texts("tag", tags, limits.max_tag_bytes)
-    if nodes.count(None) < count:
+    if nodes.count(None) < count and 4 * max(map(len, filter(None, nodes)), default=0) > limits.max_node_bytes:
         _check_texts("node", nodes, limits.max_node_bytes)
     if [record.meta for record in records].count(NO_META) < count:
         for index, record in enumerate(records):

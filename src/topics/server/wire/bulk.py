@@ -57,18 +57,25 @@ def arrow_in(body: bytes, limits: Limits) -> list[RecordIn]:
     except (pa.ArrowException, struct.error, OSError, ValueError) as error:
         raise InvalidRequest(f"the body is not a valid Arrow stream: {error}") from None
     data, tags, nodes, meta = columns
-    for number, text in enumerate(data):
-        if text is not None and len(text) > limits.max_record_bytes:
-            raise RecordTooLarge(f"records[{number}] is {len(text)} bytes, at most {limits.max_record_bytes}")
-    for number, text in enumerate(meta):
-        if text is not None and len(text) > limits.max_meta_bytes:
-            raise InvalidRequest(f"records[{number}].meta is {len(text)} bytes, at most {limits.max_meta_bytes}")
+    if (found := _longer(data, limits.max_record_bytes)) is not None:
+        raise RecordTooLarge(f"records[{found[0]}] is {found[1]} bytes, at most {limits.max_record_bytes}")
+    if (found := _longer(meta, limits.max_meta_bytes)) is not None:
+        raise InvalidRequest(f"records[{found[0]}].meta is {found[1]} bytes, at most {limits.max_meta_bytes}")
     try:
-        values = [_decode_raw(text) for text in data]
+        values = list(map(_decode_raw, data))
+        if meta.count(None) == len(meta):
+            return list(map(RecordIn, values, tags, nodes))
         metas = [NO_META if text is None else _decode_raw(text) for text in meta]
     except (TypeError, msgspec.MsgspecError, RecursionError):
         raise _first_bad(data, meta) from None
     return list(map(RecordIn, values, tags, nodes, metas))
+
+
+def _longer(texts: list[bytes | None], bytes_max: int) -> tuple[int, int] | None:
+    """The number and the size of the first text that is too long. Whole columns first: none is, as a rule."""
+    if max(map(len, filter(None, texts)), default=0) <= bytes_max:
+        return None
+    return next((n, len(text)) for n, text in enumerate(texts) if text is not None and len(text) > bytes_max)
 
 
 def _first_bad(data: list[bytes | None], meta: list[bytes | None]) -> InvalidRequest:

@@ -2,33 +2,42 @@
 
 The history is taken in units, ranges of seqs, one after the other; each is one write under a name made of the range
 and the filters. What a lake has of a range never changes, so a unit that is written again has the same keys. The
-ledger keeps the plan of the first run: where it ends, and how long a unit is. Rows of a lake were records before, so
-they are sent as they are read, and not kept until all are checked.
+ledger keeps the plan of the first run: where it ends, and how long a unit is.
+
+A unit is one task, which reads the files one after the other, as their seqs ascend, and sends the rows while it reads
+on. They were records before, so nothing but the server checks them. Spark's own scan would take the files as it likes,
+and then sort all rows of a unit before the first is sent.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.clock import Clock, SystemClock
 from topics.errors import InvalidRequest
-from topics.model import TagMatch
 from topics.ranges import Range, intersect, subtract, union
 from topics.reader import Lost
+from topics.spark.options import WriteOptions, write_options
+from topics.spark.reader import keep_worker_memory
 from topics.spark.runs import marks
 from topics.spark.runs.arrivals import Arrivals
 from topics.spark.runs.marks import Ledger
 from topics.spark.runs.progress import Progress
 from topics.spark.servers.connection import Connection
-from topics.spark.tables.lake import Lake, shown
-from topics.spark.tables.outputs import Place, check_connector
+from topics.spark.tables.lake import Lake, LakeFile, read_rows, shown
+from topics.spark.tables.outputs import Place
+from topics.spark.writer import Sender
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 UNIT_SEQS: Final = 1_000_000  # a unit is a job of Spark, which takes a while to plan
 UNIT_SEQS_MIN: Final = 1_000
+RECORD: Final = ("data", "tag", "node", "meta")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +82,6 @@ def replay(
     """Append what is not in the topic yet; at most `rate` records per second, None = as fast as it goes."""
     progress, clock, server = progress or Progress("replay"), clock or SystemClock(), server.holding(topic)
     place = Place(lake)
-    check_connector(spark, place)
     about = {"lake": place.path, "history": asdict(history), "topic": topic, "url": server.url, "name": name}
     id = marks.identity("replay", about)
     ledger = Ledger.open(state or marks.default_directory(), f"replay-{id}", about, clock)
@@ -174,32 +182,59 @@ class _Job:
 
     def write(self, unit: Range) -> int:
         """Append the records of a unit, in order; how many there are."""
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F  # noqa: N812
-
-        place = Place(self._chosen.lake.root)
-        paths = [place.uri(file.path) for file in self._chosen.files(*unit)]
-        rows = self._spark.read.parquet(*paths).filter(F.col("seq").between(*unit))
-        rows = _filtered(rows, self._chosen.history).coalesce(1).sortWithinPartitions("seq")
-        seen = Observation()
-        writer = rows.select("data", "tag", "node", "meta").observe(seen, F.count(F.lit(1)).alias("rows")).write
-        name = f"{self._prefix}/{_name(unit)}"
-        writer = writer.format("topics").options(**self._server.options(), topic=self._topic, writeId=name)
-        writer = writer.option("checkFirst", "false")
-        writer.mode("append").save()
-        return int(seen.get["rows"])
+        chosen = self._chosen
+        given = {**self._server.options(), "topic": self._topic, "writeId": f"{self._prefix}/{_name(unit)}"}
+        place = Place(chosen.lake.root)
+        root = place.path if place.is_local else place.root  # a task may run elsewhere
+        task = _Task(root, chosen.files(*unit), unit, chosen.history, write_options(given))
+        (row,) = self._spark.range(0, 1, 1, numPartitions=1).mapInArrow(task, "rows bigint").collect()
+        return int(row.rows)
 
 
-def _filtered(rows: "DataFrame", history: History) -> "DataFrame":
-    from pyspark.sql import functions as F  # noqa: N812
+@dataclass(frozen=True)
+class _Task:
+    """Reads the rows of a unit, and sends them under the keys that a partition of a sink has."""
 
-    if history.since is not None:
-        rows = rows.filter(F.unix_millis("ts") >= history.since)
-    if history.until is not None:
-        rows = rows.filter(F.unix_millis("ts") < history.until)
+    root: str
+    files: Sequence[LakeFile]
+    unit: Range
+    history: History
+    options: WriteOptions
+
+    def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+
+        keep_worker_memory()
+        for _ in batches:
+            pass
+        assert self.options.write_id is not None
+        with closing(Sender(self.options, self.options.write_id, 0)) as sender:
+            wrote = sender.send(self._rows())
+        yield pa.RecordBatch.from_pydict({"rows": pa.array([wrote.records], pa.int64())})
+
+    def _rows(self) -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+
+        for batch in read_rows(self.root, self.files, [self.unit], ("ts", *RECORD)):
+            chosen = _filtered(batch, self.history)
+            if chosen.num_rows:
+                columns = [chosen.column(name).cast(pa.string()) for name in RECORD]
+                topics = pa.repeat(pa.scalar(self.options.topic, pa.string()), chosen.num_rows)
+                yield pa.RecordBatch.from_arrays([topics, *columns], ["topic", *RECORD])
+
+
+def _filtered(batch: "pa.RecordBatch", history: History) -> "pa.RecordBatch":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    conditions = []
+    if history.since is not None or history.until is not None:
+        micros = batch.column("ts").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        if history.since is not None:
+            conditions.append(pc.greater_equal(micros, history.since * 1000))
+        if history.until is not None:
+            conditions.append(pc.less(micros, history.until * 1000))
     if history.tag is not None:
-        is_glob = history.tag.endswith("*")
-        match = TagMatch("Glob" if is_glob else "Eq", history.tag.removesuffix("*") if is_glob else history.tag)
-        column = F.col("tag")
-        rows = rows.filter(column.startswith(match.value) if is_glob else column == match.value)
-    return rows
+        tags, prefix = batch.column("tag"), history.tag.removesuffix("*")
+        conditions.append(pc.starts_with(tags, prefix) if prefix != history.tag else pc.equal(tags, prefix))
+    return batch.filter(reduce(pc.and_, conditions)) if conditions else batch

@@ -8,15 +8,16 @@ Parquet files, above it from the server or the segments. So history has all that
 pruning, pushed filters, statistics, no Python.
 
 Invariant: each seq up to the seam is read from the lake or from nowhere, each seq above it not from the lake alone. The
-seam never lies within a gap, so a gap is one row. What is read from the lake is as of the call; what lies above the
-seam is looked up anew by each query.
+seam never lies within a gap, so a gap is one row. All of it is as of the call, which reads few rows above the seam by
+itself; more are read by each query, up to the same end.
 
 Must not know: how the lake is written, or what a part of a read is.
 """
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -37,6 +38,7 @@ from topics.spark.servers.connection import Connection
 from topics.spark.session import is_connected
 from topics.spark.tables.lake import Lake, LakeFile, shown
 from topics.spark.tables.outputs import Place, check_connector
+from topics.spark.tables.tail import ROWS_MAX, fetched, handed_over
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +94,6 @@ class Known:
     gaps: Sequence[Lost] = ()  # up to the seam, and in no file
     seam: int = 0
     above: int = 0  # seqs above the seam, when it was asked
-    has_more: bool = True  # something may lie above the seam
 
 
 def table(
@@ -109,7 +110,7 @@ def table(
     until: str | int | None = None,
     tag: str | None = None,
 ) -> "DataFrame":
-    """A topic as a DataFrame, with the columns of `format("topics")`.
+    """A topic as a DataFrame, with the columns of `format("topics")`, as of this call.
 
     `since`, `until` and `tag` select rows, and leave out files by their statistics before Spark opens any; gaps stay.
     Without `url` and `path` it is what the lake has of the topic's last instance, as it was archived.
@@ -132,17 +133,13 @@ def table(
     shape = _Shape(topic, declared(includes_meta, on_gap == "record"), chosen.condition())
     place = Place(lake)
     check_connector(spark, place)
-    parts = [shape.archived(rows) for rows in _history(spark, place, known, chosen)]
-    if known.has_more and (server is not None or path is not None):
-        reading = spark.read.format("topics").option("topic", topic).option("archive", lake).option("onGap", on_gap)
-        reading = reading.options(**({} if server is None else server.options()))
-        reading = reading.options(**({} if path is None else {"path": path}))
-        if server is None:
-            reading = reading.option("endingSeq", "sealed")
-        start = {topic: {"epoch": known.epoch, "seq": known.seam}}
-        reading = reading.option("startingSeq", msgspec.json.encode(start).decode())
-        reading = reading.option("minPartitions", max(1, min(_cores(spark), known.above // TAIL_RECORDS_MIN)))
-        parts.append(shape.live(reading.option("includeMeta", str(includes_meta)).load()))
+    given = {"topic": topic, "archive": lake, "onGap": on_gap, "includeMeta": str(includes_meta)}
+    given |= ({} if server is None else server.options()) | ({} if path is None else {"path": path})
+    above = _Above(spark, shape, known, given)
+    with ThreadPoolExecutor(1) as pool:
+        fetching = pool.submit(above.fetched)  # meanwhile Spark looks for the files
+        parts = [shape.archived(rows) for rows in _history(spark, place, known, chosen)]
+    parts += above.frames(fetching.result())
     if on_gap == "record" and known.gaps:
         parts.append(shape.gaps(spark, known.gaps))
     if not parts:
@@ -151,7 +148,7 @@ def table(
 
 
 def register_table(spark: "SparkSession", name: str, topic: str, **given: Any) -> "DataFrame":
-    """The same as a temporary view for SQL. Registered again, it goes on to what the lake has by then."""
+    """The same as a temporary view for SQL. Registered again, it goes on to what there is by then."""
     rows = table(spark, topic, **given)
     rows.createOrReplaceTempView(name)
     return rows
@@ -201,6 +198,38 @@ class _Shape:
         return spark.createDataFrame(rows, self.declared)
 
 
+@dataclass(frozen=True)
+class _Above:
+    """The rows above the seam: few are read by the driver, now; many by the source, in each query."""
+
+    spark: "SparkSession"
+    shape: _Shape
+    known: Known
+    given: Mapping[str, str]  # options of the source
+
+    def fetched(self) -> "pa.Table | None":
+        """The rows, if they are few."""
+        if not 0 < self.known.above <= ROWS_MAX or is_connected(self.spark):
+            return None
+        names = self.shape.names
+        return fetched(self._options(), names if self.shape.has_gaps else [name for name in names if name in STORED])
+
+    def frames(self, rows: "pa.Table | None") -> "Iterator[DataFrame]":
+        parts = max(1, min(_cores(self.spark), self.known.above // TAIL_RECORDS_MIN))
+        if rows is not None:
+            found = handed_over(self.spark, rows, parts)
+            yield self.shape.live(found) if self.shape.has_gaps else self.shape.archived(found)
+        elif self.known.above:
+            source = self.spark.read.format("topics").options(**self._options())
+            yield self.shape.live(source.option("minPartitions", parts).load())
+
+    def _options(self) -> dict[str, str]:
+        """From the seam on, up to the end as it was when it was asked."""
+        topic, known = self.given["topic"], self.known
+        start = msgspec.json.encode({topic: {"epoch": known.epoch, "seq": known.seam}}).decode()
+        return {**self.given, "startingSeq": start, "endingSeq": str(known.seam + known.above)}
+
+
 # --- what there is
 
 
@@ -219,7 +248,7 @@ def _known(lake: Lake, topic: str, server: Connection | None, path: str | None) 
     gaps = [gap for entry in entries for gap in entry.gaps]
     first = min((start for start, _ in lake.covered(topic, epoch)), default=0)
     files = lake.files(topic, epoch, 1, SEQ_MAX)
-    return Known(epoch, files, gaps=[gap for gap in _merged(gaps) if gap.last >= first], has_more=False)
+    return Known(epoch, files, gaps=[gap for gap in _merged(gaps) if gap.last >= first])
 
 
 @dataclass(frozen=True)
@@ -247,8 +276,7 @@ def _joined(lake: Lake, seen: _Seen) -> Known:
     start = min([seen.earliest, *(first for first, _ in covered[:1])]) - 1
     gaps = [gap for gap in _merged(without(seen.lost, covered)) if gap.last > start and gap.first <= end]
     seam = max([end, start, *(gap.last for gap in gaps)])
-    above, has_more = max(0, seen.head - seam), seam < seen.head or bool(end)
-    return Known(epoch, lake.files(topic, epoch, 1, end), hidden, gaps, seam, above, has_more)
+    return Known(epoch, lake.files(topic, epoch, 1, end), hidden, gaps, seam, max(0, seen.head - seam))
 
 
 def _end(lake: Lake, topic: str, epoch: int) -> int:
