@@ -8,6 +8,7 @@ import faulthandler
 import gc
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -57,6 +58,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     assert [place for place in MARKERS if not (TESTS / place).exists()] == [], "these places are gone"
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background; programs under test must hear it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile(effort.QUICK if config.getoption("--quick") else effort.USUAL)
     if hasattr(config, "workerinput"):
         atexit.register(os._exit, 0)  # of a process of xdist: to free a million objects takes longer than many tests
