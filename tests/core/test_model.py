@@ -21,7 +21,7 @@ from msgspec import UNSET
 from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, open_gap, record_in, topic_view, written
 from tests.effort import tries
 from topics.core import decide
-from topics.core.topic import blocks, live, log, pages, parts
+from topics.core.topic import blocks, live, log, pages, parts, walk
 from topics.core.topic.log import Log
 from topics.engine import Engine
 from topics.engine.answers import DeleteResult
@@ -436,7 +436,7 @@ class Machine(RuleBasedStateMachine):
 
 TINY = [
     *((module, "BLOCK", 8) for module in (blocks, live, log, decide)),
-    *((module, "PAGE_ROWS", 4) for module in (pages, parts)),
+    *((module, "PAGE_ROWS", 4) for module in (pages, parts, walk)),
 ]
 
 

@@ -19,9 +19,10 @@ from tests.effort import tries
 from topics.core import decide
 from topics.core.queue import jobs as jobs_module
 from topics.core.queue import letters
-from topics.core.topic import blocks, live, log, pages, parts
+from topics.core.topic import blocks, live, log, pages, parts, walk
 from topics.engine import Engine
 from topics.engine.answers import Redriven
+from topics.engine.queues import job_pages
 from topics.errors import TopicFull
 from topics.model import TopicConfig
 from topics.settings import Settings
@@ -34,7 +35,7 @@ T = TypeVar("T")
 NODES = ["a", "b", "c"]
 TINY = [
     *((module, "BLOCK", 8) for module in (blocks, live, log, decide)),
-    *((module, "PAGE_ROWS", 4) for module in (pages, parts, letters)),
+    *((module, "PAGE_ROWS", 4) for module in (pages, parts, walk, job_pages, letters)),
     (jobs_module, "STALE_MAX", 2),
 ]
 configs = st.fixed_dictionaries(

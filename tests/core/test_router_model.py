@@ -28,8 +28,9 @@ from tests.core.test_model import (
     profile,
 )
 from topics.core import decide
-from topics.core.routing import table
-from topics.core.topic import blocks, live, log, pages, parts
+from topics.core.routing import steps, table
+from topics.core.topic import blocks, live, log, pages, parts, walk
+from topics.engine import loading
 from topics.model import RouterDefinition, TopicConfig
 from topics.settings import Settings
 from topics.testing.oracle import Oracle
@@ -221,7 +222,8 @@ class TinyRouterMachine(RouterMachine):
         for module in (blocks, live, log, decide):
             self.patch.setattr(module, "BLOCK", 8)
         self.patch.setattr(parts, "PAGE_ROWS", 4)
-        self.patch.setattr(pages, "PAGE_ROWS", self.page_rows)
+        for module in (pages, walk, steps, loading):  # these have to agree
+            self.patch.setattr(module, "PAGE_ROWS", self.page_rows)
 
 
 class PagedRouterMachine(TinyRouterMachine):

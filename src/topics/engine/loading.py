@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final, TypeVar
 
-from topics.core.topic.pages import NEXT_TURN, PAUSE, Cache, Cold, PageAddress, page_rows, render
-from topics.core.topic.parts import Chunk, Part, Sealed
+from topics.core.topic.pages import NEXT_TURN, PAUSE, Cache, Cold, PageAddress, render
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed
 from topics.errors import Damaged
 from topics.model import Columns, TagMatch
 
@@ -53,11 +53,11 @@ class Loader:
         """Rows of one page of a part, decoded."""
         if isinstance(part, Chunk):
             return part.columns(start, stop)
-        address = PageAddress(part, start // page_rows(part), None)
+        address = PageAddress(part, start // PAGE_ROWS, None)
         page = self._rows.get(address)
         if page is None:
             raise Cold(address)
-        first, _ = address.rows()
+        first = address.number * PAGE_ROWS
         return page.select([(start - first, stop - first)])
 
     async def until_warm(self, make: Callable[[bool], T], loads_max: int | None = None) -> T:

@@ -14,8 +14,8 @@ from topics.core.entries import AnyEntry, Appended, Evicted, Forwarded, Forwardi
 from topics.core.routing.copies import Copier, HopRun, hops_between
 from topics.core.routing.table import HOPS_MAX, Router, holes
 from topics.core.state import State, Topic
-from topics.core.topic.pages import Cold, page_rows
-from topics.core.topic.parts import Chunk, Part
+from topics.core.topic.pages import Cold
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
 from topics.core.topic.records import Batch
 from topics.errors import Refusal
 from topics.model import Columns
@@ -148,9 +148,8 @@ class Picker:
         """
         self.reached, rows_left = after, STEP_ROWS
         for part, first, end in self._source.log.runs_between(after, stop):
-            rows = page_rows(part)
             while first < end:
-                upto = min(end, (first // rows + 1) * rows)
+                upto = min(end, (first // PAGE_ROWS + 1) * PAGE_ROWS)
                 try:
                     if not all(self._take(*pick) for pick in self._wanted(part, first, upto)):
                         return

@@ -1,9 +1,9 @@
 """Pages: records of a part as the JSON text that readers get, and the cache that keeps them.
 
-A `Page` holds up to PAGE_ROWS records of a part, fewer if they are large, rendered for one projection. It is made on
-first use and kept in the `Cache`; reading is slicing pages. What a filter looks at comes without rendering: of records
-in memory their `Labels`, of sealed ones the rows that match a tag. Nothing here does I/O: what is needed of a sealed
-part and not cached raises `Cold`, and whoever owns the files loads it.
+A `Page` holds up to PAGE_ROWS records of a part, rendered for one projection. It is made on first use and kept in the
+`Cache`; reading is slicing pages. What a filter looks at comes without rendering: of records in memory their `Labels`,
+of sealed ones the rows that match a tag. Nothing here does I/O: what is needed of a sealed part and not cached raises
+`Cold`, and whoever owns the files loads it.
 
 The cache counts what it makes (`made_us`), in microseconds as they are on a slow machine: so a walk knows when it has
 had its share of a turn without a clock.
@@ -29,8 +29,6 @@ LABEL_BYTES: Final = 80  # of a row's tag and node, about
 ROW_US: Final = 2  # to decode and render a row,
 BYTES_PER_US: Final = 200  # and so many bytes of it
 RENDERED_BYTES: Final = 256 * 1024  # of sealed records, about, that are rendered in one step
-PAGE_BYTES: Final = 4 * 1024 * 1024  # of sealed records, about: where these are large, a page has fewer of them, …
-PAGE_ROWS_MIN: Final = 16  # … but so many
 MATCHES_MAX: Final = 256  # answers about which rows of a sealed part match that are kept
 
 
@@ -176,16 +174,6 @@ _PROJECTIONS = [None, *(Projection(*flags) for flags in product((False, True), r
 _IDLE: Final = (Chunk(1), 0, None)  # no page: those before it in the cache were not used since it was put there
 
 
-def page_rows(part: Part) -> int:
-    """How many rows the pages of a part have."""
-    rows = PAGE_ROWS
-    if not isinstance(part, Chunk):
-        size_bytes = part.bytes_before(part.count)
-        while rows > PAGE_ROWS_MIN and size_bytes * rows > PAGE_BYTES * part.count:
-            rows //= 4
-    return rows
-
-
 class PageAddress(NamedTuple):
     """A page of a sealed part, rendered for a projection; without one, its rows as they are.
 
@@ -203,8 +191,8 @@ class PageAddress(NamedTuple):
 
     def rows(self) -> tuple[int, int]:
         """The rows of the page, as start and stop."""
-        rows = page_rows(self.part)
-        return self.number * rows, min(self.part.count, (self.number + 1) * rows)
+        start = self.number * PAGE_ROWS
+        return start, min(self.part.count, start + PAGE_ROWS)
 
 
 PAUSE: Final = 0  # nothing is missing but a turn of the loop for others: the work goes on afterwards
@@ -284,19 +272,18 @@ class Cache:
         return self._around(part, row, projection if is_page else None)
 
     def _around(self, part: Part, row: int, projection: Projection | None) -> Page | Labels:
-        rows = page_rows(part)
-        number = row // rows
+        number = row // PAGE_ROWS
         key = (part, number, projection)
         shelf = self._fresh if isinstance(part, Chunk) else self._sealed
         page = shelf.pages.get(key)
         if page is None:
             if not isinstance(part, Chunk):
                 raise Cold(PageAddress(part, number, projection))
-            page = (Labels if projection is None else Page)(number * rows)
+            page = (Labels if projection is None else Page)(number * PAGE_ROWS)
             shelf.put(key, page)
         else:
             shelf.pages.move_to_end(key)
-        start, stop = page.start + page.count, min(part.count, page.start + rows)
+        start, stop = page.start + page.count, min(part.count, page.start + PAGE_ROWS)
         if start < stop:
             before = page.size_bytes
             page.extend(part.columns(start, stop), projection or JOB)
@@ -319,7 +306,7 @@ class Cache:
         """Those of the rows start..stop whose tag matches, ascending; live or not."""
         rows = self._matches.get((part, match))
         if rows is None:
-            raise Cold(PageAddress(part, start // page_rows(part), match))
+            raise Cold(PageAddress(part, start // PAGE_ROWS, match))
         self._matches.move_to_end((part, match))
         return rows[bisect_left(rows, start) : bisect_left(rows, stop)]
 
@@ -342,7 +329,7 @@ class Cache:
     def forget(self, part: Part) -> None:
         """Drop the pages of a part that is no longer read."""
         shelf = self._fresh if isinstance(part, Chunk) else self._sealed
-        for number in range(part.count // page_rows(part) + 1):
+        for number in range(part.count // PAGE_ROWS + 1):
             for projection in _PROJECTIONS:
                 shelf.drop((part, number, projection))
         for key in [key for key in self._matches if key[0] is part]:

@@ -14,8 +14,8 @@ from typing import Final
 from msgspec import Struct
 
 from topics.core.topic.log import Log
-from topics.core.topic.pages import PAUSE, Cache, Cold, Page, Projection, page_rows
-from topics.core.topic.parts import Chunk, Part
+from topics.core.topic.pages import PAUSE, Cache, Cold, Page, Projection
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
 from topics.model import EXAMINED_MIN, Reason, TagMatch, Tombstone
 
 NO_NODES: frozenset[str] = frozenset()
@@ -112,9 +112,9 @@ def _walk(log: Log, query: Query, plan: Plan, last: int, cache: Cache) -> None:
     index = log.part_from(cursor + 1)
     while index < len(log.parts) and log.parts[index].first <= last:
         part = log.parts[index]
-        row, stop, rows = part.row_from(plan.next + 1), part.row_from(last + 1), page_rows(part)
+        row, stop = part.row_from(plan.next + 1), part.row_from(last + 1)
         while row < stop:
-            page_stop = min(stop, (row // rows + 1) * rows)
+            page_stop = min(stop, (row // PAGE_ROWS + 1) * PAGE_ROWS)
             if spent_us + cache.made_us - made_before > share_us:
                 if is_filtered or query.stops_at_cold:
                     return
