@@ -246,11 +246,11 @@ class PagedRouterMachine(TinyRouterMachine):
 
 
 TestRandomRouting = RouterMachine.TestCase
-TestRandomRouting.settings = profile(12, 40)
+TestRandomRouting.settings = profile(25, 40)
 TestRandomRoutingAtBorders = TinyRouterMachine.TestCase
-TestRandomRoutingAtBorders.settings = profile(10, 40)
+TestRandomRoutingAtBorders.settings = profile(20, 40)
 TestRandomRoutingByPages = PagedRouterMachine.TestCase
-TestRandomRoutingByPages.settings = profile(10, 40)
+TestRandomRoutingByPages.settings = profile(20, 40)
 
 
 @pytest.mark.full
