@@ -139,7 +139,8 @@ def check_batch(
     if body is None:
         body = bytes(memoryview(_encode(Body(records, node))))  # as in `batch_of`
     # A look at a short text is faster than one at each record.
-    may_have_delays = len(body) > LOOKED_AT_BYTES_MAX * len(records) or b'"del' in body or b"\\u" in body
+    has_escapes = b"\\" in body and b"\\u" in body
+    may_have_delays = len(body) > LOOKED_AT_BYTES_MAX * len(records) or b'"del' in body or has_escapes
     has_delays = may_have_delays and _have_delays(records)
     own = None if body is given else body
     return Batch(body, sizes, has_tags, has_delays, 0 if key is None else digest_of(records, node, has_delays, own))
