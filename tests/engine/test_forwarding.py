@@ -589,6 +589,45 @@ async def test_a_router_whose_last_record_is_lost_is_no_longer_blocked(durabilit
         assert not engine.forwarder.blocked.by_id and not engine.forwarder.lasting
 
 
+async def test_a_blocked_router_goes_on_when_its_dest_comes_to_be_in_memory_and_has_room() -> None:
+    """RT15, RT24: it waits for the sync of that change, and is not forgotten then."""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("b", {"cap_records": 1, "discard": "reject"})
+        await route(engine, "ab")
+        await engine.append("a", data(1, 2))
+        await turns()
+        assert engine.forwarder.blocked.by_id
+        disk.hold_syncs()
+        (change,) = await begun(engine.put_topic("b", {"durability": "ephemeral"}))
+        assert engine.state.topics["b"].log.count == 1
+        disk.release_syncs()
+        await change
+        await turns()
+        assert (engine.state.topics["b"].log.count, engine.forwarder.blocked.by_id) == (2, {})
+
+
+async def test_a_sync_that_a_blocked_router_waited_for_keeps_nothing_waiting() -> None:
+    """RT15, RT24: once the dest in memory may have more, nobody waits for that, blocked or not."""
+    disk, clock = MemoryDisk(), ManualClock()
+    async with running(disk, clock) as engine:
+        await engine.put_topic("a", {"durability": "fsync"})
+        await engine.put_topic("b", {"cap_records": 1, "discard": "reject", "durability": "ephemeral"})
+        await route(engine, "ab")
+        await engine.append("a", data(1, 2))
+        await turns()
+        disk.hold_syncs()
+        await begun(engine.append("a", data(3)))
+        clock.advance(RETRY_MS_MIN)
+        await turns()
+        assert engine.forwarder.blocked.by_id and engine.forwarder.lasting
+        disk.release_syncs()
+        await turns()
+        assert engine.forwarder.blocked.by_id and not engine.forwarder.lasting
+        await engine.delete("b", before_seq=2)
+        assert await texts(engine, "b") == [b"2"]
+
+
 async def test_a_stop_drains_chains_and_what_waits_for_a_sync() -> None:
     """SC3"""
     disk = MemoryDisk()
