@@ -6,7 +6,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
+from tests.core.test_parts import sealed
 from topics.core import dump
 from topics.core.apply import apply, replay
 from topics.core.decide import head_inherited
@@ -18,7 +20,7 @@ from topics.core.topic import losses
 from topics.core.topic.log import Log
 from topics.core.topic.losses import LOSSES_KEPT, RUNS_KEPT, SLACK, Loss
 from topics.core.topic.records import Batch
-from topics.model import TopicConfig
+from topics.model import Columns, TopicConfig
 
 
 def batch(count: int) -> Batch:
@@ -85,6 +87,20 @@ def test_a_loss_across_a_gap_leaves_the_gap_its_reason() -> None:
     log.evict(7, 3)
     assert ranges(log) == [(1, 3, "cap", 3), (4, 5, "source_trim", 2), (6, 7, "cap", 2)]
     assert (log.lost, log.trimmed, log.expired) == (7, 2, 0)
+
+
+def test_a_loss_across_a_gap_counts_what_was_lost_on_each_side() -> None:
+    """LS1, NC3: also of sealed records, where nothing is left of the deleted ones."""
+    log = filled(6)
+    log.open_gap(8, "source_trim", 1)
+    log.append(batch(6), 2)
+    delete(log, 2, 3, 4, 5, 10)
+    seqs = [1, 6, 9, 11, 12, 13, 14]
+    piece = sealed(Columns(seqs, [0] * 7, None, None, None, [Raw(b"1")] * 7))
+    log.replace(list(log.parts), [piece], log.live_rows())
+    log.expire(14, 3)
+    assert ranges(log) == [(1, 6, "ttl", 2), (7, 8, "source_trim", 2), (9, 14, "ttl", 5)]
+    assert losses.lost_above(log.losses, 8) == 5
 
 
 def test_a_loss_in_too_many_stretches_is_one_with_what_was_deleted() -> None:

@@ -285,6 +285,31 @@ def test_a_loss_takes_the_routers_behind_it_along(cursor: int, last: int, new: i
     )
 
 
+def test_losses_have_the_time_of_now_though_copies_never_go_back_in_time() -> None:
+    """LS1, RT12, RT17: the clock goes back by 4 s; what copies evict, and holes, are dated as any other loss."""
+    state = state_of(topic(A), topic(B, cap_records=1), topic(C), router(AB, A, B), router(BC, B, C))
+    b, c = state.by_id[B].log, state.by_id[C].log
+    apply(state, Appended(A, 1, 9000, batch(1)))
+    step(state, now=9000)
+    apply(state, Appended(A, 2, 9000, batch(2)))
+    apply(state, GapOpened(A, 3, "cap", 5000))
+    step(state, now=5000)
+    assert (b.last_ts, [(loss.first, loss.reason, loss.ts) for loss in b.losses]) == (9000, [(1, "cap", 5000)])
+    assert [(loss.first, loss.reason, loss.ts) for loss in c.losses] == [(1, "source_trim", 5000)]
+    step(state, now=5001)
+    assert [(loss.first, loss.reason, loss.ts) for loss in b.losses[1:]] == [(3, "source_trim", 5001)]
+
+
+def test_a_write_that_evicts_leaves_holes_of_its_own_time() -> None:
+    """LS1, RT12: also if the clock has gone back since the last write."""
+    state = state_of(topic(A, cap_records=1), topic(B), router(AB, A, B))
+    apply(state, Appended(A, 1, 9000, batch(1)))
+    entries, _ = decide.append(state, decide.Append("a", batch(2)), 5000, Caps())
+    for entry in entries:
+        apply(state, entry)
+    assert [loss.ts for topic in (A, B) for loss in state.by_id[topic].log.losses] == [5000, 5000]
+
+
 def test_two_routers_into_one_dest_leave_two_holes() -> None:
     """RT12, RT6"""
     state = state_of(topic(A, cap_records=1), topic(B), router(AB, A, B), router(BC, A, B))

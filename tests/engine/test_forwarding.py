@@ -423,6 +423,41 @@ async def test_the_dest_s_caps_and_expiry_govern_the_copies() -> None:
 # --- exactly once
 
 
+async def test_losses_by_copies_have_the_time_at_which_they_happened() -> None:
+    """LS1, RT12, RT17: also if the clock has gone back; the copies themselves do not go back in time."""
+    clock = ManualClock()
+    async with running(clock=clock) as engine:
+        await engine.put_topic("b", {"cap_records": 1})
+        await route(engine, "ab", "bc")
+        await engine.append("a", data(1))
+        written_at = clock.now_ms()
+        await turns()
+        clock.set(written_at - 2000)
+        await engine.append("a", data(2, 3))
+        (copy,) = (await engine.read("b")).records
+        assert copy.ts == written_at
+        assert [(one.first, one.last, one.ts) for one in await engine.losses("b", 9)] == [(1, 2, written_at - 2000)]
+        assert [(one.first, one.last, one.ts) for one in await engine.losses("c", 9)] == [(2, 2, written_at - 2000)]
+
+
+async def test_a_cursor_behind_a_hole_knows_how_many_sealed_records_were_lost_above_it() -> None:
+    """NC3, LS1: not those that were deleted, on either side of the hole."""
+    clock = ManualClock()
+    async with running(clock=clock) as engine:
+        await engine.put_topic("a", {"cap_records": 1})
+        await engine.put_topic("b", {"ttl_ms": 50})
+        await route(engine, "ab")
+        await engine.append("b", [*data(1), *data(2, 3, 4, 5, tag="done"), *data(6)])
+        await engine.append("a", data("lost", "lost", 9))
+        await engine.topic_state("b")
+        await engine.append("b", [*data(10, tag="done"), *data(11, 12, 13, 14)])
+        await engine.delete("b", match=TagMatch("Eq", "done"))
+        await engine.checkpoint()
+        clock.advance(100)
+        cursors = [(await engine.cursors.put("b", "r", seq))[1] for seq in (8, 6, 0)]
+        assert [cursor.lost for cursor in cursors] == [5, 7, 9]
+
+
 async def test_exactly_once_skips_what_has_a_live_copy_and_nothing_else() -> None:
     """RT14, RT19: the cursor is set back, as a lost write of it would."""
     disk = MemoryDisk()
@@ -552,6 +587,45 @@ async def test_a_router_whose_last_record_is_lost_is_no_longer_blocked(durabilit
         assert (router.state, router.lag, router.blocked_by) == ("running", 0, None)
         await turns()
         assert not engine.forwarder.blocked.by_id and not engine.forwarder.lasting
+
+
+async def test_a_blocked_router_goes_on_when_its_dest_comes_to_be_in_memory_and_has_room() -> None:
+    """RT15, RT24: it waits for the sync of that change, and is not forgotten then."""
+    disk = MemoryDisk()
+    async with running(disk) as engine:
+        await engine.put_topic("b", {"cap_records": 1, "discard": "reject"})
+        await route(engine, "ab")
+        await engine.append("a", data(1, 2))
+        await turns()
+        assert engine.forwarder.blocked.by_id
+        disk.hold_syncs()
+        (change,) = await begun(engine.put_topic("b", {"durability": "ephemeral"}))
+        assert engine.state.topics["b"].log.count == 1
+        disk.release_syncs()
+        await change
+        await turns()
+        assert (engine.state.topics["b"].log.count, engine.forwarder.blocked.by_id) == (2, {})
+
+
+async def test_a_sync_that_a_blocked_router_waited_for_keeps_nothing_waiting() -> None:
+    """RT15, RT24: once the dest in memory may have more, nobody waits for that, blocked or not."""
+    disk, clock = MemoryDisk(), ManualClock()
+    async with running(disk, clock) as engine:
+        await engine.put_topic("a", {"durability": "fsync"})
+        await engine.put_topic("b", {"cap_records": 1, "discard": "reject", "durability": "ephemeral"})
+        await route(engine, "ab")
+        await engine.append("a", data(1, 2))
+        await turns()
+        disk.hold_syncs()
+        await begun(engine.append("a", data(3)))
+        clock.advance(RETRY_MS_MIN)
+        await turns()
+        assert engine.forwarder.blocked.by_id and engine.forwarder.lasting
+        disk.release_syncs()
+        await turns()
+        assert engine.forwarder.blocked.by_id and not engine.forwarder.lasting
+        await engine.delete("b", before_seq=2)
+        assert await texts(engine, "b") == [b"2"]
 
 
 async def test_a_stop_drains_chains_and_what_waits_for_a_sync() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from tests.engine.running import begun, data, open_engine, running, seqs
 from topics.errors import CommitFailed
+from topics.testing.clock import ManualClock
 from topics.testing.disk import MemoryDisk
 
 OVER = -1.0  # seconds that are left
@@ -59,3 +60,17 @@ async def test_copies_that_take_too_long_are_made_by_the_next_start() -> None:
     disk = disk.kill()
     async with running(disk) as engine:
         assert await seqs(engine, "d") == list(range(1, 101))
+
+
+async def test_what_is_in_memory_only_is_lost_when_the_engine_stops() -> None:
+    """LS1, DU9: not when its topic was last captured by a checkpoint."""
+    disk, clock = MemoryDisk(), ManualClock()
+    async with running(disk, clock=clock) as engine:
+        await engine.put_topic("t", {"durability": "ephemeral"})
+        await engine.append("t", data(1, 2))
+        await engine.checkpoint()
+        clock.advance(3_600_000)
+        stopped_at = clock.now_ms()
+    async with running(disk.kill(), clock=clock) as engine:
+        (loss,) = await engine.losses("t", 10)
+    assert (loss.first, loss.last, loss.reason, loss.ts) == (1, 2, "cap", stopped_at)

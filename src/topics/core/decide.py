@@ -200,7 +200,7 @@ def append(state: State, command: Append, now: int, caps: Caps) -> tuple[list[An
     if last > topic.reservation.ample_through:
         entries += topic.reservation.renewal(topic.id, config, last)
     if evicted and topic.id in state.routers.outgoing:
-        entries = [*holes(state, topic, evicted, first, ts), *entries]
+        entries = [*holes(state, topic, evicted, first, now), *entries]
     return entries, Appending(first, last, False, False)
 
 

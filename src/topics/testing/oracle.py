@@ -36,10 +36,10 @@ How the oracle reads what the contract leaves open:
   after a clean stop, and starts anew after a crash, with the epoch. Reasons may be guesses
   afterwards (TM15): compare ranges only.
 
-- **Routers** forward when `forward` or `forward_all` says so, record by record, each router all it
-  can; two routers with one source and one dest take turns in the order of their last PUT. A lost
-  record becomes a hole at once; where the floor is found above a cursor all the same (a restart
-  took an ephemeral source's records), every seq up to it counts as lost (RT12).
+- **Routers** forward when they are told. In which order, and how far at a time, is open (RT6, RT9), and
+  decides what a full topic between two loses. A lost record becomes a hole at once; where the floor is
+  found above a cursor all the same (a restart took an ephemeral source's records), every seq up to it
+  counts as lost (RT12).
 
 Not modelled: limits of the request itself (WR3), pressure, reads that stop after
 max(100000, 10 * limit) seqs examined (DF5), the stamps of exactly_once, leases,
@@ -418,11 +418,11 @@ class Oracle:
             for name in list(self._routes):
                 self.forward(name, now)
 
-    def forward(self, name: str, now: int) -> None:
-        """All that one router can forward (RT10-RT17, RT19)."""
+    def forward(self, name: str, now: int, last: int | None = None) -> None:
+        """All that one router can forward (RT10-RT17, RT19), or only what its source has up to `last`."""
         route = self._routes[name]
         source, dest = self._look(route.source, now), self._look(route.dest, now)
-        while route.cursor < source.head:
+        while route.cursor < (source.head if last is None else last):
             slot = source.slots[route.cursor]
             if route.cursor + 1 < source.floor:
                 lost = source.floor - 1 - route.cursor

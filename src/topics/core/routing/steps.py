@@ -9,6 +9,8 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from msgspec import Struct, field
+
 from topics.core.decide import Caps, admit, check_memory, check_total
 from topics.core.entries import AnyEntry, Appended, Evicted, Forwarded, Forwarding, Stamp
 from topics.core.routing.copies import Copier, HopRun, hops_between
@@ -36,19 +38,19 @@ class Pick(NamedTuple):
     hops: int  # routers that the copies have passed
 
 
-class Found(NamedTuple):
-    """What lies behind a cursor: first what is lost, then what is copied."""
+class Found(Struct, frozen=True):
+    """What lies behind a cursor: either what is lost, or what is copied."""
 
-    lost: int
-    lost_hops: int
-    runs: list[HopRun]  # of the records to be copied
-    batches: list[Batch]
-    sizes: "array[int]"
     reached: int  # the cursor behind all this
-    skipped: list[int]  # seqs of records that have a live copy already
+    lost: int = 0
+    lost_hops: int = 0
+    runs: list[HopRun] = []  # of the records to be copied
+    batches: list[Batch] = []
+    sizes: "array[int]" = field(default_factory=lambda: array("I"))
+    skipped: list[int] = []  # seqs of records that have a live copy already
 
     def first(self, count: int) -> "Found":
-        """What comes before the copy that follows the first `count` ones. A hole needs no room (RT12)."""
+        """What comes before the copy that follows the first `count` ones."""
         runs: list[HopRun] = []
         left, reached = count, self.reached
         for first, last, hops in self.runs:
@@ -66,7 +68,7 @@ class Found(NamedTuple):
             if stop:
                 copier.take_body(batch.body, 0, stop, len(batch.sizes), batch.sizes[:stop], batch.has_tags, 0)
         skipped = [seq for seq in self.skipped if seq <= reached]
-        return Found(self.lost, self.lost_hops, runs, copier.batches(), self.sizes[:count], reached, skipped)
+        return Found(reached, 0, 0, runs, copier.batches(), self.sizes[:count], skipped)
 
 
 class Step(NamedTuple):
@@ -98,9 +100,9 @@ def stamp_of(state: State, router: Router) -> Stamp | None:
 def walk(state: State, router: Router, last: int, rows: GetRows) -> Found:
     """What a router meets behind its cursor, up to seq `last` of the source, in one step."""
     source, stamp = state.by_id[router.source], stamp_of(state, router)
-    log, after, lost, lost_hops = source.log, router.cursor, 0, 0
+    log, after = source.log, router.cursor
     if after + 1 < log.floor:  # nobody knows how many of these were live
-        lost, lost_hops, after = log.floor - 1 - after, 1, log.floor - 1
+        return Found(log.floor - 1, log.floor - 1 - after, 1)
     while True:
         gap = next((gap for gap in log.gaps if gap.last > after), None)
         stop = last if gap is None else min(last, gap.first - 1)
@@ -109,12 +111,9 @@ def walk(state: State, router: Router, last: int, rows: GetRows) -> Found:
         reached = picker.reached
         if picker.picks or picker.skipped or reached < stop or gap is None or gap.first > last:
             break
-        _, gap_last, hops = next(hops_between(source.hops, reached + 1, gap.last))
+        _, after, hops = next(hops_between(source.hops, reached + 1, min(gap.last, last)))
         if hops < HOPS_MAX:
-            if lost and lost_hops != hops + 1:
-                break
-            lost, lost_hops = lost + gap_last - reached, hops + 1
-        after = gap_last
+            return Found(after, after - reached, hops + 1)
     definition = router.definition
     copier = Copier(source.id, not definition.preserve_node, not definition.preserve_tag, stamp)
     for part, start, end, _ in picker.picks:
@@ -124,7 +123,7 @@ def walk(state: State, router: Router, last: int, rows: GetRows) -> Found:
         sizes.extend(batch.sizes)
     runs = [(part.seq_at(start), part.seq_at(end - 1), hops) for part, start, end, hops in picker.picks]
     skipped = [seq for seq in picker.skipped if seq <= reached]
-    return Found(lost, lost_hops, runs, batches, sizes, reached, skipped)
+    return Found(reached, 0, 0, runs, batches, sizes, skipped)
 
 
 class Picker:
@@ -234,7 +233,7 @@ def _consecutive(part: Part, start: int, stop: int, hops: int) -> Iterator[Pick]
 
 
 def fit(state: State, router: Router, found: Found, caps: Caps) -> Found:
-    """What the dest takes now of what was found. A Refusal: none of it."""
+    """What the dest takes now of what was found. A Refusal: none of it. A hole needs no room (RT12)."""
     dest = state.by_id[router.dest]
     config = dest.config
     if found.batches:
@@ -251,7 +250,7 @@ def fit(state: State, router: Router, found: Found, caps: Caps) -> Found:
         else:
             high = middle
     fitting = found.first(low)
-    if fitting.reached == router.cursor and not fitting.lost:
+    if fitting.reached == router.cursor:
         raise _refusal(state, dest, found.sizes[:high], caps) or refusal
     return fitting
 
@@ -269,9 +268,10 @@ def _refusal(state: State, dest: Topic, sizes: "array[int]", caps: Caps) -> Refu
 
 
 def place(state: State, router: Router, found: Found, now: int) -> Step:
-    """The step that puts what was found into the dest, which takes all of it."""
+    """The step that puts what was found into the dest, which takes all of it. Losses have the time of now (LS1)."""
     source, dest = state.by_id[router.source], state.by_id[router.dest]
-    definition, ts, first = router.definition, max(now, dest.log.last_ts), dest.log.head + 1
+    definition, first = router.definition, dest.log.head + 1
+    ts = max(now, dest.log.last_ts) if found.batches else now
     is_referable = source.is_logged and router.cursor >= source.referable_after
     carries_records = dest.is_logged and not is_referable and bool(found.batches)
     own = Forwarded(
@@ -291,23 +291,16 @@ def place(state: State, router: Router, found: Found, now: int) -> Step:
         stamp_of(state, router),
     )
     entries: list[AnyEntry] = [Forwarding(own, () if carries_records else found.batches)]
-    at = first + found.lost
+    at = first
     for batch in found.batches if carries_records else ():
         entries.append(Appended(dest.id, at, ts, batch))
         at += len(batch.sizes)
     losers: list[Topic] = []
-    evicted = _evicted(dest, found)
-    if evicted:
-        lost = holes(state, dest, evicted, first + found.lost, ts)
-        losers = [state.by_id[entry.topic] for entry in lost if isinstance(entry, Forwarding)]
-        entries = [*lost, *entries, Evicted(dest.id, evicted, ts)]
-    return Step(router, entries + dest.reservation.renewal(dest.id, dest.config, own.last), source, dest, losers)
-
-
-def _evicted(dest: Topic, found: Found) -> int:
-    """The last seq that the dest evicts for the copies; 0: none."""
     config = dest.config
-    if not found.batches or config.discard != "old" or not (config.cap_records or config.cap_bytes):
-        return 0
-    last = dest.log.overflow(config.cap_records, config.cap_bytes, found.sizes)
-    return last + found.lost if last > dest.log.head else last
+    is_capped = config.discard == "old" and (config.cap_records or config.cap_bytes)
+    evicted = dest.log.overflow(config.cap_records, config.cap_bytes, found.sizes) if is_capped and found.sizes else 0
+    if evicted:
+        lost = holes(state, dest, evicted, first, now)
+        losers = [state.by_id[entry.topic] for entry in lost if isinstance(entry, Forwarding)]
+        entries = [*lost, *entries, Evicted(dest.id, evicted, now)]
+    return Step(router, entries + dest.reservation.renewal(dest.id, dest.config, own.last), source, dest, losers)

@@ -234,13 +234,13 @@ class Log(AccountedRecords):
         self.count = self.bytes = self.held = 0
 
     def _lose(self, last: int, reason: Literal["cap", "ttl"], ts: int) -> None:
-        before, leaving = self.count, self._leaving(last)
+        before, (leaving, shares) = self.count, self._leaving(last)
         self._drop_through(last)
         if self.gaps and self.gaps[0].last < self.floor:
             self.gaps = [gap for gap in self.gaps if gap.last >= self.floor]
         self._drop_emptied()
         if self.count < before:
-            self._note_lost(leaving, before - self.count, reason, ts)
+            self._note_lost(leaving, before - self.count, reason, ts, shares)
 
     def _drop_through(self, last: int) -> None:
         """Make every live record up to `last` dead: whole parts at once, the rest by marks."""

@@ -12,12 +12,15 @@ Invariants
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from operator import attrgetter
 from typing import Final, Literal
 
 from msgspec import Struct, structs
 
 from topics.core.rates import SECONDS, Pace
 from topics.core.topic.live import LiveRecords
+from topics.errors import Damaged
 from topics.model import Gap
 from topics.ranges import Range, subtract, total
 
@@ -41,6 +44,8 @@ class Loss(Struct, frozen=True, array_like=True, gc=False):
 
 
 Losses = list[Loss]  # of one topic
+
+_age, _first, _last = attrgetter("ts", "first"), attrgetter("first"), attrgetter("last")
 
 
 def note(losses: Losses, loss: Loss) -> None:
@@ -116,6 +121,15 @@ def check(losses: Losses, head: int, lost: int) -> None:
     assert counted == lost, f"{counted} seqs are in losses, {lost} are lost"
 
 
+def _counted(ranges: Sequence[Range], shares: Sequence[int], count: int, reason: LossReason, ts: int) -> Iterator[Loss]:
+    """`ranges` as losses of `count` seqs; where a share is not known, as many as there can be."""
+    for (first, last), share in zip_longest(ranges, shares):
+        own = min(count, last - first + 1) if share is None else share
+        count -= own
+        if own:
+            yield Loss(first, last, reason, ts, own)
+
+
 def _is_one(lower: Loss, upper: Loss) -> bool:
     return lower.last + 1 == upper.first and lower.reason == upper.reason and abs(lower.ts - upper.ts) <= TOGETHER_MS
 
@@ -123,18 +137,6 @@ def _is_one(lower: Loss, upper: Loss) -> bool:
 def _joined(lower: Loss, upper: Loss) -> Loss:
     newer = max(lower, upper, key=_age)
     return Loss(lower.first, upper.last, newer.reason, newer.ts, lower.count + upper.count)
-
-
-def _age(loss: Loss) -> tuple[int, int]:
-    return loss.ts, loss.first
-
-
-def _first(loss: Loss) -> int:
-    return loss.first
-
-
-def _last(loss: Loss) -> int:
-    return loss.last
 
 
 class AccountedRecords(LiveRecords):
@@ -209,7 +211,8 @@ class AccountedRecords(LiveRecords):
     def losses_of_all(self, ts: int) -> Losses:
         """What the losses would be if all records that are live were lost."""
         found = list(self.losses)
-        for loss in self._counted(self._leaving(self.head), self.count, "cap", ts):
+        ranges, shares = self._leaving(self.head)
+        for loss in _counted(ranges, shares, self.count, "cap", ts):
             note(found, loss)
         return found
 
@@ -229,21 +232,36 @@ class AccountedRecords(LiveRecords):
         self.expired = below if reason == "ttl" else 0
         self.trimmed = sum(loss.count for loss in above if loss.reason == "source_trim")
 
-    def _leaving(self, last: int) -> list[Range]:
-        """The stretches that the live records up to `last` lie in; what else is in them was deleted."""
+    def _leaving(self, last: int) -> tuple[list[Range], list[int]]:
+        """The stretches that the live records up to `last` lie in; what else is there was deleted. And their shares."""
         if not self.count or last < self.earliest:
-            return []
+            return [], []
         if self.count == self.head - self.earliest + 1:  # all from the earliest on are live
-            return [(self.earliest, min(last, self.head))]
+            return [(self.earliest, min(last, self.head))], []
         found = self.living_ranges(last, RUNS_KEPT)
-        if len(found) > RUNS_KEPT:
+        is_rough = len(found) > RUNS_KEPT
+        if is_rough:
             found = [(found[0][0], last)]
         if found and self.losses and self.losses[-1].last >= found[0][0]:
             found = subtract(found, [(loss.first, loss.last) for loss in self.losses if loss.last >= found[0][0]])
-        return found
+        return found, [] if is_rough else self._shares(found, last)
 
-    def _note_lost(self, ranges: Sequence[Range], count: int, reason: LossReason, ts: int) -> None:
-        """`count` seqs in `ranges` are lost."""
+    def _shares(self, ranges: Sequence[Range], last: int) -> list[int]:
+        """How many live records lie in each of the stretches but the last; none: in the first as many as there can be.
+
+        Rows of segments are looked at only where marks do not tell: beside a gap, if something was deleted.
+        """
+        try:
+            if len(ranges) < 2 or total(ranges) == self.count_through(last):
+                return []
+            return [self.count_between(first - 1, end) for first, end in ranges[:-1]]
+        except (Damaged, OSError):
+            return []
+
+    def _note_lost(
+        self, ranges: Sequence[Range], count: int, reason: LossReason, ts: int, shares: Sequence[int] = ()
+    ) -> None:
+        """`count` seqs in `ranges` are lost: `shares` of them in the first ones."""
         self.lost += count
         if reason == "ttl":
             self.expired += count
@@ -253,22 +271,9 @@ class AccountedRecords(LiveRecords):
         ts = ts or self.last_ts
         if len(ranges) == 1 and last - first + 1 == count and grow(self.losses, first, last, reason, ts):
             return
-        for loss in self._counted(ranges, count, reason, ts):
+        for loss in _counted(ranges, shares, count, reason, ts):
             note(self.losses, loss)
         shorten(self.losses, self.earliest)
-
-    def _counted(self, ranges: Sequence[Range], count: int, reason: LossReason, ts: int) -> Iterator[Loss]:
-        """`ranges` as losses, in which `count` seqs are lost; if others were deleted, it may not be known which."""
-        if (
-            len(ranges) > 1
-            and total(ranges) != count
-            and not any(ranges[0][0] <= loss.first <= ranges[-1][1] for loss in self.losses)
-        ):
-            ranges = [(ranges[0][0], ranges[-1][1])]
-        for first, last in ranges:
-            own = min(count, last - first + 1)
-            count -= own
-            yield Loss(first, last, reason, ts, own)
 
     @property
     def _announced(self) -> int:

@@ -129,6 +129,8 @@ class Checkpoint:
         await self._disk.run(partial(catalogue.announce_log, frames.number_of(start)))
         state = self._state = current()
         keep_references_short(state)
+        if is_last:  # records in memory only are lost at this moment, not when their topic was last captured (LS1)
+            state.unsaved |= {one.id: one for one in state.by_id.values() if one.log.count and not one.is_logged}
         self._generation, sealed_bytes, installed = wal.generation, wal.bytes_appended, catalogue.snapshots.number
         obsolete: list[PieceRef] = []
         try:

@@ -202,11 +202,9 @@ class Forwarder(Room):
         """What a router does next. None: nothing, or it has to wait for something."""
         state = self._ledger.state
         source, dest = state.by_id[router.source], state.by_id[router.dest]
-        if router.cursor >= source.log.head:  # perhaps because what it was to copy is lost
-            self.blocked.remove(router)
-            return None
         last = source.log.head if dest.is_logged else self.lasting.of(source, dest)
-        if router.cursor >= last:
+        if router.cursor >= last:  # what it was to copy is lost, or a gate wakes it, unless it is blocked
+            self.blocked.remove(router)
             return None
         if self._is_deferred(dest) or self._is_deferred(source):
             self.blocked.add(router, None)

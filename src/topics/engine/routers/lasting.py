@@ -19,11 +19,11 @@ class LastingHeads:
     def __init__(self, gates: Gates, on_open: Callable[[Topic], None]) -> None:
         self._gates = gates
         self._on_open = on_open  # more of a source may be copied
-        self._waiting: dict[Ends, deque[tuple[int, Gate]]] = {}  # heads and their gates, ascending
+        self._waiting: dict[Ends, deque[tuple[int, Gate]]] = {}  # heads and their gates, ascending; some may be open
         self._reached: dict[Ends, int] = {}  # the highest head whose gate was open
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return any(not self._gates.is_open(waiting[-1][1]) for waiting in self._waiting.values())
 
     def clear(self) -> None:
         self._waiting.clear()
@@ -48,4 +48,4 @@ class LastingHeads:
     def gate_of(self, router: Router) -> Gate | None:
         """What a router waits for before it may copy all of its source; None: nothing."""
         waiting = self._waiting.get((router.source, router.dest))
-        return waiting[-1][1] if waiting else None
+        return waiting[-1][1] if waiting and not self._gates.is_open(waiting[-1][1]) else None
