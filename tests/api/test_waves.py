@@ -96,11 +96,12 @@ def test_a_socket_takes_what_it_has_room_for(sends: Sends, ends: Callable[[int],
         assert received == news[: short[number]]
 
 
-def test_many_watchers_get_every_record_once_and_in_order(start: Start) -> None:
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+def test_many_watchers_get_every_record_once_and_in_order(start: Start, durability: str) -> None:
     """SS9, SS21: more of them than are sent to at once, over SSE, with epochs or not, and over WebSocket."""
     server = start()
     api = Client(server.address)
-    api.put("/v0/topics/t", {})
+    api.put("/v0/topics/t", {"durability": durability})
     api.put("/v0/topics/other", {})
     with ExitStack() as stack:
         streams = [stack.enter_context(follow(api, "t")) for _ in range(AT_ONCE + 2)]

@@ -204,15 +204,8 @@ class Delivery:
             )
             frame = last.frames.get(reader.style) if is_shared and not feed.is_due else None
             if frame is not None and reader.line.is_clear:
-                if frame is not wave.frame:
-                    self._send(wave)
-                    wave.frame, wave.push = frame, last.push
-                feed.is_waiting = True
-                wave.feeds.append(feed)
-                wave.descriptors.append(reader.line.descriptor)
-                if len(wave.feeds) < AT_ONCE:
+                if not self._join_wave(wave, feed, reader, last.push, frame):
                     continue
-                self._send(wave)
             elif reader.is_stuck():
                 feed.is_behind = True
                 continue
@@ -246,6 +239,19 @@ class Delivery:
             feed.is_waiting = True
             push.append(feed)
         return last
+
+    def _join_wave(self, wave: Wave, feed: Feed, reader: Reader, push: Push | list[Feed], frame: bytes) -> bool:
+        """Give a feed whose line is clear what others get with it. True: the wave was full, and is sent."""
+        if frame is not wave.frame:
+            self._send(wave)
+            wave.frame, wave.push = frame, push
+        feed.is_waiting = True
+        wave.feeds.append(feed)
+        wave.descriptors.append(reader.line.descriptor)
+        if len(wave.feeds) < AT_ONCE:
+            return False
+        self._send(wave)
+        return True
 
     def _send(self, wave: Wave) -> None:
         """Send what a wave has gathered, as `_deliver` would to each; it is empty then."""
@@ -327,15 +333,28 @@ class Delivery:
         """The gate of a read is open, or has failed; then the read is made again."""
         if failure is not None and is_strong and self._engine.wal.is_read_only:
             return  # nothing will be synced any more
-        for feed in waiting:
-            feed.is_waiting = False
-            if feed.reader is None:
-                continue
-            if failure is None and not feed.reader.is_stuck():
-                feed.is_apart = not feed.template.nodes.isdisjoint(push.result.nodes)
-                if not feed.is_apart:
-                    self._deliver(feed, push)
-            self.rounds.push_soon(feed)
+        wave = Wave()
+        try:
+            for feed in waiting:
+                feed.is_waiting = False
+                if feed.reader is None:
+                    continue
+                if failure is None and not feed.reader.is_stuck():
+                    self._show(feed, feed.reader, push, wave)
+                self.rounds.push_soon(feed)
+        finally:
+            self._send(wave)
+
+    def _show(self, feed: Feed, reader: Reader, push: Push, wave: Wave) -> None:
+        """Give a feed a read that it has waited for, unless there are records of its own nodes in it."""
+        feed.is_apart = not feed.template.nodes.isdisjoint(push.result.nodes)
+        if feed.is_apart:
+            return
+        frame = push.rendered.get(reader.style) if push.is_plain and not feed.is_due else None
+        if frame is not None and reader.line.is_clear:
+            self._join_wave(wave, feed, reader, push, frame)
+        else:
+            self._deliver(feed, push)
 
     async def _load_next(self, hub: Hub) -> None:
         """Load the next page that feeds wait for; they are served first in the next pass, which finds it there."""
