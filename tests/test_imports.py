@@ -34,13 +34,14 @@ LAYERS = {
     "topics": "words seams engine client",
     "words seams": "topics words",
     "core decoding": "topics words core decoding",
-    "storage": "topics words clock",
+    "uring": "topics",
+    "storage": "topics words clock uring",
     "engine.durability": "words seams core decoding storage",
     "hall rooms": "words seams core decoding storage engine.durability hall",
     "engine": "words seams core decoding storage engine.durability hall rooms backup",
     "reader": "words core storage engine.durability",
     "backup": "words seams core storage engine.durability reader client",
-    "server": "topics words seams decoding engine engine.answers",
+    "server": "topics words seams decoding engine engine.answers uring",
     "client": "topics words clock settings",
     "spark": "topics words seams client reader",
     "__main__ spark.jobs.__main__": "cli",  # entries, the latter for spark-submit
@@ -72,6 +73,7 @@ MAY_TOUCH_FILES = {
     "topics.cli",  # the files that its user names
     "topics.backup",  # the places that its user names
     "topics.tuning",  # what the system says of this process
+    "topics.uring",  # memory of the kernel's, sockets by their descriptors
     "topics.client.kept_cursors",  # likewise
     "topics.client.fleets.token_file",  # the keys that its user names
     "topics.server.access.key_file",  # the keys that its operator names

@@ -8,7 +8,6 @@ This module knows a file by its descriptor, not where it lies or what is in it.
 """
 
 import asyncio
-import ctypes
 import errno
 import mmap
 import os
@@ -18,22 +17,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, TypeVar
 
+from topics.uring.rings import map_memory
+
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
-    *(ctypes.c_int, ctypes.c_int, ctypes.c_longlong),
-)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 RESERVE_DESCRIPTORS: Final = 12  # for the log and its checkpoints, once the process has no other left
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
@@ -175,19 +167,6 @@ def map_file(descriptor: int, size: int) -> memoryview:
     if sys.version_info >= (3, 13):
         return memoryview(mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ, trackfd=False))
     return memoryview(map_memory(descriptor, size, mmap.PROT_READ, 0)).cast("B").toreadonly()
-
-
-def map_memory(
-    descriptor: int, size: int, protection: int, offset: int, flags: int = 0
-) -> "ctypes.Array[ctypes.c_char]":
-    """Memory of a file or of the kernel, for as long as anything refers to it; it holds no descriptor, either."""
-    address = _libc.mmap(None, size, protection, mmap.MAP_SHARED | flags, descriptor, offset)
-    if address in (None, ctypes.c_void_p(-1).value):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    area = (ctypes.c_char * size).from_address(address)  # which every view of it keeps alive
-    weakref.finalize(area, _libc.munmap, address, size).atexit = False
-    return area
 
 
 class SpareDescriptors:

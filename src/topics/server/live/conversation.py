@@ -62,7 +62,7 @@ class SocketReader(Reader):
     __slots__ = ("socket",)
 
     def __init__(self, wheel: Wheel, socket: WebSocket) -> None:
-        super().__init__(wheel)
+        super().__init__(wheel, socket, RECORD)
         self.socket = socket
 
     @property
@@ -98,6 +98,10 @@ class SocketReader(Reader):
         if message is None:
             message = push.rendered[RECORD] = _message(RECORD, push.record_json)
         self.socket.write(message)
+        self.socket.part(message)
+
+    def rest(self, feed: Feed, push: Push, rest: bytes) -> None:
+        self.socket.write_rest(rest)
 
     def tombstone(self, feed: Feed, push: Push, is_first: bool) -> None:
         self.socket.write(_message(TOMBSTONE, push.tombstone_json(is_first=False)))

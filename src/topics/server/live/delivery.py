@@ -28,6 +28,7 @@ Invariants
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from topics.engine.instance import Cold, Instance, PageAddress, Query
@@ -36,6 +37,7 @@ from topics.server.live.feeds import FEED_BYTES, Feed, Hub, Push, Reader, Templa
 from topics.server.live.outlet import TICK_MS, Wheel
 from topics.server.live.pressure import Pressure
 from topics.server.live.rounds import Rounds, real_clock
+from topics.uring.sends import AT_ONCE, Sends
 
 logger = logging.getLogger("topics.server")
 
@@ -49,9 +51,23 @@ class Read(NamedTuple):
     epoch: int
     template: Template | None
     push: Push | list[Feed]
+    frames: Mapping[object, bytes]  # of the push, by style, if it is a plain one
 
 
-NO_READ: Final = Read(-1, -1, None, [])
+NO_FRAMES: Final[Mapping[object, bytes]] = {}
+NO_READ: Final = Read(-1, -1, None, [], NO_FRAMES)
+
+
+class Wave:
+    """Feeds of one read that are sent the same bytes at once. Until then they are marked as waiting."""
+
+    __slots__ = ("descriptors", "feeds", "frame", "push")
+
+    def __init__(self) -> None:
+        self.feeds: list[Feed] = []
+        self.descriptors: list[int] = []
+        self.frame = b""
+        self.push: Push | list[Feed] = []
 
 
 class Delivery:
@@ -65,6 +81,7 @@ class Delivery:
         self.rounds = Rounds(engine.clock, pressure, self._serve_safely)
         engine.when_told(self.rounds.serve_at_once)
 
+        self._sends = Sends()
         self.hold = engine.footprint.hold
         self.check_held = engine.footprint.check_held
 
@@ -131,6 +148,7 @@ class Delivery:
         """Nothing is delivered any more."""
         self.wheel.stop()
         await self.rounds.stop()
+        self._sends.close()
 
     # --- serving a topic
 
@@ -153,9 +171,24 @@ class Delivery:
         if hub.is_dirty and not hub.is_midway:  # else the last feeds of a long pass would never be served
             hub.is_dirty = False
             hub.pending = deque(hub.feeds)
-        pending, hub.pending = hub.pending, deque()
         hub.is_midway = False
-        head, epoch = topic.head, topic.epoch
+        wave = Wave()
+        try:
+            is_done = self._serve_pending(hub, slice_end, wave)
+        finally:
+            self._send(wave)
+        if not is_done:
+            return False
+        if not hub.is_loading:
+            self._let_page_go(hub)
+        if hub.cold and not hub.is_loading and not hub.pending:
+            hub.is_loading = True
+            self.rounds.spawn(self._load_next(hub))
+        return True
+
+    def _serve_pending(self, hub: Hub, slice_end: float, wave: Wave) -> bool:
+        pending, hub.pending = hub.pending, deque()
+        head, epoch = hub.topic.head, hub.topic.epoch
         pushes: Pushes = {}
         count, last = 0, NO_READ  # most feeds share the read of the one before
         while pending:
@@ -163,42 +196,83 @@ class Delivery:
             reader = feed.reader
             if reader is None or feed.is_waiting or feed.hub is not hub:
                 continue
-            if feed.cursor == head and feed.epoch == epoch and not feed.is_due:
+            cursor, template = feed.cursor, feed.template
+            if cursor == head and feed.epoch == epoch and not feed.is_due:
                 continue
-            if reader.is_stuck():
+            is_shared = (
+                cursor == last.after and feed.epoch == last.epoch and template is last.template and not feed.is_apart
+            )
+            frame = last.frames.get(reader.style) if is_shared and not feed.is_due else None
+            if frame is not None and reader.line.is_clear:
+                if not self._join_wave(wave, feed, reader, last.push, frame):
+                    continue
+            elif reader.is_stuck():
                 feed.is_behind = True
                 continue
-            template = feed.template
-            if (
-                feed.cursor == last.after
-                and feed.epoch == last.epoch
-                and template is last.template
-                and not feed.is_apart
-            ):
-                push = last.push
             else:
-                push = self._push(feed, template if feed.is_apart else template.base, pushes)
-                if template.nodes and isinstance(push, Push) and not template.nodes.isdisjoint(push.result.nodes):
-                    push = self._push(feed, template, pushes)
-                elif not feed.is_apart and not template.nodes:
-                    last = Read(feed.cursor, feed.epoch, template, push)
-            if isinstance(push, Push):
-                self._deliver(feed, push)
-            else:
-                feed.is_waiting = True
-                push.append(feed)
-            count += 1
-            is_long = template.match is not None or bool(template.nodes)  # a read that may have had its share (LM13)
-            if (is_long or not count & 15) and pending and real_clock.monotonic() >= slice_end:
+                last = self._serve_alone(feed, pushes, last, is_shared)
+                count += 1
+                is_long = template.match is not None or bool(template.nodes)  # it may have had its share (LM13)
+                if not is_long and count & 15:
+                    continue
+            if pending and real_clock.monotonic() >= slice_end:
                 pending.extend(hub.pending)
                 hub.pending, hub.is_midway = pending, True
                 return False
-        if not hub.is_loading:
-            self._let_page_go(hub)
-        if hub.cold and not hub.is_loading and not hub.pending:
-            hub.is_loading = True
-            self.rounds.spawn(self._load_next(hub))
         return True
+
+    def _serve_alone(self, feed: Feed, pushes: Pushes, last: Read, is_shared: bool) -> Read:
+        """Give one feed what a read yields, the last one or its own. Returns the one that the next feed may share."""
+        template = feed.template
+        if is_shared:
+            push = last.push
+        else:
+            push = self._push(feed, template if feed.is_apart else template.base, pushes)
+            if template.nodes and isinstance(push, Push) and not template.nodes.isdisjoint(push.result.nodes):
+                push = self._push(feed, template, pushes)
+            elif not feed.is_apart and not template.nodes:
+                frames = push.rendered if isinstance(push, Push) and push.is_plain else NO_FRAMES
+                last = Read(feed.cursor, feed.epoch, template, push, frames)
+        if isinstance(push, Push):
+            self._deliver(feed, push)
+        else:
+            feed.is_waiting = True
+            push.append(feed)
+        return last
+
+    def _join_wave(self, wave: Wave, feed: Feed, reader: Reader, push: Push | list[Feed], frame: bytes) -> bool:
+        """Give a feed whose line is clear what others get with it. True: the wave was full, and is sent."""
+        if frame is not wave.frame:
+            self._send(wave)
+            wave.frame, wave.push = frame, push
+        feed.is_waiting = True
+        wave.feeds.append(feed)
+        wave.descriptors.append(reader.line.descriptor)
+        if len(wave.feeds) < AT_ONCE:
+            return False
+        self._send(wave)
+        return True
+
+    def _send(self, wave: Wave) -> None:
+        """Send what a wave has gathered, as `_deliver` would to each; it is empty then."""
+        feeds, push, frame = wave.feeds, wave.push, wave.frame
+        if not feeds:
+            return
+        assert isinstance(push, Push)
+        short = self._sends.send(wave.descriptors, frame)
+        result, at = push.result, push.at
+        cursor, head = result.next_from_seq, result.head_seq
+        for feed in feeds:
+            feed.cursor, feed.head = cursor, head
+            feed.is_first = feed.is_waiting = False
+            if feed.reader is not None:
+                feed.reader.sent_at = at
+        self.records_total += result.count * len(feeds)
+        wave.feeds, wave.descriptors = [], []
+        for number, taken in short:
+            feed = feeds[number]
+            if feed.reader is not None:
+                feed.reader.rest(feed, push, frame[taken:])
 
     def _deliver(self, feed: Feed, push: Push) -> None:
         reader, result = feed.reader, push.result
@@ -259,15 +333,28 @@ class Delivery:
         """The gate of a read is open, or has failed; then the read is made again."""
         if failure is not None and is_strong and self._engine.wal.is_read_only:
             return  # nothing will be synced any more
-        for feed in waiting:
-            feed.is_waiting = False
-            if feed.reader is None:
-                continue
-            if failure is None and not feed.reader.is_stuck():
-                feed.is_apart = not feed.template.nodes.isdisjoint(push.result.nodes)
-                if not feed.is_apart:
-                    self._deliver(feed, push)
-            self.rounds.push_soon(feed)
+        wave = Wave()
+        try:
+            for feed in waiting:
+                feed.is_waiting = False
+                if feed.reader is None:
+                    continue
+                if failure is None and not feed.reader.is_stuck():
+                    self._show(feed, feed.reader, push, wave)
+                self.rounds.push_soon(feed)
+        finally:
+            self._send(wave)
+
+    def _show(self, feed: Feed, reader: Reader, push: Push, wave: Wave) -> None:
+        """Give a feed a read that it has waited for, unless there are records of its own nodes in it."""
+        feed.is_apart = not feed.template.nodes.isdisjoint(push.result.nodes)
+        if feed.is_apart:
+            return
+        frame = push.rendered.get(reader.style) if push.is_plain and not feed.is_due else None
+        if frame is not None and reader.line.is_clear:
+            self._join_wave(wave, feed, reader, push, frame)
+        else:
+            self._deliver(feed, push)
 
     async def _load_next(self, hub: Hub) -> None:
         """Load the next page that feeds wait for; they are served first in the next pass, which finds it there."""

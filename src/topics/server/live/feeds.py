@@ -13,9 +13,11 @@ from topics.engine.answers import ReadResult
 from topics.engine.instance import Followed, PageAddress, Projection
 from topics.model import TagMatch
 from topics.server.live.outlet import Outlet, Wheel
+from topics.uring.lines import Line
 
 FEED_BYTES: Final = 500  # what one weighs in memory, with its places in tables
 NODE_BYTES: Final = 120  # of a template, beside its text
+NO_LINE: Final = Line()
 
 
 class Template:
@@ -126,6 +128,12 @@ class Push:
         self._record_json = b""
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it gives records and nothing else: what a feed that has caught up is given."""
+        result = self.result
+        return result.tombstone is None and result.count > 0 and result.caught_up
+
+    @property
     def record_json(self) -> bytes:
         """The body of the record frame."""
         if not self._record_json:
@@ -161,10 +169,12 @@ def topic_deleted_json(feed: Feed) -> bytes:
 class Reader(Outlet):
     """A connection with feeds. When a method is called, the feed's cursor is already past what the method tells."""
 
-    __slots__ = ("advised_in", "feeds")
+    __slots__ = ("advised_in", "feeds", "line", "style")
 
-    def __init__(self, wheel: Wheel) -> None:
+    def __init__(self, wheel: Wheel, line: Line = NO_LINE, style: object = None) -> None:
         super().__init__(wheel)
+        self.line = line
+        self.style = style  # readers of the same style get the same bytes of a read, `Push.rendered`; None: of its own
         self.feeds: dict[str, Feed] = {}  # by topic
         self.advised_in = 0  # the last episode of pressure that it was told of
 
@@ -178,6 +188,10 @@ class Reader(Outlet):
 
     def records(self, feed: Feed, push: Push) -> None:
         """There are records. `feed.cursor` is push.result.next_from_seq."""
+        raise NotImplementedError
+
+    def rest(self, feed: Feed, push: Push, rest: bytes) -> None:
+        """There are records, and the socket has taken their bytes but for these."""
         raise NotImplementedError
 
     def caught_up(self, feed: Feed, push: Push) -> None:

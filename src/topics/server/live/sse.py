@@ -33,6 +33,8 @@ EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
 STREAM_HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 RETRY: Final = b"retry: 2000\n\n"
 READS: Final = frozenset((READ,))
+STYLES: Final = ("events", "events with epochs")  # of readers, by whether their ids have epochs
+SHARED_BYTES_MAX: Final = 64 * 1024  # a larger frame is not copied once more to be sent to all at once
 ERROR: Final = b"error"
 STREAM_ERROR: Final = b"stream-error"  # EventSource has an event `error` of its own
 
@@ -168,22 +170,22 @@ class SseStream(EventStream, Reader):
         "_entry",
         "_error_name",
         "_has_epochs",
-        "_is_alone",
         "_sessions",
         "_stream",
         "session",
     )
 
     def __init__(self, delivery: "Delivery", sessions: "Sessions", session: "Session", opening: Opening) -> None:
-        super().__init__(delivery.wheel)
+        stream = opening.start()
+        is_alone = len(session.feeds) == 1  # then all streams of its topic at its cursor have the same id
+        super().__init__(delivery.wheel, stream, STYLES[opening.has_epochs] if is_alone else None)
         self.session = session
         self._delivery = delivery
         self._sessions = sessions
         self._error_name = opening.error_name
         self._has_epochs = opening.has_epochs
-        self._stream = opening.start()
+        self._stream = stream
         self._entry = sessions.registry.enter(self, "watch" if session.is_kept else "events", session.key, opening.peer)
-        self._is_alone = len(session.feeds) == 1  # then all streams of its topic at its cursor have the same id
         self._doubtful = NOTHING  # cursors from before what the transport may still buffer
 
     def start(self) -> None:
@@ -225,15 +227,24 @@ class SseStream(EventStream, Reader):
     def _send(self, feed: Feed, before: int, kind: Kind, push: Push) -> None:
         """Send a frame whose id has the feed's new cursor; until now it was `before`."""
         stream, frame = self._stream, None
-        if self._is_alone:
+        if self.style is not None:
             frame = push.rendered.get((kind, self._has_epochs))
-        stream.write(frame or self._frame(kind, push))
+        if frame is None:
+            frame = self._frame(kind, push)
+        stream.write(frame)
         self.sent_at = push.at
         if stream.buffered:
             self.is_stuck()
             self._doubt(feed, before, kind, push)
         else:
             self._doubtful = NOTHING
+            if kind is RECORD and self.style and len(frame) <= SHARED_BYTES_MAX and (part := stream.part(frame)):
+                push.rendered[self.style] = part
+
+    def rest(self, feed: Feed, push: Push, rest: bytes) -> None:
+        self._stream.write_rest(rest)
+        self.is_stuck()
+        self._doubt(feed, push.start, RECORD, push)
 
     def _doubt(self, feed: Feed, before: int, kind: Kind, push: Push) -> None:
         """The transport still has something of what was sent."""
@@ -250,7 +261,7 @@ class SseStream(EventStream, Reader):
         if frame is None:
             frame = rendered[kind] = event(kind.event, kind.json(push))
         whole = self._with_id(frame)
-        if self._is_alone:
+        if self.style is not None:
             rendered[kind, self._has_epochs] = whole
         return whole
 

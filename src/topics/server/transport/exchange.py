@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import msgspec
 
 from topics.clock import Clock
+from topics.uring.lines import Line
 
 logger = logging.getLogger("topics.server")
 
@@ -150,12 +151,13 @@ class StreamOwner(Protocol):
     def stream_closed(self) -> None: ...
 
 
-class Stream:
+class Stream(Line):
     """An answer of unknown length: SSE, a download. After its end, writes are ignored."""
 
     __slots__ = ("is_closed", "owner")
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_closed = False
         self.owner: StreamOwner | None = None  # the application sets it: no callbacks, which weigh more
 
@@ -198,7 +200,7 @@ class Stream:
     def closed(self) -> None:
         """The stream is over."""
         if not self.is_closed:
-            self.is_closed = True
+            self.is_closed, self.is_clear = True, False
             owner, self.owner = self.owner, None
             if owner is not None:
                 call(owner.stream_closed)
@@ -345,12 +347,9 @@ class Connections:
         self.known_heads: dict[bytes, Request] = {}  # HTTP/1.1 heads of requests that passed, as they came …
         self.secret_heads: dict[bytes, Request] = {}  # … and the digests of those that hold a key
         self._clock = clock
+        self.monotonic = clock.monotonic  # more precise than `now`
         self._emptied: asyncio.Future[None] | None = None
         self.refresh()
-
-    def monotonic(self) -> float:
-        """The time, more precise than `now`."""
-        return self._clock.monotonic()
 
     def soon(self, turn: Callback) -> None:
         """Call `turn` in a turn of the event loop of its own."""

@@ -146,6 +146,7 @@ class Http1Stream(Stream):
         return self._connection.is_write_blocked
 
     def write(self, data: bytes) -> None:
+        self.is_clear = False
         if self.is_closed or self._is_mute or not data or self._connection.stage >= CLOSING:
             return
         transport = self._connection.transport
@@ -156,10 +157,20 @@ class Http1Stream(Stream):
         else:
             transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
 
+    def write_rest(self, rest: bytes) -> None:
+        self.is_clear = False
+        if not self.is_closed and self._connection.stage < CLOSING:
+            self._connection.transport.write(rest)
+
+    def part(self, data: bytes) -> bytes:
+        has_parts = self._is_chunked and not self._is_mute and not self.is_closed and self._connection.stage < CLOSING
+        return self._connection.shared.chunk(data) if has_parts and self.clear(self._connection.transport) else b""
+
     def end(self, *, closes: bool = False) -> None:
         if self.is_closed or self._connection.stage >= CLOSING:
             return
         self._exchange.keeps_alive = self._exchange.keeps_alive and not closes
+        self.is_clear = False
         if self._is_chunked and not self._is_mute:
             self._connection.transport.write(b"0\r\n\r\n")
         self.closed()
@@ -173,23 +184,9 @@ class Http1Stream(Stream):
 
 class Http1(asyncio.Protocol):
     __slots__ = (
-        "_ahead",
-        "_burst",
-        "_current",
-        "_has_eof",
-        "_is_advance_due",
-        "_is_advancing",
-        "_is_read_paused",
-        "_lingers",
-        "_queue",
-        "_since",
-        "_stalled_bytes",
-        "deadline",
-        "is_write_blocked",
-        "reader",
-        "shared",
-        "stage",
-        "transport",
+        *("_ahead", "_burst", "_current", "_has_eof", "_is_advance_due", "_is_advancing", "_is_read_paused"),
+        *("_lingers", "_queue", "_since", "_stalled_bytes", "deadline", "is_write_blocked", "reader", "shared"),
+        *("stage", "transport"),
     )
 
     def __init__(self, shared: Connections) -> None:

@@ -35,6 +35,7 @@ from topics.server.transport.websocket_reader import (
     BrokenOff,
     FrameReader,
 )
+from topics.uring.lines import Line
 
 GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 VERSION: Final = b"13"
@@ -123,7 +124,7 @@ class Peer(Protocol):
         ...
 
 
-class WebSocket(asyncio.Protocol):
+class WebSocket(Line, asyncio.Protocol):
     __slots__ = (
         "_close_code",
         "_has_eof",
@@ -143,6 +144,7 @@ class WebSocket(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, head: bytes, message_bytes_max: int, meet: Callable[["WebSocket"], Peer]) -> None:
+        super().__init__()
         self.stage = OPEN
         self.is_blocked = False  # the client does not take what is written
         self.is_paused = False  # nothing is read
@@ -193,7 +195,7 @@ class WebSocket(asyncio.Protocol):
             self._peer.writable()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.stage = LOST
+        self.stage, self.is_clear = LOST, False
         peer, self._peer = self._peer, None
         if peer is not None:
             peer.lost()
@@ -217,8 +219,15 @@ class WebSocket(asyncio.Protocol):
 
     def write(self, frames: bytes) -> None:
         """Send whole frames. Ignored when the socket is closing."""
+        self.is_clear = False
         if self.stage < CLOSING:
             self.transport.write(frames)
+
+    def part(self, data: bytes) -> bytes:
+        return data if self.stage < CLOSING and self.clear(self.transport) else b""
+
+    def write_rest(self, rest: bytes) -> None:
+        self.write(rest)
 
     def ping(self) -> None:
         self.pings += 1

@@ -1,4 +1,4 @@
-"""fdatasync by the kernel's own queue (io_uring, through ctypes): no second process, no GIL, one system call.
+"""fdatasync by the kernel's own queue (`topics.uring`): no second process, no GIL, one system call.
 
 `io_uring_enter` hands the sync to a worker of the kernel and returns; the queue's descriptor becomes readable when the
 sync has ended, and its result lies in memory that is shared with the kernel. One sync is under way at a time, in the
@@ -8,91 +8,50 @@ before that was known must wait for it, and fails with it (ST4).
 A sync that hangs in the kernel cannot be ended. `end` gives it up: it counts as failed, and nobody hears of its end.
 The end of the process may wait for it, as for a thread that hangs in the kernel.
 
-Owned here: the numbers and structures of the system calls. Where the kernel has no such queue, or a container forbids
-it, the constructor raises OSError, and a helper process is asked instead (`syncs.py`).
+Where the kernel has no such queue, or a container forbids it, the constructor raises OSError, and a helper process is
+asked instead (`syncs.py`).
 """
 
 import asyncio
-import ctypes
 import errno
-import mmap
 import os
 import sys
 from collections import deque
 from struct import Struct
 from typing import Final, NamedTuple
 
-from topics.storage.processes import map_memory
 from topics.storage.syncing.ways import Done, OpenFile
+from topics.uring.rings import Rings, failure_of
 
-# With the GIL: neither call waits for anything, and who lets go of the GIL may wait long to get it back.
-_with_gil = ctypes.PyDLL(None, use_errno=True)
-_setup, _enter = _with_gil["syscall"], _with_gil["syscall"]
-_setup.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p)
-_enter.argtypes = (*(ctypes.c_long,) * 5, ctypes.c_void_p, ctypes.c_size_t)
-
-_SETUP, _ENTER = 425, 426  # on every architecture
 _ENTRIES: Final = 2
-_ONE_MAP: Final = 1  # a feature: both rings lie in one map
-_SHARED: Final = mmap.PROT_READ | mmap.PROT_WRITE
-_REQUESTS_AT: Final = 0x10000000  # offset of the map of requests
 _REQUEST: Final = Struct("=BBHiQQIIQ24x")  # operation · · descriptor · · · argument ·
 FSYNC, POLL_ADD = 3, 6  # operations
 DATA_ONLY: Final = 1  # argument of FSYNC
 
 
-class _Parameters(ctypes.Structure):
-    """struct io_uring_params. The offsets: head, tail, mask, entries, flags or overflow, dropped or results, array."""
-
-    _fields_ = (
-        *(("requests", ctypes.c_uint32), ("results", ctypes.c_uint32), ("flags", ctypes.c_uint32)),
-        *(("thread", ctypes.c_uint32 * 2), ("features", ctypes.c_uint32), ("reserved", ctypes.c_uint32 * 4)),
-        *(("request_offsets", ctypes.c_uint32 * 10), ("result_offsets", ctypes.c_uint32 * 10)),
-    )
-
-
-class _Rings:
-    """The memory that is shared with the kernel: one request, and the ring of results."""
-
-    def __init__(self) -> None:
-        parameters = _Parameters()
-        self.descriptor: int = _setup(_SETUP, _ENTRIES, ctypes.byref(parameters))
-        if self.descriptor < 0:
-            raise _failure(ctypes.get_errno())
-        try:
-            if not parameters.features & _ONE_MAP:
-                raise OSError(errno.ENOSYS, "the kernel is too old")
-            requests, results = parameters.request_offsets, parameters.result_offsets
-            places = requests[6] + 4 * parameters.requests  # which request comes next; zeros: always the first
-            size = max(places, results[5] + 16 * parameters.results)
-            self._words = memoryview(map_memory(self.descriptor, size, _SHARED, 0)).cast("B").cast("I")
-            self._request = map_memory(self.descriptor, _REQUEST.size * parameters.requests, _SHARED, _REQUESTS_AT)
-        except BaseException:
-            os.close(self.descriptor)
-            raise
-        self._tail = requests[1] // 4
-        self._result_head, self._result_tail = results[0] // 4, results[1] // 4
-        self._results, self._mask = results[5] // 4, parameters.results - 1
+class _Rings(Rings):
+    """The rings, for one request at a time: `places` has zeros, so it is always the first."""
 
     def submit(self, descriptor: int, operation: int, argument: int) -> int:
         """Hand one request to the kernel. Gives the errno if it does not take it, else 0."""
-        words, place = self._words, self._tail
+        words, place = self.words, self.tail
         tail = words[place]
-        _REQUEST.pack_into(self._request, 0, operation, 0, 0, descriptor, 0, 0, 0, argument, 0)
+        _REQUEST.pack_into(self.requests, 0, operation, 0, 0, descriptor, 0, 0, 0, argument, 0)
         words[place] = (tail + 1) & 0xFFFFFFFF
-        if _enter(_ENTER, self.descriptor, 1, 0, 0, None, 0) == 1:
+        taken = self.enter(1)
+        if taken == 1:
             return 0
         words[place] = tail
-        return ctypes.get_errno()
+        return -taken
 
     def take_result(self) -> int | None:
         """Of the request that has ended: below 0 an errno; None if none has ended."""
-        words = self._words
-        head = words[self._result_head]
-        if head == words[self._result_tail]:
+        words = self.words
+        head = words[self.result_head]
+        if head == words[self.result_tail]:
             return None
-        result: int = words[self._results + 4 * (head & self._mask) + 2]
-        words[self._result_head] = (head + 1) & 0xFFFFFFFF
+        result: int = words[self.results + 4 * (head & self.mask) + 2]
+        words[self.result_head] = (head + 1) & 0xFFFFFFFF
         return result - (1 << 32) if result >> 31 else result
 
 
@@ -122,11 +81,11 @@ class KernelQueue:
         self._waiting: deque[_Waiting] = deque()
         self._ended_count = 0
         self._owed = -1  # `_ended_count` at the last look, if a sync was under way; else -1
-        self._rings = _Rings()
+        self._rings = _Rings(_ENTRIES)
         try:
             self._try_out()
         except BaseException:
-            os.close(self._rings.descriptor)
+            self._rings.close()
             raise
         loop.add_reader(self._rings.descriptor, self._ended)
 
@@ -164,7 +123,7 @@ class KernelQueue:
         waiting, self._waiting = self._waiting, deque()
         if not self.loop.is_closed():
             self.loop.remove_reader(self._rings.descriptor)
-        os.close(self._rings.descriptor)
+        self._rings.close()
         for one in waiting:
             self._fail(one, OSError(errno.EIO, "the sync was given up before it ended"))
 
@@ -210,4 +169,4 @@ class KernelQueue:
 
 
 def _failure(number: int, file: OpenFile | None = None) -> OSError:
-    return OSError(number, os.strerror(number), file.name if file else None)
+    return failure_of(number, file.name if file else None)
