@@ -28,6 +28,7 @@ from topics.engine.durability.sealing import (
 )
 from topics.engine.instance import SILENT_MS
 from topics.settings import Settings
+from topics.storage import processes
 from topics.storage.disk import RealDisk
 from topics.storage.segments import SegmentFile, SegmentPiece
 from topics.testing.clock import ManualClock
@@ -209,10 +210,9 @@ async def test_many_files_of_a_checkpoint_are_under_way_at_once_and_stay_in_orde
         await fill(engine)
         checkpoint_under_way = asyncio.ensure_future(engine.checkpoint())
         sealer = engine._ledger.store._sealer
-        while dies and sealer.helper_pid is None:
-            await asyncio.sleep(0)
         if dies:
-            assert sealer.helper_pid is not None
+            while sealer.helper_pid is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
             os.kill(sealer.helper_pid, signal.SIGKILL)
         await checkpoint_under_way
         assert (sealer.helper_pid is None) is dies
@@ -222,6 +222,27 @@ async def test_many_files_of_a_checkpoint_are_under_way_at_once_and_stay_in_orde
         assert await everything(engine) == list(range(1, COUNT + 1))
     async with Engine.open(str(tmp_path), settings, background=False) as engine:
         assert await everything(engine) == list(range(1, COUNT + 1))
+
+
+async def test_files_of_different_sizes_that_are_asked_for_at_once_get_their_own_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ST6, G2: a large one takes more turns of the loop on its way to the helper than a small one behind it."""
+    monkeypatch.setattr(processes, "SHARED_STEP_BYTES", 1000)
+    disk = RealDisk(tmp_path)
+    sealer = Sealer(disk, ManualClock())
+    chunks = [chunk_of(1, count) for count in (900, 3, 500, 1)]
+    plans = [[PiecePlan(7, [PartRows(chunk, [(0, chunk.count)])])] for chunk in chunks]
+    try:
+        images = await asyncio.gather(*[sealer.encode(n, pieces, is_large=True) for n, pieces in enumerate(plans)])
+        assert sealer.helper_pid is not None
+        for number, (pieces, helped) in enumerate(zip(plans, images, strict=True)):
+            inline = await sealer.encode(number, pieces, is_large=False)
+            assert bytes(helped[0]) == bytes(inline[0])
+            assert helped[1:] == inline[1:]
+    finally:
+        sealer.close()
+        disk.close()
 
 
 async def test_a_helper_is_started_before_a_large_checkpoint_is_due(tmp_path: Path) -> None:

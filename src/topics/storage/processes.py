@@ -120,7 +120,12 @@ class SharedMemory:
             yield done
 
     def view(self, size: int) -> memoryview:
-        """The first `size` bytes; they are there until something else is put in their place."""
+        """The first `size` bytes; they are there until something else is put in their place. OSError: there are fewer.
+
+        To touch what is not there would end the process.
+        """
+        if os.fstat(self.descriptor).st_size < size:
+            raise OSError(errno.ENODATA, f"the shared memory has fewer than {size} bytes")
         area = map_memory(self.descriptor, size, mmap.PROT_READ, 0, getattr(mmap, "MAP_POPULATE", 0))
         return memoryview(area).cast("B").toreadonly()
 

@@ -259,11 +259,8 @@ class SealingHelper:
 
     async def encode(self, number: int, pieces: Sequence[PiecePlan]) -> Encoded:
         """Let it make the image."""
-        assert len(self._waiting) < FILES_MAX
         if self._socket.fileno() < 0:
             raise ConnectionError("it has ended")
-        answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
-        self._waiting.append(answer)
         place = self._asked % FILES_MAX
         self._asked += 1
         bodies: list[bytes | memoryview] = []
@@ -271,6 +268,8 @@ class SealingHelper:
         size = 0
         for size in self._memories[place].put([task, *bodies]):  # noqa: B007
             await asyncio.sleep(0)
+        answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
+        self._waiting.append(answer)  # with the request: others may have been faster
         self.process.asked += 1
         self._socket.send(_REQUEST.pack(len(task), size - len(task), place))
         try:
