@@ -7,8 +7,8 @@ import typer
 from topics.cli import spark as on_spark
 from topics.cli.files.file_export import Wanted as WantedFile
 from topics.cli.files.file_export import export_file, format_of
-from topics.cli.shell.invoking import ContextName, Json, Key, run_alone
-from topics.cli.spark import Conf, Master, Remote, Url
+from topics.cli.shell.invoking import ContextName, Key, run_alone
+from topics.cli.spark import Cluster, Url, with_cluster
 from topics.model import is_topic_name
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ Format = Literal["parquet", "ndjson", "csv"]
 FormatOption = Annotated[Format | None, typer.Option(help="Format of the files; that of a single file is in its name.")]
 
 
+@with_cluster
 def export(
     topic: Annotated[str, typer.Argument(metavar="TOPIC|PATTERN", help="A topic, or an expression of whole names.")],
     destination: Annotated[
@@ -42,10 +43,8 @@ def export(
     url: Url = None,
     key: Key = None,
     context: ContextName = None,
-    json: Json = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    cluster: Cluster,
 ) -> None:
     """Export a topic, or all that match, as Parquet, NDJSON or CSV.
 
@@ -58,15 +57,14 @@ def export(
 
     Example: topics export 'orders|clicks' out --format ndjson
     """
-    alone = None if spark or path or archive or master or remote or conf else format_of(destination, format)
+    alone = None if spark or path or archive or cluster.is_named else format_of(destination, format)
     if alone is not None and is_topic_name(topic):
         wanted_file = WantedFile(topic, _same(format, alone), first_seq, last_seq, since, until, strict)
-        _alone(wanted_file, destination, (url, key, context), is_json=json)
+        _alone(wanted_file, destination, (url, key, context), is_json=cluster.is_json)
         return
     on_spark.require("; for one topic, name a file: topics export orders orders.ndjson")
     from topics.spark.jobs.exporting import Wanted
     from topics.spark.jobs.exporting import export as run_export
-    from topics.spark.runs.running import run
     from topics.spark.servers.connection import Connection
 
     wanted = Wanted(
@@ -90,7 +88,7 @@ def export(
         fields = {"rows": done.rows, "files": done.files, "lost": done.lost, "gaps": len(done.gaps)}
         progress.finish(f"{done.rows:,} records in {done.files:,} files{lost}", {"destination": destination, **fields})
 
-    raise SystemExit(run("export", job, master=master, remote=remote, conf=conf or (), is_json=json))
+    cluster.run("export", job)
 
 
 def _alone(

@@ -8,8 +8,8 @@ import typer
 from topics.cli import spark as on_spark
 from topics.cli.files.file_import import Mapped as MappedFile
 from topics.cli.files.file_import import import_file, is_for_one_process
-from topics.cli.shell.invoking import Call, ContextName, Json, Key, run_alone
-from topics.cli.spark import AtLeastOnce, Conf, Master, Name, Remote, SetWindow, State, Url
+from topics.cli.shell.invoking import Call, ContextName, Key, run_alone
+from topics.cli.spark import AtLeastOnce, Cluster, Name, SetWindow, State, Url, with_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +24,7 @@ Option = Annotated[
 ]
 
 
+@with_cluster
 def import_(
     source: Annotated[
         str, typer.Argument(metavar="SRC", help="A file, - for stdin, a directory, a pattern, or a URI.")
@@ -45,10 +46,8 @@ def import_(
     url: Url = None,
     key: Key = None,
     context: ContextName = None,
-    json: Json = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    cluster: Cluster,
 ) -> None:
     """Import files into a topic, each row once.
 
@@ -64,14 +63,13 @@ def import_(
 
     Example: topics import 'orders/*.ndjson' orders --tag sku
     """
-    if not (spark or option or set_window or at_least_once or master or remote or conf):
+    if not (spark or option or set_window or at_least_once or cluster.is_named):
         what_file, server = MappedFile(data, tag, node, meta, text), (url, key, context)
-        if _import_alone(source, topic, format, what_file, state, name, server, is_json=json):
+        if _import_alone(source, topic, format, what_file, state, name, server, is_json=cluster.is_json):
             return
     on_spark.require("; a plain file of a known format and up to 1 GiB needs none")
     from topics.spark.jobs.importing import Source
     from topics.spark.jobs.importing import import_ as run_import
-    from topics.spark.runs.running import run
     from topics.spark.tables.formats import Mapped
 
     mapped = Mapped(data=data, tag=tag, node=node, meta=meta, is_text=text)
@@ -93,7 +91,7 @@ def import_(
         text = f"{done.rows_now:,} rows imported into {topic}; {done.rows:,} rows of {done.files:,} files in all"
         progress.finish(text, {"topic": topic, "rows": done.rows_now, "rows_total": done.rows, "files": done.files})
 
-    raise SystemExit(run("import", job, master=master, remote=remote, conf=conf or (), is_json=json))
+    cluster.run("import", job)
 
 
 def _import_alone(

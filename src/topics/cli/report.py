@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topics.cli import spark as on_spark
-from topics.cli.shell.invoking import Call, ContextName, Json, Key, run_alone
-from topics.cli.spark import Conf, Master, Remote, Url
+from topics.cli.shell.invoking import Call, ContextName, Key, run_alone
+from topics.cli.spark import Cluster, Url, with_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 FileName = Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")]
 
 
+@with_cluster
 def report(
     file: FileName = "topics-report.html",
     topics: Annotated[
@@ -32,10 +33,8 @@ def report(
     url: Url = None,
     key: Key = None,
     context: ContextName = None,
-    json: Json = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    cluster: Cluster,
 ) -> None:
     """Write a report of a server, or of several: throughput, sizes, lag, gaps, queues, dead letters.
 
@@ -46,7 +45,7 @@ def report(
 
     Example: topics report report.html --checkpoint /tmp/topics-examples/revenue --spark
     """
-    is_on_spark = bool(spark or master or remote or conf)
+    is_on_spark = spark or cluster.is_named
     if is_on_spark:
         on_spark.require("; without --spark, --master, --remote and --conf it needs none")
 
@@ -68,9 +67,7 @@ def report(
         progress.finish(text, {"file": file, "topics": len(made.states), "records": records})
 
     if is_on_spark:
-        from topics.spark.runs.running import run
-
-        raise SystemExit(run("report", make, master=master, remote=remote, conf=conf or (), is_json=json))
+        cluster.run("report", make)
 
     def alone(call: Call) -> None:
         from topics.spark.runs.progress import Progress
@@ -78,4 +75,4 @@ def report(
         with Progress("report", is_json=call.is_json) as progress:
             make(None, progress)
 
-    run_alone("report", alone, url, key, context, is_json=json)
+    run_alone("report", alone, url, key, context, is_json=cluster.is_json)

@@ -4,11 +4,17 @@ import importlib.util
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
+from topics.cli.shell.invoking import Json, with_options
+
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from topics.spark.runs.progress import Progress
     from topics.spark.servers.connection import Connection
 
 Url = Annotated[
@@ -24,6 +30,37 @@ SetWindow = Annotated[
     bool, typer.Option("--set-window", help="Let the topic remember idempotency keys for seven days.")
 ]
 AtLeastOnce = Annotated[bool, typer.Option("--at-least-once", help="Continue even if rows may be written twice.")]
+
+
+_OPTIONS: Final = {"master": Master, "remote": Remote, "conf": Conf, "json": Json}
+
+
+class Cluster:
+    """The Spark that a command was asked to use, and how the command tells what it does."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self._given = given
+        self.is_json: bool = given["json"]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether some option says which Spark, or how it is to be."""
+        return any(self._given[name] for name in ("master", "remote", "conf"))
+
+    def run(
+        self, name: str, job: "Callable[[SparkSession, Progress], int | None]", settings: Sequence[str] = ()
+    ) -> NoReturn:
+        """Run a job to its end, and exit. Settings of Spark are those that were given, and before them these."""
+        from topics.spark.runs.running import run
+
+        conf = [*settings, *(self._given["conf"] or ())]
+        where = {"master": self._given["master"], "remote": self._given["remote"]}
+        raise SystemExit(run(name, job, **where, conf=conf, is_json=self.is_json))
+
+
+def with_cluster(function: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of Spark, and --json: it gets them as its parameter `cluster`."""
+    return with_options(function, "cluster", _OPTIONS, Cluster)
 
 
 def require(hint: str = "") -> None:
