@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topics.cli import spark as on_spark
-from topics.cli.shell.invoking import Call, ContextName, Key, run_alone
-from topics.cli.spark import Cluster, Url, with_cluster
+from topics.cli.shell.invoking import Call, run_alone
+from topics.cli.spark import Cluster, Server, with_cluster, with_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,6 +17,7 @@ FileName = Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to 
 
 
 @with_cluster
+@with_server
 def report(
     file: FileName = "topics-report.html",
     topics: Annotated[
@@ -30,10 +31,8 @@ def report(
         list[str] | None, typer.Option(metavar="LAKE", help="A lake, for its lag; may be repeated.")
     ] = None,
     spark: Annotated[bool, typer.Option("--spark", help="Count on Spark, for very many records.")] = False,
-    url: Url = None,
-    key: Key = None,
-    context: ContextName = None,
     *,
+    server: Server,
     cluster: Cluster,
 ) -> None:
     """Write a report of a server, or of several: throughput, sizes, lag, gaps, queues, dead letters.
@@ -55,7 +54,7 @@ def report(
         made = run_report(
             session,
             file,
-            server=on_spark.connection(url, key, context),
+            server=server.connection(),
             pattern=topics,
             seconds=seconds,
             checkpoints=checkpoint or (),
@@ -75,4 +74,4 @@ def report(
         with Progress("report", is_json=call.is_json) as progress:
             make(None, progress)
 
-    run_alone("report", alone, url, key, context, is_json=cluster.is_json)
+    run_alone("report", alone, *server, is_json=cluster.is_json)

@@ -5,11 +5,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
 
-from topics.cli.shell.invoking import Json, with_options
+from topics.cli.shell.invoking import ContextName, Json, Key, with_environment, with_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +63,30 @@ def with_cluster(function: Callable[..., None]) -> Callable[..., None]:
     return with_options(function, "cluster", _OPTIONS, Cluster)
 
 
+class Server(NamedTuple):
+    """The server that a command was asked to use, for one that can do without Spark."""
+
+    url: str | None
+    key: str | None
+    context: str | None
+
+    def connection(self) -> "Connection":
+        """The server that the options, the environment or the context in use name."""
+        from topics.cli.shell import contexts
+        from topics.settings import ClientSettings
+        from topics.spark.servers.connection import Connection
+
+        picked, origin = with_environment(*self)
+        server = contexts.resolve(picked["url"], picked["key"], picked["context"], url_origin=origin)
+        return Connection(url=server.url, token=server.key).with_tokens(ClientSettings.load().token_file)
+
+
+def with_server(function: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options that name a server: it gets them as its parameter `server`."""
+    options = {"url": Url, "key": Key, "context": ContextName}
+    return with_options(function, "server", options, lambda given: Server(**given))
+
+
 def require(hint: str = "") -> None:
     """End with a message if Spark is not installed."""
     if importlib.util.find_spec("pyspark") is None:
@@ -75,18 +99,6 @@ def over_on_sigterm() -> threading.Event:
     is_over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: is_over.set())
     return is_over
-
-
-def connection(url: str | None, key: str | None, context: str | None) -> "Connection":
-    """The server that the options, the environment or the context in use name."""
-    from topics.cli.shell import contexts
-    from topics.cli.shell.invoking import with_environment
-    from topics.settings import ClientSettings
-    from topics.spark.servers.connection import Connection
-
-    picked, origin = with_environment(url, key, context)
-    server = contexts.resolve(picked["url"], picked["key"], picked["context"], url_origin=origin)
-    return Connection(url=server.url, token=server.key).with_tokens(ClientSettings.load().token_file)
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:

@@ -30,18 +30,9 @@ class Changes(Room):
         self._selecting = asyncio.Lock()  # one delete by tag at a time: another one's memo of a topic is not disturbed
 
     async def delete(
-        self,
-        name: str,
-        *,
-        before_seq: int | None = None,
-        match: TagMatch | None = None,
-        epoch: int | None = None,
-        dry_run: bool = False,
+        self, name: str, before_seq: int | None, match: TagMatch | None, epoch: int | None, dry_run: bool
     ) -> DeleteResult:
-        """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later.
-
-        With an `epoch`, only those of this instance of the topic. With `dry_run`, none: the answer says what would be.
-        """
+        """Delete live records; see the engine's."""
         if before_seq is None and match is None:
             raise InvalidRequest("a delete needs before_seq or match")
         async with self._selecting if match is not None else nullcontext():

@@ -10,7 +10,6 @@ awaited. Each call returns when what it says may be shown.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -64,9 +63,7 @@ class Engine(Instance):
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # --- writing
@@ -144,7 +141,7 @@ class Engine(Instance):
 
         With an `epoch`, only those of this instance of the topic. With `dry_run`, none: the answer says what would be.
         """
-        return await self._changes.delete(name, before_seq=before_seq, match=match, epoch=epoch, dry_run=dry_run)
+        return await self._changes.delete(name, before_seq, match, epoch, dry_run)
 
     # --- routers
 

@@ -17,20 +17,19 @@ from topics.clock import Clock
 from topics.core import decide, dump, entries
 from topics.core.apply import apply, apply_appended
 from topics.core.entries import (
+    GROWING,
+    UNLOGGED,
     AnyEntry,
     Appended,
-    CursorSet,
     Forwarding,
     HeadInherited,
     QueuePaused,
     Reserved,
-    RouterSet,
     TimePassed,
     TopicConfigured,
-    TopicCreated,
     TopicDeleted,
 )
-from topics.core.framing import UNLOGGED, Frame, concerned, frames_of, sync_needed
+from topics.core.framing import Frame, concerned, frames_of, sync_needed
 from topics.core.memory import weigh_all
 from topics.core.state import State, Topic
 from topics.engine.durability.store import Store
@@ -40,8 +39,6 @@ from topics.storage.wal import READ_ONLY, DiskFull, Obstacle, Wal, resolve
 logger = logging.getLogger("topics.engine.ledger")
 
 Listener = Callable[[], None]
-# What takes space, as copies do; everything else frees some, or will.
-GROWING = (Appended, CursorSet, TopicCreated, RouterSet)
 # What the log has of a change of an ephemeral topic.
 LASTING = (TopicConfigured, TopicDeleted, QueuePaused, HeadInherited, Reserved)
 
@@ -369,4 +366,4 @@ class Ledger:
 
 
 def _is_growing(entry: AnyEntry) -> bool:
-    return isinstance(entry, GROWING) or (isinstance(entry, Forwarding) and bool(entry.entry.runs))
+    return type(entry) in GROWING or (isinstance(entry, Forwarding) and bool(entry.entry.runs))

@@ -9,7 +9,6 @@ import gc
 import logging
 import signal
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Final
 
 import uvloop
@@ -91,9 +90,7 @@ class Server:
         await self.recover()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 from topics.clock import Clock
 from topics.errors import InvalidRequest
@@ -22,6 +22,7 @@ from topics.spark.runs.arrivals import Arrivals
 from topics.spark.runs.marks import Ledger
 from topics.spark.runs.progress import Progress, share_of_tasks
 from topics.spark.servers.connection import Connection
+from topics.spark.tables.file_formats import ENDINGS, ImportFormat
 from topics.spark.tables.formats import Mapped, rows_of
 from topics.spark.tables.lake import shown
 from topics.spark.tables.outputs import Place, check_connector
@@ -29,15 +30,6 @@ from topics.spark.tables.outputs import Place, check_connector
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Format = Literal["ndjson", "json", "csv", "parquet"]
-ENDINGS: Final[Mapping[str, Format]] = {
-    ".ndjson": "ndjson",
-    ".jsonl": "ndjson",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-}
 COMPRESSED: Final = (".gz", ".bz2", ".zst", ".zstd", ".lz4", ".snappy")
 
 UNIT_BYTES: Final = 256 * 1024 * 1024  # files of a unit, unless one alone is larger; as the next part of the keys
@@ -74,7 +66,7 @@ class Source:
     """What to import and how its rows become records."""
 
     path: str
-    format: Format | None = None  # None = by the names of the files
+    format: ImportFormat | None = None  # None = by the names of the files
     mapped: Mapped = field(default_factory=Mapped)
     options: Mapping[str, str] = field(default_factory=dict)  # of Spark's reader
     is_ordered: bool = False  # rows keep the order of the files, at the speed of one task
@@ -232,7 +224,7 @@ def _absolute(path: str) -> str:
     return f"s3a://{named.removeprefix('s3://')}" if named.startswith("s3://") else named
 
 
-def format_of(files: Sequence[File], source: Source) -> Format:
+def format_of(files: Sequence[File], source: Source) -> ImportFormat:
     """As given, or as the names say; they must agree."""
     if source.format is not None:
         return source.format
@@ -244,12 +236,14 @@ def format_of(files: Sequence[File], source: Source) -> Format:
     return formats.pop()
 
 
-def _format_by_name(path: str) -> Format:
+def _format_by_name(path: str) -> ImportFormat:
     stem, ending = os.path.splitext(path.lower())
     if ending in COMPRESSED:
         ending = os.path.splitext(stem)[1]
     if ending not in ENDINGS:
-        raise InvalidRequest(f"{path}: its name does not tell the format; give --format {'|'.join(get_args(Format))}")
+        raise InvalidRequest(
+            f"{path}: its name does not tell the format; give --format {'|'.join(get_args(ImportFormat))}"
+        )
     return ENDINGS[ending]
 
 
