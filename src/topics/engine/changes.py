@@ -17,16 +17,16 @@ from topics.core.topic.blocks import Blocks
 from topics.core.topic.config import ConfigIn
 from topics.engine.answers import DeleteResult, TopicPut
 from topics.engine.durability.checkpoint import SLICE_SECONDS
-from topics.engine.gate import Hall, Room
+from topics.engine.gate import Hall
 from topics.errors import CommitFailed, EpochMismatch, InvalidRequest, TopicNotFound
 from topics.model import TagMatch, TopicConfig
 
 
-class Changes(Room):
+class Changes:
     """What callers change in the topics of an instance, appends aside."""
 
     def __init__(self, hall: Hall) -> None:
-        super().__init__(hall)
+        self._ledger, self._gates, self._clock, self._caps = hall.ledger, hall.gates, hall.clock, hall.caps
         self._selecting = asyncio.Lock()  # one delete by tag at a time: another one's memo of a topic is not disturbed
 
     async def delete(

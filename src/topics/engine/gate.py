@@ -158,7 +158,7 @@ class Gates:
 
 
 class Hall(Struct, frozen=True):
-    """What the rooms of one instance share."""
+    """What the rooms of one instance share; each takes what it needs when it is made, and nothing else."""
 
     ledger: Ledger
     gates: Gates
@@ -166,15 +166,3 @@ class Hall(Struct, frozen=True):
     cache: Cache
     clock: Clock
     caps: Caps
-
-
-class Room:
-    """A part of an instance, with all that is in the hall."""
-
-    def __init__(self, hall: Hall) -> None:
-        self._ledger = hall.ledger
-        self._gates = hall.gates
-        self._loader = hall.loader
-        self._cache = hall.cache
-        self._clock = hall.clock
-        self._caps = hall.caps

@@ -12,7 +12,7 @@ from topics.core.memory import used, weigh
 from topics.core.topic.parts import Chunk, Part
 from topics.engine.answers import Checkpoints
 from topics.engine.durability.checkpoint import SLICE_SECONDS
-from topics.engine.gate import Hall, Room
+from topics.engine.gate import Hall
 from topics.errors import StorageError
 from topics.settings import Settings
 
@@ -33,14 +33,14 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 logger = logging.getLogger("topics.engine.upkeep")
 
 
-class Upkeep(Room):
+class Upkeep:
     """The background work of an engine. Without `start` it is done by `tick`."""
 
     def __init__(self, hall: Hall, settings: Settings) -> None:
-        super().__init__(hall)
+        self._ledger, self._cache, self._clock = hall.ledger, hall.cache, hall.clock
         self.is_running = False
         self.is_full = False  # sealing is so far behind that writes should wait
-        self._tight_bytes = self._caps.max_memory_bytes * TIGHT[0] // TIGHT[1]
+        self._tight_bytes = hall.caps.max_memory_bytes * TIGHT[0] // TIGHT[1]
         self._checkpoint_bytes = min(CHECKPOINT_BYTES, settings.cache_bytes // 2)
         self._checkpoint_ms = min(CHECKPOINT_MS, settings.segment_max_age_ms)
         self._checkpointed_at = self._clock.monotonic()

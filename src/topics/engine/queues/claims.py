@@ -23,7 +23,7 @@ from topics.core.queue.leasing import Ack, Change, Claimer, Deleting, Numbers
 from topics.core.state import Topic
 from topics.core.topic.pages import Cold
 from topics.engine.answers import Claimed, LeaseChange, LeaseView, Moved, Redriven
-from topics.engine.gate import Gate, Hall, Room
+from topics.engine.gate import Gate, Hall
 from topics.engine.queues.dead_letters import DeadLetters
 from topics.engine.queues.job_pages import JobPages
 from topics.errors import CommitFailed, NotAQueue, TopicNotFound
@@ -34,11 +34,12 @@ LOADS_MAX = 16  # pages loaded for one pass before it takes what is warm
 LOOKED_AT = 20_000  # leases in one turn of the loop
 
 
-class Queues(Room):
+class Queues:
     """The queues of one instance."""
 
     def __init__(self, hall: Hall, make_copies: Callable[[Topic], None]) -> None:
-        super().__init__(hall)
+        self._ledger, self._gates, self._clock = hall.ledger, hall.gates, hall.clock
+        self._loader, self._cache = hall.loader, hall.cache
         self.on_change: Callable[[int], None] = lambda topic_id: None  # jobs of a topic may have become claimable
         self._make_copies = make_copies  # that routers owe a topic (DF9)
         self._letters = DeadLetters(hall, self._note_deleting)

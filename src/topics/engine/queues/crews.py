@@ -22,7 +22,7 @@ from topics.core.queue.jobs import Queue
 from topics.core.queue.leasing import Claimer
 from topics.core.state import Topic
 from topics.engine.answers import Claimed
-from topics.engine.gate import Gate, Hall, Room
+from topics.engine.gate import Gate, Hall
 from topics.engine.queues.claims import LOADS_MAX, Queues
 from topics.engine.queues.turns import Turns
 from topics.errors import CommitFailed, NotAQueue, Refusal, StorageError, TopicNotFound, TopicsError
@@ -165,11 +165,11 @@ class _Crew:
         self.feed(worker)
 
 
-class Workers(Room):
+class Workers:
     """The crews of one instance."""
 
     def __init__(self, hall: Hall, queues: Queues, turns: Turns, is_deferred: Callable[[Topic], bool]) -> None:
-        super().__init__(hall)
+        self._ledger, self._loader, self._clock = hall.ledger, hall.loader, hall.clock
         self._turns = turns
         self._is_deferred = is_deferred  # pressure keeps a queue's jobs from workers (PR5)
         self._queues = queues

@@ -19,7 +19,7 @@ from topics.core.routing.steps import Step, fit, place
 from topics.core.routing.table import Router
 from topics.core.state import Topic
 from topics.core.topic.pages import Cold, PageAddress
-from topics.engine.gate import Hall, Room
+from topics.engine.gate import Hall
 from topics.engine.routers.blocked import BlockedRouters
 from topics.engine.routers.lasting import LastingHeads
 from topics.engine.routers.pacing import Pacing
@@ -30,11 +30,11 @@ from topics.errors import CommitFailed, Refusal, StorageError, TopicsError
 DECIDE_S: Final = 0.000_25  # a pass decides on steps for this long, and takes about as long to commit them
 
 
-class Forwarder(Room):
+class Forwarder:
     """The routers of an instance, at work."""
 
     def __init__(self, hall: Hall, is_deferred: Callable[[Topic], bool]) -> None:
-        super().__init__(hall)
+        self._ledger, self._loader, self._clock, self._caps = hall.ledger, hall.loader, hall.clock, hall.caps
         self._is_deferred = is_deferred  # the routers of a topic wait while there is pressure (PR5)
         self._is_running = False
         self._is_scheduled = False
