@@ -22,6 +22,7 @@ from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, ope
 from tests.effort import tries
 from topics.core import decide
 from topics.core.topic import blocks, live, log, pages, parts, walk
+from topics.core.topic.config import ConfigIn
 from topics.core.topic.log import Log
 from topics.engine import Engine
 from topics.engine.answers import DeleteResult
@@ -309,7 +310,7 @@ class Machine(RuleBasedStateMachine):
     async def put_as_previewed(self, name: str, fields: dict[str, Any]) -> bool:
         """Put a topic, after a dry run that says what becomes of its records (DR1)."""
         engine, before = self.engine, await self.totals(name)
-        preview = await engine.preview_topic(name, fields)
+        preview = await engine.changes.put_topic(name, ConfigIn(**fields), dry_run=True)
         assert await self.totals(name) == before
         created, config = await engine.put_topic(name, fields)
         assert (preview.created, preview.config) == (created, config)

@@ -83,11 +83,14 @@ class Changes:
         self,
         name: str,
         config: ConfigIn,
-        amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn],
+        amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn] = lambda given, present: given,
         *,
         dry_run: bool = False,
     ) -> TopicPut:
-        """Create a topic or replace its config; with `dry_run`, say what that would do. `amend`: the engine's."""
+        """Create a topic or replace its config; with `dry_run`, say what that would do (DR1).
+
+        `amend` gets what is given and the config that is about to be replaced, if any, and gives what is to count.
+        """
         topic = await self._ledger.when_unchanging(name)
         async with self._gates.refusing(name):
             command = PutTopic(name, amend(config, None if topic is None else topic.config))
@@ -101,8 +104,8 @@ class Changes:
         await self._gates.wait_open(self._gates.of_name(name))
         return TopicPut(topic is None, resolved, records, size)
 
-    async def turn(self, name: str, *, paused: bool) -> None:
-        """Let a queue hand out no jobs (all else goes on), or let it hand them out again (QU23)."""
+    async def pause(self, name: str, paused: bool) -> None:
+        """Pause a queue, or let it go on; see the engine's."""
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
         async with self._gates.refusing(name):
@@ -111,10 +114,8 @@ class Changes:
             await ledger.change(topic, decided)
         await self._gates.wait_open(self._gates.of_name(name))
 
-    async def remove_topic(
-        self, name: str, *, if_empty: bool = False, epoch: int | None = None
-    ) -> list[tuple[str, str, str]] | None:
-        """Delete a topic with all it owns. Gives the routers that went with it: name, source, dest; None: no topic."""
+    async def remove_topic(self, name: str, if_empty: bool, epoch: int | None) -> list[tuple[str, str, str]] | None:
+        """Delete a topic; see the engine's."""
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
         routers = [] if topic is None else self._routers_of(topic)

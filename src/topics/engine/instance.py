@@ -8,7 +8,8 @@ runs to its end in one turn of the event loop, and gives its result with the gat
 Coroutines for callers that would rather wait are in engine.py. All state lives on one event loop; there are no locks.
 
 Owns the parts, their start and their end. Must not know: HTTP, the form in which a caller has its arguments. Nobody
-outside the engine reaches past it: what the server needs of queues, routers, log and state has a name here.
+outside the engine reaches past it. What callers wait for is in its rooms: `changes`, `reading`, `queues`, `routing`,
+`cursors`, `overview`, `survey`; all else that the server needs of log and state has a name here.
 """
 
 import asyncio
@@ -28,7 +29,6 @@ from topics.core.topic.pages import Cache, Cold, PageAddress, Projection
 from topics.core.topic.walk import Query
 from topics.engine.answers import InstanceCounters, WriteResult
 from topics.engine.changes import Changes
-from topics.engine.durability.backup_stream import backup_stream
 from topics.engine.durability.store import Store
 from topics.engine.gate import Gate, Gates, Hall
 from topics.engine.ledger import Ledger
@@ -97,12 +97,12 @@ class Instance:
         self._gates = gates = Gates(ledger, loader)
         hall = Hall(ledger, gates, loader, self._cache, clock, self._caps)
         self.wal: Wal = ledger.wal
-        self._upkeep = upkeep = Upkeep(hall, settings)
-        self._changes = Changes(hall)
+        self._upkeep = Upkeep(hall, settings)
+        self.changes = Changes(hall)
         self.forwarder = Forwarder(hall, self._is_deferred)
         self._owed = owed = OwedCopies(hall, self.forwarder)
-        self._routing = Routing(hall, self.forwarder, owed)
-        self._reading = reading = Reading(hall, owed.make, disk)
+        self.routing = Routing(hall, self.forwarder, owed)
+        self.reading = reading = Reading(hall, owed.make, disk)
         self.cursors = NamedCursors(hall)
         self.overview = Overview(hall)
         self.survey = Survey(hall, self.overview)
@@ -110,7 +110,7 @@ class Instance:
         self.queues = Queues(hall, owed.make)
         self._turns = turns = Turns(self.queues, gates)
         self.workers = Workers(hall, self.queues, turns, self._is_deferred)
-        # Calls that a part answers as they are: bound here, so that hot paths pay for one call, and described there.
+        # What the server's hot paths call, and what a part answers as it is: bound here, and described there.
         self.read_now = reading.read_now
         self.read_in_turn = reading.read_in_turn
         self.load = loader.load  # a coroutine: brings in what a Cold says is missing
@@ -118,16 +118,8 @@ class Instance:
         self.drop_idle_pages = self._cache.drop_idle
         self.drop_maps = store.catalogue.maps.shrink
         self.cursor_before = reading.cursor_before
-        self.losses = reading.losses  # a coroutine, as the next
-        self.record = reading.record
-        self.move = self.queues.move  # a coroutine, as the next
-        self.remove_topic = self._changes.remove_topic
-        self.pause = partial(self._changes.turn, paused=True)
-        self.resume = partial(self._changes.turn, paused=False)
-        self.backup_stream = partial(backup_stream, ledger.store, disk, clock, upkeep.without_checkpoints)
         self.claim_soon = turns.claim  # at the end of this turn, with the others that come in it
         self.ack_soon = turns.ack
-        self.ack_now = self.queues.ack
         self.nack_now = self.queues.nack
         self.extend_now = self.queues.extend
         self.check_queue = self.queues.queue  # refuses a name that is not a queue's
@@ -138,9 +130,7 @@ class Instance:
         self.when_open = gates.when_open
         self.end_turn = partial(end_turn, self.wal)  # write the log now; only for a turn of its own
         self.obstacle = ledger.obstacle
-        self.checkpoint = upkeep.checkpoint  # a coroutine, as the next
-        self.tick = upkeep.tick
-        self.checkpoints = upkeep.checkpoints
+        self.checkpoints = self._upkeep.checkpoints
         self.listen = ledger.listen
         self.unlisten = ledger.unlisten
         self.when_told = ledger.when_told

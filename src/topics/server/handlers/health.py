@@ -58,7 +58,7 @@ async def diagnose(call: Call) -> None:
     troubles = await engine.survey.troubles(condition.NAMED_MAX, wanted)
     endangered = await engine.survey.endangered(condition.NAMED_MAX, wanted)
     findings += condition.of_topics(troubles, endangered)
-    blocked, _ = await engine.routers_after(
+    blocked, _ = await engine.routing.list_after(
         "", BLOCKED_MAX, lambda router: router.state == "blocked" and may_see(key, router)
     )
     findings += condition.of_routers(blocked)

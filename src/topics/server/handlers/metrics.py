@@ -84,7 +84,7 @@ async def _scrape(call: Call) -> bytes:
         with suppress(StorageError):  # then nothing can be said of single topics
             topics, has_more = await engine.overview.most_active(app.settings.max_metrics_topics, wanted)
             lags = await engine.survey.cursor_lags(CURSORS_MAX, wanted)
-            routers, _ = await engine.routers_after("", ROUTERS_MAX, lambda router: may_see(key, router))
+            routers, _ = await engine.routing.list_after("", ROUTERS_MAX, lambda router: may_see(key, router))
     counters = engine.counters()
     await asyncio.sleep(0)
     series = chain(
