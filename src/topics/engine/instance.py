@@ -92,8 +92,8 @@ class Instance:
         )
         self._cache = Cache(settings.cache_bytes // 2, settings.cache_bytes // SEALED_PAGES_SHARE)
         store = Store(disk, clock, settings)
-        self._ledger = ledger = Ledger(store, clock, self._committed, self._changed, self._rebuilt)
-        self._loader = loader = Loader(self._cache, disk.run, store.catalogue.is_in_force, self._make_copies)
+        self._ledger = ledger = Ledger(store, clock)
+        self._loader = loader = Loader(self._cache, disk.run, store.catalogue.is_in_force)
         self._gates = gates = Gates(ledger, loader)
         hall = Hall(ledger, gates, loader, self._cache, clock, self._caps)
         self.wal: Wal = ledger.wal
@@ -110,6 +110,12 @@ class Instance:
         self.queues = Queues(hall, owed.make)
         self._turns = turns = Turns(self.queues, gates)
         self.workers = Workers(hall, self.queues, turns, self._is_deferred)
+        # Who is told by whom.
+        ledger.on_commit = self._upkeep.committed
+        ledger.on_source_change = self.forwarder.changed
+        ledger.on_rebuilt = self._rebuilt
+        loader.make_copies = owed.make_all
+        self.queues.on_claimable = self.workers.wake
         # What the server's hot paths call, and what a part answers as it is: bound here, and described there.
         self.read_now = reading.read_now
         self.read_in_turn = reading.read_in_turn
@@ -191,15 +197,6 @@ class Instance:
             self._ledger.store.close()
             self._disk.unlock()
             self._disk.close()
-
-    def _committed(self) -> None:
-        self._upkeep.committed()
-
-    def _changed(self, topic: Topic) -> None:
-        self.forwarder.changed(topic)
-
-    async def _make_copies(self, topic_id: int) -> None:
-        await self._owed.make_all(topic_id)
 
     def _rebuilt(self) -> None:
         """The log failed, and the state was rebuilt: its parts are others."""

@@ -46,17 +46,15 @@ LASTING = (TopicConfigured, TopicDeleted, QueuePaused, HeadInherited, Reserved)
 class Ledger:
     """The state of an instance, and the log that it is the end of."""
 
-    def __init__(
-        self, store: Store, clock: Clock, on_commit: Listener, on_change: Callable[[Topic], None], on_rebuilt: Listener
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self.state = State()
         self.store = store
         self.wal: Wal = store.wal
         self.broken: StorageError | None = None  # the log failed, and the state could not be read back
         self._unread: frozenset[int] | None = None  # the state is to be read back without these frames
-        self._on_commit = on_commit  # something was logged
-        self._on_change = on_change  # of a source of routers, or a topic in `watched`
-        self._on_rebuilt = on_rebuilt  # the state is another one
+        self.on_commit: Listener = lambda: None  # something was logged
+        self.on_source_change: Callable[[Topic], None] = lambda topic: None  # or a topic in `watched` changed
+        self.on_rebuilt: Listener = lambda: None  # the state is another one
         self.watched: set[int] = set()
         self.read_total = 0  # records handed out since the start, of all topics
         self._sources = self.state.routers.outgoing
@@ -146,7 +144,7 @@ class Ledger:
                     self._note_control(frame, end)
                 else:
                     self._note_logged(frame, end, depends_on)
-                self._on_commit()
+                self.on_commit()
             else:
                 # a crash would not be known as one, nor what it takes
                 if not wal.number and type(decided[0]) not in UNLOGGED:
@@ -176,8 +174,8 @@ class Ledger:
         if topic_id in self._listeners:
             waiting.append((end, topic_id))
         if topic_id in self._sources or topic_id in self.watched:
-            self._on_change(topic)
-        self._on_commit()
+            self.on_source_change(topic)
+        self.on_commit()
 
     def _note_logged(self, frame: Frame, end: int, depends_on: int) -> None:
         """Note from where on the topics of a frame may be shown."""
@@ -212,7 +210,7 @@ class Ledger:
 
     def _changed(self, topic: Topic) -> None:
         if topic.id in self._sources or topic.id in self.watched:
-            self._on_change(topic)
+            self.on_source_change(topic)
 
     def durable_at(self, topic: Topic) -> int:
         """The position below which the log must be synced before all records of a topic are there for good; 0: none."""
@@ -351,7 +349,7 @@ class Ledger:
         self._sources = self.state.routers.outgoing
         self._unwritten.clear()
         self._unsynced.clear()
-        self._on_rebuilt()
+        self.on_rebuilt()
         for topic_id in list(self._listeners):
             self._tell(topic_id)
 

@@ -174,7 +174,6 @@ class Workers:
         self._is_deferred = is_deferred  # pressure keeps a queue's jobs from workers (PR5)
         self._queues = queues
         self._crews: dict[int, _Crew] = {}
-        queues.on_change = self.wake
 
     def wake(self, topic_id: int) -> None:
         """Jobs of a topic may have become claimable, or workers may have got room."""
