@@ -90,13 +90,13 @@ def replay_singles(
 ) -> None:
     """Carry out appends of one record each, without key or delay, that follow the topic's head."""
     log = topic.log
-    before, held = log.bytes, log.held
+    before, weight = log.bytes, log.weight
     log.append_singles(bodies, sizes, timestamps, has_tags)
     state.records += len(bodies)
     state.written += len(bodies)
     state.bytes += log.bytes - before
-    topic.weight += log.held - held
-    state.memory += log.held - held
+    topic.weight += log.weight - weight
+    state.memory += log.weight - weight
     state.unsaved[topic.id] = topic
 
 
@@ -123,14 +123,14 @@ def apply_appended(state: State, entry: Appended) -> None:
         state.lost -= log.lost
         log.inherit_head(entry.first - 1, entry.first - 1, ts=entry.ts)
         state.lost += log.lost
-    before, held = log.bytes, log.held
+    before, weight = log.bytes, log.weight
     log.append(entry.batch, entry.ts)
-    count, held = len(entry.batch.sizes), log.held - held
+    count, grown = len(entry.batch.sizes), log.weight - weight
     state.records += count
     state.written += count
     state.bytes += log.bytes - before
-    topic.weight += held
-    state.memory += held
+    topic.weight += grown
+    state.memory += grown
     state.unsaved[entry.topic] = topic
     if entry.key is not None:
         written = KeyedWrite(entry.first, entry.last, entry.ts, entry.batch.digest)

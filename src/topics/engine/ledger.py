@@ -53,9 +53,9 @@ class Ledger:
         self.broken: StorageError | None = None  # the log failed, and the state could not be read back
         self._unread: frozenset[int] | None = None  # the state is to be read back without these frames
         self.on_commit: Listener = lambda: None  # something was logged
-        self.on_source_change: Callable[[Topic], None] = lambda topic: None  # or a topic in `watched` changed
+        self.on_source_change: Callable[[Topic], None] = lambda topic: None  # or a topic in `awaited` changed
         self.on_rebuilt: Listener = lambda: None  # the state is another one
-        self.watched: set[int] = set()
+        self.awaited: set[int] = set()  # dests whose change lets a blocked router go on
         self.read_total = 0  # records handed out since the start, of all topics
         self._sources = self.state.routers.outgoing
         self._clock = clock
@@ -173,7 +173,7 @@ class Ledger:
             waiting = self._unwritten
         if topic_id in self._listeners:
             waiting.append((end, topic_id))
-        if topic_id in self._sources or topic_id in self.watched:
+        if topic_id in self._sources or topic_id in self.awaited:
             self.on_source_change(topic)
         self.on_commit()
 
@@ -209,7 +209,7 @@ class Ledger:
             self._unsynced.append((end, topic_id))
 
     def _changed(self, topic: Topic) -> None:
-        if topic.id in self._sources or topic.id in self.watched:
+        if topic.id in self._sources or topic.id in self.awaited:
             self.on_source_change(topic)
 
     def durable_at(self, topic: Topic) -> int:

@@ -190,11 +190,11 @@ class Reading:
         return export, export.stream(self._run_alone)
 
     async def live_runs(
-        self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None, most: int = RUNS_MAX
+        self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None, count_max: int = RUNS_MAX
     ) -> tuple[Export, list[Range], int]:
-        """Which seqs an export would have: at most `most` runs, and up to where they are complete. No read (LV1)."""
+        """Which seqs an export would have: at most so many runs, and up to where they are complete (LV1). No read."""
         export = await self._captured(name, after, last, epoch, is_read=False)
-        runs, through = await self._run_alone(lambda: export.runs(most))
+        runs, through = await self._run_alone(lambda: export.runs(count_max))
         return export, runs, through
 
     async def _run_alone(self, work: Callable[[], T]) -> T:

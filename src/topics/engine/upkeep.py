@@ -47,8 +47,8 @@ class Upkeep:
         self._checkpoint: asyncio.Task[None] | None = None
         self._background: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
-        self._graveyard: list[Part] = []  # no longer read; their memory is given back little by little
-        self._places: list[dict[int, Any] | list[Any]] = []  # of jobs that are gone
+        self._parts_to_free: list[Part] = []  # no longer read; their memory is given back little by little
+        self._jobs_to_free: list[dict[int, Any] | list[Any]] = []  # of jobs that are gone
         self._checkpoints = Checkpoints(due_bytes=self._checkpoint_bytes, due_ms=self._checkpoint_ms)
 
     def start(self) -> None:
@@ -69,7 +69,7 @@ class Upkeep:
             return
         try:
             ledger.wal.refuse("the engine is closed")
-            await ledger.store.checkpoint(lambda: ledger.state, self._graveyard.append, is_last=True)
+            await ledger.store.checkpoint(lambda: ledger.state, self._parts_to_free.append, is_last=True)
         except (StorageError, OSError) as error:
             logger.error("the last checkpoint failed: %s; the next start replays the log instead", error)
 
@@ -115,7 +115,7 @@ class Upkeep:
     async def _take_checkpoint(self) -> None:
         begun_at, counts = self._clock.monotonic(), self._checkpoints
         try:
-            await self._ledger.store.checkpoint(lambda: self._ledger.state, self._graveyard.append)
+            await self._ledger.store.checkpoint(lambda: self._ledger.state, self._parts_to_free.append)
         except Exception as error:
             counts.failed += 1
             counts.failure = str(error)
@@ -138,7 +138,7 @@ class Upkeep:
     async def _run_background(self) -> None:
         while True:
             self._wake = asyncio.get_running_loop().create_future()
-            has_more = self._graveyard or self._places or self._ledger.state.shrunk
+            has_more = self._parts_to_free or self._jobs_to_free or self._ledger.state.shrunk
             await self._clock.wait(self._wake, 1 if has_more else BACKGROUND_MS)
             self._do_some()
 
@@ -207,18 +207,18 @@ class Upkeep:
     def _free(self) -> None:
         """Give back the memory of some parts that are dead or sealed."""
         shrunk = self._ledger.state.shrunk
-        while shrunk and len(self._graveyard) < FREED_PER_STEP:
+        while shrunk and len(self._parts_to_free) < FREED_PER_STEP:
             _, topic = shrunk.popitem()
-            self._graveyard.extend(part for part in topic.log.dropped if isinstance(part, Chunk))
+            self._parts_to_free.extend(part for part in topic.log.dropped if isinstance(part, Chunk))
             topic.log.dropped = [part for part in topic.log.dropped if not isinstance(part, Chunk)]
             if topic.has_queue:
-                self._places += topic.queue.dropped
+                self._jobs_to_free += topic.queue.dropped
                 topic.queue.dropped = []
-        for part in self._graveyard[-FREED_PER_STEP:]:
+        for part in self._parts_to_free[-FREED_PER_STEP:]:
             self._cache.forget(part)
-        del self._graveyard[-FREED_PER_STEP:]
-        if self._places and not _clear_some(self._places[-1]):
-            self._places.pop()
+        del self._parts_to_free[-FREED_PER_STEP:]
+        if self._jobs_to_free and not _clear_some(self._jobs_to_free[-1]):
+            self._jobs_to_free.pop()
 
     async def wait_for_room(self) -> None:
         """Let writers wait while sealing is behind: memory is bounded, and the disk sets the pace."""

@@ -253,7 +253,7 @@ class Workers:
         """A worker is gone; what it holds is free at once (WK5)."""
         crew = self._crews.get(worker.topic_id)
         if crew is not None:
-            self._turns.settle(crew.name)
+            self._turns.ack_waiting(crew.name)
             crew.note_ended()
             crew.workers.discard(worker)
             crew.hungry.pop(worker, None)

@@ -64,7 +64,7 @@ class Turns:
         self._claims.setdefault(name, []).append((claimer, told))
         self._wait()
 
-    def settle(self, name: str) -> None:
+    def ack_waiting(self, name: str) -> None:
         """Have the acks of a queue done that came before now: a worker that acks and leaves has acked."""
         waiting = self._acks.pop(name, None)
         if waiting is not None:  # the caller may be amid a change: nobody is told before it is over (ST17)

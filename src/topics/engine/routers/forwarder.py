@@ -96,7 +96,7 @@ class Forwarder:
             waits = router.id in self.blocked or router.id in self.loading or self.lasting.gate_of(router) is not None
             is_behind = router.cursor < state.by_id[router.source].log.head
             assert waits or not is_behind or router in self.ready, f"router {router.name} is forgotten"
-            assert router.id not in self.blocked or router.dest in self._ledger.watched, f"{router.name} stays blocked"
+            assert router.id not in self.blocked or router.dest in self._ledger.awaited, f"{router.name} stays blocked"
         if self._is_running and self.ready:
             assert self._is_scheduled, "routers are ready and no pass is due"
 
@@ -108,7 +108,7 @@ class Forwarder:
         if topic.id in routers.outgoing:
             self.ready.add_source(topic.id)
             self._pacing.source_written()
-        if topic.id in self._ledger.watched:
+        if topic.id in self._ledger.awaited:
             for router in routers.incoming.get(topic.id, {}).values():
                 if router.id in self.blocked:
                     self.ready.add(router)

@@ -37,7 +37,7 @@ _ONE_MAP: Final = 1  # a feature: both rings lie in one map
 _SHARED: Final = mmap.PROT_READ | mmap.PROT_WRITE
 _REQUESTS_AT: Final = 0x10000000  # offset of the map of requests
 _REQUEST: Final = Struct("=BBHiQQIIQ24x")  # operation · · descriptor · · · argument ·
-FSYNC, POLL_ADD = 3, 6  # operations
+FSYNC: Final = 3  # an operation
 DATA_ONLY: Final = 1  # argument of FSYNC
 
 
