@@ -241,6 +241,11 @@ class State:
         self.skipped_appends: SkippedAppends = {}  # during replay: what the state does not need, but copies may
         self.headless: set[int] = set()  # during replay: topics that left the class ephemeral; their head is not known
 
+    def count_records(self) -> None:
+        """Count live records and their sizes anew."""
+        self.records = sum(topic.log.count for topic in self.topics.values())
+        self.bytes = sum(topic.log.bytes for topic in self.topics.values())
+
     def index_expiry(self, topic: Topic) -> None:
         """Note whether the records of a topic that came or changed have a lifetime."""
         if topic.config.ttl_ms:

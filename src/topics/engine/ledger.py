@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from topics.clock import Clock
-from topics.core import decide, dump, entries
-from topics.core.apply import apply, apply_appended
+from topics.core import decide, entries
+from topics.core.apply import apply, apply_appended, revive
 from topics.core.entries import (
     GROWING,
     UNLOGGED,
@@ -30,7 +30,6 @@ from topics.core.entries import (
     TopicDeleted,
 )
 from topics.core.framing import Frame, concerned, frames_of, sync_needed
-from topics.core.memory import weigh_all
 from topics.core.state import State, Topic
 from topics.engine.durability.store import Store
 from topics.errors import CommitFailed, StorageError, TopicNotFound, UnusableDirectory
@@ -70,12 +69,7 @@ class Ledger:
         """Recover the state."""
         self.state = await self.store.recover()
         self._sources = self.state.routers.outgoing
-        for topic in self.state.topics.values():
-            if topic.is_queue:
-                topic.queue.recovered(topic.log)
-                if not topic.keeps_leases:
-                    topic.queue.drop_leases()
-        weigh_all(self.state)
+        revive(self.state)
         self.wal.on_progress = self._publish
         self.wal.on_failure = self._rebuild
 
@@ -327,40 +321,16 @@ class Ledger:
             self._unread = void if isinstance(error, OSError) else None
             return
         self.broken = self._unread = None
+        revive(self.state, old)
         for topic in self.state.topics.values():
-            before = old.by_id.get(topic.id) or old.unsaved.get(topic.id)  # a deletion that failed is in the latter
-            if before is not None:
-                topic.notes.take_over(before.notes)
-                if not topic.is_logged:
-                    topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
-                    topic.cursors, topic.queue = before.cursors, before.queue
-                    topic.hops, topic.stamps = before.hops, before.stamps
-                    self.state.unsaved[topic.id] = topic  # no snapshot has it as it is, and the log never will (DU9)
-                    self.store.catalogue.adopt(topic.log.parts)
-                elif topic.is_queue:
-                    topic.queue.recovered(topic.log)
-                    if not topic.keeps_leases:
-                        topic.queue.drop_leases()
-                        topic.queue.take_over(before.queue, topic.log)
-        self._carry_cursors(old)
-        self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
-        self.state.memory_beside = old.memory_beside
-        weigh_all(self.state)
+            if not topic.is_logged:
+                self.store.catalogue.adopt(topic.log.parts)
         self._sources = self.state.routers.outgoing
         self._unwritten.clear()
         self._unsynced.clear()
         self.on_rebuilt()
         for topic_id in list(self._listeners):
             self._tell(topic_id)
-
-    def _carry_cursors(self, old: State) -> None:
-        """Routers into topics that are in memory only have come as far as they had before the log failed."""
-        for router in self.state.routers.by_id.values():
-            before = old.routers.by_id.get(router.id)
-            if before is not None and not self.state.by_id[router.dest].is_logged:
-                router.cursor = min(before.cursor, self.state.by_id[router.source].log.head)
-                router.total = before.total
-                self.state.unsaved_routers[router.name] = None
 
 
 def _is_growing(entry: AnyEntry) -> bool:

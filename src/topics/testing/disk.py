@@ -331,7 +331,6 @@ class MemoryFile:
             raise
 
     def truncate(self, size: int) -> None:
-        """Cut the file, as no server does."""
         self.check(writes=True)
         self._disk.perform(Operation("truncate", self.name, size=size), lambda _: self.inode.change(size, None))
 

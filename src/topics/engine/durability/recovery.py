@@ -116,7 +116,7 @@ class Recovery:
             for file in files.values():
                 file.let_flags_go()
         _count_from_here(self.state)
-        self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
+        self.state.count_records()
 
     def _attach_pieces(
         self, pieces: list[PieceRef], files: Mapping[int, SegmentFile], unreadable: Container[int]
