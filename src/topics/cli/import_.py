@@ -52,8 +52,8 @@ def import_(
     """Import files into a topic, each row once.
 
     NDJSON (.ndjson, .jsonl), JSON (.json: an array of rows, or one), CSV with a header, Parquet; compressed or not.
-    If it is interrupted, run it again with the same arguments: it goes on where it was. Files that came since are
-    imported, those that are in the topic already are not.
+    If it is interrupted, run it again with the same arguments: it continues where it left off. New files are
+    imported, files that are already in the topic are not.
 
     A plain file of up to 1 GiB needs no Spark, and keeps its order; directories, patterns, URIs, larger files do.
 

@@ -36,7 +36,7 @@ def replay(
     """Append what a lake has of a topic to a topic again, in order, each record once.
 
     Data, meta, tag and node are byte for byte those that were archived; seq and time are new. If it is interrupted,
-    run it again with the same arguments: it goes on where it was.
+    run it again with the same arguments: it continues where it left off.
 
     Example: topics replay /data/lake orders-again --from orders --tag 'eu.*' --rate 5000
     """

@@ -73,7 +73,7 @@ class Keys:
         self.weight -= of_key(oldest)
 
     def drop_old(self, window_ms: int, now: int, count_max: int) -> None:
-        """Drop keys that are remembered no longer, at most so many."""
+        """Drop keys whose window is over, at most `count_max` of them."""
         for _ in range(count_max):
             if not self._writes or now - next(iter(self._writes.values())).ts <= window_ms:
                 return

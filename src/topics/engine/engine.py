@@ -201,7 +201,7 @@ class Engine(Instance):
     async def redrive(
         self, name: str, match: TagMatch | None = None, count_max: int | None = None, *, dry_run: bool = False
     ) -> Redriven:
-        """Make jobs again of the dead letters of a queue, those with a matching tag, at most so many."""
+        """Turn dead letters of a queue back into jobs: those with a matching tag, at most `count_max`."""
         return await self.queues.redrive(name, match, count_max, dry_run=dry_run)
 
     async def pause(self, name: str) -> None:

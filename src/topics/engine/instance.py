@@ -69,8 +69,8 @@ __all__ = [
 ]
 
 SILENT_MS = 4_000  # a helper that is silent for once to twice as long when the engine ends hangs
-SEALED_PAGES_SHARE = 16  # rendered pages of sealed records have one part in so many of the cache
-CLOSE_S = 12.0  # for the end of an engine, unless told otherwise: time to do without a helper that hangs
+SEALED_PAGES_SHARE = 16  # rendered pages of sealed records may take this fraction of the cache: one part in 16
+CLOSE_S = 12.0  # for closing an engine, unless told otherwise: enough to give up on a helper that hangs
 
 
 class Instance:

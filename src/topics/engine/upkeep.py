@@ -221,7 +221,7 @@ class Upkeep:
             self._jobs_to_free.pop()
 
     async def wait_for_room(self) -> None:
-        """Let writers wait while sealing is behind: memory is bounded, and the disk sets the pace."""
+        """Make writers wait while sealing is behind, so that memory stays bounded and the disk sets the pace."""
         self._ledger.wal.counters.full_total += 1
         while self.fill >= 1.0 and self.is_running:
             checkpoint = self._checkpoint

@@ -116,7 +116,7 @@ def map_file(descriptor: int, size: int) -> memoryview:
 
 
 def map_memory(descriptor: int, size: int, protection: int, offset: int) -> "ctypes.Array[ctypes.c_char]":
-    """Memory of a file or of the kernel, for as long as anything refers to it; it holds no descriptor, either."""
+    """Memory of a file or of the kernel, for as long as anything refers to it. It holds no descriptor."""
     address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, offset)
     if address in (None, ctypes.c_void_p(-1).value):
         number = ctypes.get_errno()

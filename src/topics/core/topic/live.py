@@ -81,7 +81,7 @@ class LiveRecords:
                     yield from map(part.seq_at, range(start, stop))
 
     def run_after(self, seq: int, count_max: int) -> range:
-        """The first live seqs above `seq`, if they lie in a row and in memory: at most so many, and maybe fewer."""
+        """The first live seqs above `seq`, if they lie in a row and in memory: at most `count_max`, perhaps fewer."""
         first = max(seq + 1, self.earliest)
         part = self.part_at(first)
         if type(part) is not Chunk:
@@ -232,7 +232,7 @@ class LiveRecords:
     def measure(self, before: int, blocks: Iterable[tuple[int, int]]) -> int:
         """How many live records a delete of these seqs takes.
 
-        Looks at all that the delete will look at: damage shows now, not when the delete is logged.
+        Touches everything that the delete will touch, so that damage shows now, not when the delete is logged.
         """
         part = self.part_at(before - 1)
         if part is not None:
@@ -326,7 +326,7 @@ def _extend(ranges: list[Range], first: int, last: int) -> None:
 class LiveRows(NamedTuple):
     """Which rows of a log were live at one moment, whatever becomes of the log.
 
-    Rows that were appended since are none of its business. Nothing of it changes, so any thread may look.
+    Rows that were appended since do not count. It never changes, so any thread may look.
     """
 
     dead: Blocks

@@ -69,7 +69,7 @@ class Log(AccountedRecords):
         self.last_ts = self.last_write_ts = ts
 
     def append_singles(self, bodies: list[bytes], sizes: list[int], timestamps: list[int], has_tags: bool) -> None:
-        """Add writes of one record each at the head: the same as to append each, at a fraction of the cost."""
+        """Add writes of one record each at the head: the same as appending each, at a fraction of the cost."""
         if len(bodies) == 1 or timestamps != sorted(timestamps):  # the latter: no log of ours
             for body, size, ts in zip(bodies, sizes, timestamps, strict=True):
                 self.append(Batch(body, array("I", (size,)), has_tags), ts)
@@ -224,7 +224,7 @@ class Log(AccountedRecords):
         self._drop_emptied()
 
     def were_deleted(self, count: int) -> None:
-        """Note deletes of rows that were dead before their delete was replayed: their flags came first."""
+        """Count deletes of rows that were flagged dead before their delete was replayed."""
         self.deleted += max(0, min(count, self.unaccounted))
 
     def drop_all(self) -> None:
@@ -316,7 +316,7 @@ class Log(AccountedRecords):
             assert not self.count_between(loss.first - 1, loss.last), f"a live record in {loss}"
 
     def check_totals(self) -> None:
-        """Assert the invariants that can be told without looking at rows."""
+        """Assert the invariants that can be checked without reading rows."""
         parts, gaps, floor = self.parts, self.gaps, self.floor
         assert 1 <= floor <= self.earliest <= self.head + 1, f"floor {floor}, earliest {self.earliest}"
         assert all(part.first <= part.last <= self.head and part.live_count > 0 for part in parts), "an empty part"

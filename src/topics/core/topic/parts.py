@@ -149,7 +149,7 @@ class Chunk:
 
     @classmethod
     def from_image(cls, image: ChunkImage, body: memoryview) -> "Chunk":
-        """A chunk whose rows can be decoded, but nothing else; `body` is all its bodies, joined."""
+        """A chunk that can only decode its rows; `body` is all its bodies, joined."""
         chunk = cls(image.first)
         chunk.count, chunk.has_tags, chunk.bodies, chunk.is_closed = image.count, image.has_tags, [body], True
         chunk._ends = array("I", image.ends)
@@ -271,7 +271,7 @@ def _metas(records: Sequence[RecordIn]) -> list[Raw | None] | None:
 
 
 class Sealed(Protocol):
-    """Records in a segment; the storage side has them. Its rows are all those that were sealed, dead ones too."""
+    """Records in a segment; the storage side has them. Its rows are all that were sealed, including dead ones."""
 
     first: int
     last: int

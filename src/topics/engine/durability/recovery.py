@@ -234,7 +234,7 @@ def _attach(log: Log, piece: SegmentPiece) -> bool:
 
 
 def _count_from_here(state: State) -> None:
-    """Make up for what an older version did not count, or did not list; all pieces are attached."""
+    """Derive what an older version neither counted nor listed, once all pieces are attached."""
     for topic in state.topics.values():
         if topic.log.expired < 0 or topic.log.deleted < 0:
             topic.log.derive_losses()

@@ -274,7 +274,7 @@ class Queues:
     async def redrive(
         self, name: str, match: TagMatch | None = None, count_max: int | None = None, *, dry_run: bool = False
     ) -> Redriven:
-        """Dead letters of a queue, those with a matching tag, become its jobs again, at most so many.
+        """Turn dead letters of a queue back into jobs: those with a matching tag, at most `count_max`.
 
         All of it happens, or a first part; with `dry_run` nothing: the answer says what would.
         """

@@ -51,7 +51,7 @@ class Worker(Claimer):
 
     @property
     def can_take(self) -> bool:
-        """Whether the worker takes jobs at all for now."""
+        """Whether the worker takes any jobs at present."""
         raise NotImplementedError
 
     def deliver(self, claimed: Claimed) -> None:
@@ -141,7 +141,7 @@ class _Crew:
             self.hungry.pop(worker, None)
 
     def line(self, jobs: int) -> list[Worker]:
-        """The workers to be served next when there are so many jobs, with what each may take."""
+        """The workers to be served next when there are this many jobs, with what each may take."""
         self.note_ended()
         line: list[Worker] = []
         for worker in list(self.hungry):

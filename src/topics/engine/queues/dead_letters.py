@@ -68,7 +68,7 @@ class DeadLetters:
         return gate
 
     async def redrive(self, topic: Topic, match: TagMatch | None, count_max: int | None, *, dry_run: bool) -> Redriven:
-        """Dead letters of a queue become its jobs again, at most so many. All of it happens, or a first part.
+        """Turn dead letters of a queue back into jobs, at most `count_max`. All of it happens, or a first part.
 
         With `dry_run`, none of it: the same letters are found, and held against the room that the queue has.
         """

@@ -86,7 +86,7 @@ class _Rings:
         return ctypes.get_errno()
 
     def take_result(self) -> int | None:
-        """Of the request that has ended: below 0 an errno; None if none has ended."""
+        """The result of the request that has ended, negative if it is an errno; None if none has ended."""
         words = self._words
         head = words[self._result_head]
         if head == words[self._result_tail]:
