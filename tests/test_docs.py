@@ -188,7 +188,7 @@ QUOTED = [
     ("architecture embedded operations", "64 MiB", upkeep.CHECKPOINT_BYTES),
     ("architecture embedded formats operations", "60 s", upkeep.CHECKPOINT_MS),
     ("operations", "five times a second", 1000 / upkeep.BACKGROUND_MS),
-    ("operations", "six checkpoints' worth", upkeep.UNSEALED_FACTOR),
+    ("operations", "three checkpoints' worth", upkeep.UNSEALED_FACTOR),
     ("embedded", "256 by default", model.LIMIT_DEFAULT),
     ("embedded", "1 MiB by default", model.BATCH_BYTES_DEFAULT),
     ("embedded", "at most 8 MiB", model.BATCH_BYTES_MAX),
@@ -204,7 +204,7 @@ QUOTED = [
     ("formats", "256 KiB", snapshots.DELTA_BYTES_MIN),
 ]
 UNITS = {"KiB": 1024, "MiB": 1024**2, "s": 1000}
-WORDS = {"five": 5, "six": 6, "eight": 8, "quarter": 0.25}
+WORDS = {"three": 3, "five": 5, "six": 6, "eight": 8, "quarter": 0.25}
 
 
 def number_in(text: str) -> float:

@@ -16,6 +16,7 @@ from topics.core.topic.records import NO_META, RecordIn, batch_of
 from topics.engine import Engine
 from topics.engine.durability import checkpoint
 from topics.engine.durability.sealing import (
+    FILES_MAX,
     LARGE_BYTES_MIN,
     PACKAGE_ROOT,
     REST_SECONDS,
@@ -197,6 +198,47 @@ async def test_a_helper_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> N
     async with Engine.open(str(tmp_path), background=False) as engine:
         assert engine._ledger.store.replayed_frames == 0
         assert await everything(engine) == list(range(1, 2 * COUNT + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [False, True], ids=["helper lives", "helper dies"])
+async def test_many_files_of_a_checkpoint_are_under_way_at_once_and_stay_in_order(tmp_path: Path, dies: bool) -> None:
+    """ST6, ST7, G1: also if the helper dies at work; then all of them are made without it."""
+    settings = Settings(segment_max_events=100)
+    async with Engine.open(str(tmp_path), settings, background=False) as engine:
+        await fill(engine)
+        checkpoint_under_way = asyncio.ensure_future(engine.checkpoint())
+        sealer = engine._ledger.store._sealer
+        while dies and sealer.helper_pid is None:
+            await asyncio.sleep(0)
+        if dies:
+            assert sealer.helper_pid is not None
+            os.kill(sealer.helper_pid, signal.SIGKILL)
+        await checkpoint_under_way
+        assert (sealer.helper_pid is None) is dies
+        parts = engine.state.topics["t"].log.parts
+        assert len(parts) > FILES_MAX and all(isinstance(part, SegmentPiece) for part in parts)
+        assert [part.first for part in parts] == sorted(part.first for part in parts)
+        assert await everything(engine) == list(range(1, COUNT + 1))
+    async with Engine.open(str(tmp_path), settings, background=False) as engine:
+        assert await everything(engine) == list(range(1, COUNT + 1))
+
+
+async def test_a_helper_is_started_before_a_large_checkpoint_is_due(tmp_path: Path) -> None:
+    """ST7: its half second does not hold up the checkpoint."""
+    settings = Settings(cache_bytes=2 * LARGE_BYTES_MIN)
+    async with Engine.open(str(tmp_path), settings, background=False) as engine:
+        sealer = engine._ledger.store._sealer
+        await engine.append("t", [{"data": RECORD}] * 100)
+        await engine.tick()
+        assert sealer.helper_pid is None
+    settings = Settings(cache_bytes=8 * LARGE_BYTES_MIN)
+    async with Engine.open(str(tmp_path), settings, background=False) as engine:
+        sealer = engine._ledger.store._sealer
+        await fill(engine)
+        await engine.tick()
+        assert sealer.helper_pid is not None
+        assert engine.checkpoints().taken == 0
 
 
 RECORD = "x" * 2000

@@ -11,6 +11,7 @@ import pytest
 
 from tests.storage.outside import LOOPS, descriptors, has_ended, python, run
 from topics.storage.disk import RealDisk
+from topics.storage.processes import BUFFERS_MAX, SHARED_STEP_BYTES, SharedMemory
 
 
 def test_the_helper_gets_a_file_once_and_lets_go_of_it_on_close(helped: RealDisk) -> None:
@@ -210,3 +211,22 @@ def test_two_loops_at_once_are_refused(helped: RealDisk) -> None:
         await helped.sync(file)
 
     run(main())
+
+
+def test_shared_memory_holds_what_was_put_there_last_in_the_order_of_the_buffers() -> None:
+    """LM10: in steps, however many buffers there are and however large they are."""
+    memory = SharedMemory()
+    many = [b"%d," % number for number in range(3 * BUFFERS_MAX)]
+    large = [os.urandom(1000), os.urandom(SHARED_STEP_BYTES + 1), b"", os.urandom(2 * SHARED_STEP_BYTES)]
+    try:
+        for buffers in (many, large, [b"short"]):
+            steps = list(memory.put(buffers))
+            assert steps[-1] == len(b"".join(buffers))
+            assert all(stop - start <= SHARED_STEP_BYTES for start, stop in zip([0, *steps], steps, strict=False))
+            assert memory.view(steps[-1]) == b"".join(buffers)
+        again = SharedMemory(memory.descriptor)
+        assert again.view(5) == b"short"
+        memory.clear()
+        assert os.fstat(memory.descriptor).st_size == 0
+    finally:
+        memory.close()

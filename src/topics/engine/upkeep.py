@@ -12,6 +12,7 @@ from topics.core.memory import used, weigh
 from topics.core.topic.parts import Chunk, Part
 from topics.engine.answers import Checkpoints
 from topics.engine.durability.checkpoint import SLICE_SECONDS
+from topics.engine.durability.sealing import LARGE_BYTES_MIN
 from topics.engine.gate import Hall
 from topics.errors import StorageError
 from topics.settings import Settings
@@ -20,7 +21,7 @@ CHECKPOINT_BYTES = 64 * 1024 * 1024
 CHECKPOINT_MS = 60_000
 FREEING_MS = 1_000  # between checkpoints while the disk is full: what was deleted leaves it
 BACKGROUND_MS = 200  # a directory that is removed is noticed within this (ST14)
-UNSEALED_FACTOR = 6  # writes wait when this many times the log of a checkpoint is not sealed yet
+UNSEALED_FACTOR = 3  # writes wait when this many times the log of a checkpoint is not sealed yet
 TIGHT = (3, 4)  # of the memory that may be used: from here on a checkpoint is due for what it gives back
 TIGHT_BYTES_MIN = 1024 * 1024  # of the log, since the last one
 KEYED_PER_STEP = 64  # topics that are looked at for keys that are too old
@@ -165,6 +166,8 @@ class Upkeep:
             self._begin(self._announce_log)
         elif self._is_checkpoint_due():
             self._begin(self._take_checkpoint)
+        elif self._ledger.wal.bytes_since_roll > max(self._checkpoint_bytes // 4, LARGE_BYTES_MIN):
+            self._ledger.store.expect_checkpoint()
 
     def _expire_some(self) -> None:
         """Expire in as many topics as fit into a turn of the loop, each in its turn."""

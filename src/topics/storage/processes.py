@@ -1,8 +1,8 @@
 """What the storage needs of its own process: threads and helpers that block in place of the event loop, descriptors.
 
 A `WorkThread` does what it is given, in order. A `HelperProcess` is a Python script that this process talks to over a
-socket. `SpareDescriptors` are kept back for the time when the process has no other left, and `map_file` needs none for
-as long as the map lives.
+socket; what is large passes between them through `SharedMemory`. `SpareDescriptors` are kept back for the time when the
+process has no other left, and `map_file` needs none for as long as the map lives.
 
 This module knows a file by its descriptor, not where it lies or what is in it.
 """
@@ -16,14 +16,16 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, TypeVar
 
 T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -35,7 +37,8 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 RESERVE_DESCRIPTORS: Final = 12  # for the log and its checkpoints, once the process has no other left
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
-MAPPED_BYTES_MIN: Final = 1024 * 1024  # a buffer of as many is mapped
+SHARED_STEP_BYTES: Final = 4 * 1024 * 1024  # put into shared memory at once
+BUFFERS_MAX: Final = 512  # given to one system call
 HELPER_END_SECONDS_MAX: Final = 5.0  # a helper that has not ended by then hangs in the kernel
 
 
@@ -67,12 +70,15 @@ class HelperProcess:
     asked = answered = 0  # requests; whoever talks to it counts
     _owed = -1  # `answered` at the last look, if an answer was due; else -1
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], descriptors: Sequence[int] = ()) -> None:
+        """`descriptors` are open in the helper, too, under the same numbers."""
         self.socket, theirs = socket.socketpair()
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         command, nothing = [sys.executable, *arguments], subprocess.DEVNULL
         try:
-            self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=nothing, stderr=nothing, cwd="/")
+            self._process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=nothing, stderr=nothing, cwd="/", pass_fds=descriptors
+            )
         except OSError:
             self.socket.close()
             raise
@@ -100,9 +106,65 @@ class HelperProcess:
             self._process.wait()
 
 
-def buffer_of(size: int) -> memoryview:
-    """Memory to be filled. A large one is not set to zero first: that would hold the interpreter for long (LM10)."""
-    return memoryview(mmap.mmap(-1, size) if size >= MAPPED_BYTES_MIN else bytearray(size))
+class SharedMemory:
+    """Memory that this process shares with its helper: a file without a name, as large as what was put there."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        """`descriptor` is that of memory which another process has made."""
+        self.descriptor = _nameless_file() if descriptor is None else descriptor
+
+    def put(self, buffers: Sequence[Buffer]) -> Iterator[int]:
+        """Put buffers there, one behind the other, in steps; gives how many bytes are there after each of them."""
+        done = 0
+        for some in _batches(buffers):
+            left = [memoryview(buffer) for buffer in some]
+            while left:
+                written = os.pwritev(self.descriptor, left, done)
+                done += written
+                while left and written >= len(left[0]):
+                    written -= len(left.pop(0))
+                if written:
+                    left[0] = left[0][written:]
+            yield done
+
+    def view(self, size: int) -> memoryview:
+        """The first `size` bytes; they are there until something else is put in their place."""
+        area = map_memory(self.descriptor, size, mmap.PROT_READ, 0, getattr(mmap, "MAP_POPULATE", 0))
+        return memoryview(area).cast("B").toreadonly()
+
+    def clear(self) -> None:
+        """Give the memory back. No view may be in use."""
+        if self.descriptor >= 0:
+            os.ftruncate(self.descriptor, 0)
+
+    def close(self) -> None:
+        """Idempotent. To put something there, or to look at it, then raises OSError."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def _batches(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+    """The buffers, some at a time; a larger one is cut."""
+    batch: list[Buffer] = []
+    size = 0
+    for buffer in buffers:
+        for start in range(0, len(buffer), SHARED_STEP_BYTES):
+            part = memoryview(buffer)[start : start + SHARED_STEP_BYTES]
+            if size + len(part) > SHARED_STEP_BYTES or len(batch) == BUFFERS_MAX:
+                yield batch
+                batch, size = [], 0
+            batch.append(part)
+            size += len(part)
+    if batch:
+        yield batch
+
+
+def _nameless_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("topics")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 # --- descriptors
@@ -115,9 +177,11 @@ def map_file(descriptor: int, size: int) -> memoryview:
     return memoryview(map_memory(descriptor, size, mmap.PROT_READ, 0)).cast("B").toreadonly()
 
 
-def map_memory(descriptor: int, size: int, protection: int, offset: int) -> "ctypes.Array[ctypes.c_char]":
+def map_memory(
+    descriptor: int, size: int, protection: int, offset: int, flags: int = 0
+) -> "ctypes.Array[ctypes.c_char]":
     """Memory of a file or of the kernel, for as long as anything refers to it. It holds no descriptor."""
-    address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, offset)
+    address = _libc.mmap(None, size, protection, mmap.MAP_SHARED | flags, descriptor, offset)
     if address in (None, ctypes.c_void_p(-1).value):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -47,6 +47,8 @@ QUEUE_BYTES_MAX = 64 * 1024 * 1024  # frames that may wait for the disk
 
 logger = logging.getLogger("topics.wal")
 
+_ZEROS = bytes(AHEAD_BYTES)  # made once: memory that was read as zeros is slow to write to when it is used again
+
 
 class Wal(Progress):
     """The log's writing end."""
@@ -269,11 +271,10 @@ class Wal(Progress):
 
     def _fill_ahead(self, offset: int) -> None:
         """Write zeros at least up to `offset`."""
-        if offset > self._ahead:
+        while offset > self._ahead:
             assert self._file is not None
-            size = offset - self._ahead + AHEAD_BYTES
-            self._file.write(self._ahead, bytes(size))
-            self._ahead += size
+            self._file.write(self._ahead, _ZEROS)
+            self._ahead += AHEAD_BYTES
 
     # --- obstacles
 
@@ -465,7 +466,7 @@ async def write_zeros_ahead(wal: Wal, size: int) -> None:
             wanted = frames.offset_of(wal.end) + size + PADDING_BYTES
             if wanted <= wal._ahead:
                 return
-            wal._fill_ahead(min(wanted, wal._ahead + max(1, log_files.STEP_BYTES - AHEAD_BYTES)))
+            wal._fill_ahead(min(wanted, wal._ahead + log_files.STEP_BYTES))
             await asyncio.sleep(0)
 
 

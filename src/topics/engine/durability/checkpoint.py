@@ -17,7 +17,8 @@ also abandoned if it is not done when the engine's time to stop is over: the nex
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 
@@ -34,7 +35,15 @@ from topics.core.topic.live import LiveRows
 from topics.core.topic.parts import Chunk, Part
 from topics.engine.durability.catalogue import Catalogue
 from topics.engine.durability.recovery import Meta, file_key, piece_key
-from topics.engine.durability.sealing import LARGE_BYTES_MIN, LARGE_ROWS_MIN, PiecePlan, Sealer, plan
+from topics.engine.durability.sealing import (
+    FILES_MAX,
+    LARGE_BYTES_MIN,
+    LARGE_ROWS_MIN,
+    Image,
+    PiecePlan,
+    Sealer,
+    plan,
+)
 from topics.errors import CommitFailed
 from topics.settings import Settings
 from topics.storage import frames, segments
@@ -45,6 +54,7 @@ from topics.storage.wal import Wal
 SLICE_SECONDS = 0.002  # work done on the loop before others get their turn
 SEGMENT_BYTES_LIMIT = 1024 * 1024 * 1024  # Arrow's text columns have 32-bit offsets
 LOOKED_AT_ROWS_MAX = 4096  # of one topic on the loop; the rows of larger ones are looked at by a thread
+SMALL_FILE_BYTES_MAX = 8 * 1024 * 1024  # of a larger one, nothing else is in memory
 SMALL_PIECES_MAX = 8  # a topic's small pieces are merged beyond this number
 
 
@@ -55,6 +65,10 @@ class Group(Struct):
     old: list[Part]
     rows: LiveRows  # at the capture
     new: list[SegmentPiece]
+
+
+Pieces = list[tuple[Group, PiecePlan]]  # of one file
+WrittenFile = tuple[Pieces, FileRef, list[PieceRef]]
 
 
 class Flags(Struct):
@@ -106,7 +120,7 @@ class Checkpoint:
         self._groups: list[Group] = []
         self._flags: list[Flags] = []
         self._dropped: list[SegmentPiece] = []  # pieces that had died by their topic's capture
-        self._files: list[FileRef] = []  # written
+        self._numbers: list[int] = []  # of the segments it makes
 
     async def take(self, current: Callable[[], State], on_sealed: Callable[[Part], None], is_last: bool) -> None:
         """Do all steps, as `Store.checkpoint` says."""
@@ -228,13 +242,37 @@ class Checkpoint:
     # --- writing
 
     async def _write_segments(self) -> None:
-        """Write the rows of the groups as pieces of segments; they are durable at the end."""
+        """Write the rows of the groups as pieces of segments; they are durable at the end.
+
+        Some files are under way at once: one is written while the images of the next ones are made.
+        """
         parts = [part for group in self._groups for part in group.old]
         is_large = (
             sum(part.live_bytes for part in parts) >= LARGE_BYTES_MIN
             or sum(part.live_count for part in parts) >= LARGE_ROWS_MIN
         )
-        pieces: list[tuple[Group, PiecePlan]] = []
+        files: deque[asyncio.Task[WrittenFile]] = deque()  # under way
+        try:
+            async for pieces in self._planned_files():
+                is_small = sum(piece.size_bytes for _, piece in pieces) <= SMALL_FILE_BYTES_MAX
+                while len(files) >= (FILES_MAX if is_small else 1):
+                    self._add(await files.popleft())
+                self._check_time()
+                self._numbers.append(self._catalogue.next_segment)
+                self._catalogue.next_segment += 1
+                files.append(asyncio.create_task(self._write_file(self._numbers[-1], pieces, is_large)))
+            while files:
+                self._add(await files.popleft())
+        finally:
+            if files:
+                await asyncio.wait(files)
+            self._sealer.let_go()
+        if self._numbers:
+            await self._disk.run(self._disk.sync_directory)
+
+    async def _planned_files(self) -> AsyncIterator[Pieces]:
+        """What goes into each file."""
+        pieces: Pieces = []
         count = size = 0
         for group in self._groups:
             live = ((part, group.rows.runs(part, 0, part.count)) for part in group.old)
@@ -244,28 +282,21 @@ class Checkpoint:
                 pieces.append((group, piece))
                 count, size = count + piece.count, size + piece.size_bytes
                 if count >= self._events_max or size >= self._bytes_max:
-                    await self._write_file(pieces, is_large)
+                    yield pieces
                     pieces, count, size = [], 0, 0
         if pieces:
-            await self._write_file(pieces, is_large)
-        if self._files:
-            await self._disk.run(self._disk.sync_directory)
+            yield pieces
 
-    async def _write_file(self, pieces: list[tuple[Group, PiecePlan]], is_large: bool) -> None:
-        self._check_time()
-        number = self._catalogue.next_segment
-        self._catalogue.next_segment += 1
-        image, file_ref, refs = await self._sealer.encode(number, [piece for _, piece in pieces], is_large=is_large)
+    async def _write_file(self, number: int, pieces: Pieces, is_large: bool) -> WrittenFile:
+        image, file, refs = await self._sealer.encode(number, [piece for _, piece in pieces], is_large=is_large)
+        await self._disk.run(partial(_write, self._disk, segments.name_of(number), image))
+        return pieces, file, refs
 
-        def write() -> None:
-            with closing(self._disk.create(segments.name_of(number))) as file:
-                file.write(0, image)
-                file.sync()
-
-        await self._disk.run(write)
-        self._files.append(file_ref)
-        file = self._catalogue.files[number] = SegmentFile(self._disk, file_ref, self._catalogue.maps.add)
-        self._items[file_key(number)] = segments.encode_ref(file_ref)
+    def _add(self, written: WrittenFile) -> None:
+        """Let the snapshot name a file, and the groups have its pieces. In the order of the files."""
+        pieces, file_ref, refs = written
+        file = self._catalogue.files[file_ref.number] = SegmentFile(self._disk, file_ref, self._catalogue.maps.add)
+        self._items[file_key(file_ref.number)] = segments.encode_ref(file_ref)
         for (group, _), ref in zip(pieces, refs, strict=True):
             group.new.append(SegmentPiece(file, ref))
             self._items[piece_key(ref)] = segments.encode_ref(ref)
@@ -317,10 +348,10 @@ class Checkpoint:
                 topic.notes.has_unflagged = True
                 topic.keys.redump()
             state.unsaved_routers.update(self._routers)
-        for file in self._files:
-            catalogue.files.pop(file.number, None)
+        for number in self._numbers:
+            catalogue.files.pop(number, None)
             with suppress(OSError):
-                self._disk.remove(segments.name_of(file.number))
+                self._disk.remove(segments.name_of(number))
 
     def _remove_superfluous(self, is_last: bool) -> None:
         """Remove the files that the installed snapshot no longer needs. Blocking."""
@@ -328,6 +359,13 @@ class Checkpoint:
             self._check_log()
             for name in self._catalogue.superfluous(keeps_last_log=is_last):
                 self._disk.remove(name)
+
+
+def _write(disk: Disk, name: str, image: Image) -> None:
+    """Write a file; its bytes are durable at the end. Blocking."""
+    with closing(disk.create(name)) as file:
+        file.write(0, image)
+        file.sync()
 
 
 def _pieces_in(parts: Sequence[Part]) -> list[SegmentPiece]:

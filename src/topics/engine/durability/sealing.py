@@ -5,10 +5,14 @@ process it would halve the rate of writes, so a helper process does it. The help
 a file, and touches nothing but the segments that it is told to read. Small checkpoints are sealed on the spot, and so
 are all others if no helper can be started.
 
-Owned here: which rows go into which file, and both halves of the talk with the helper:
+Owned here: which rows go into which file, and both halves of the talk with the helper. Over the socket go the sizes of
+what lies in shared memory:
 
-    request   u32 length · SealingTask in MessagePack · the bodies, one after the other
-    answer    u32 length · SealingDone in MessagePack · the image
+    request   u32, u64: sizes of SealingTask and bodies · u8: which memory    there: the task in MessagePack, the bodies
+    answer    u64, u32: sizes of image and SealingDone                        there: the image, what was done
+
+Answers come in the order of the requests. The event loop talks to the helper, and asks for files ahead: a thread would
+wait for the interpreter's lock at every step, and the helper for a turn of a busy loop.
 
 This file also runs as the helper's script; it is given the module search path before it imports anything of the
 package.
@@ -25,7 +29,9 @@ if __name__ == "__main__":  # before the package can be imported
         _paths += _connection.recv(1) or b"\n"
     sys.path[:] = _paths.decode()[:-1].split("\0")
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -37,7 +43,7 @@ from topics.core.topic.parts import PAGE_ROWS, Chunk, ChunkImage, Part
 from topics.model import Columns
 from topics.storage import segments
 from topics.storage.disk import Disk, RealDisk
-from topics.storage.processes import HelperProcess, WorkThread, buffer_of
+from topics.storage.processes import HelperProcess, SharedMemory
 from topics.storage.segments import FileRef, PieceBuilder, PieceRef, Runs, SegmentFile, SegmentPiece
 
 PACKAGE_ROOT = str(Path(__file__).parents[3])
@@ -45,11 +51,12 @@ REST_SECONDS = 60.0  # after the helper has failed, before it is started again
 SILENT_SECONDS_MAX = 60.0  # without a byte from the helper; then it hangs
 LARGE_BYTES_MIN = 4 * 1024 * 1024  # a checkpoint of less is sealed on the spot, …
 LARGE_ROWS_MIN = 20_000  # … if it has fewer rows: decoding these takes 3 µs each, however small they are
-BUFFERS_MAX = 512  # given to one system call
+FILES_MAX = 4  # of a checkpoint that are under way at once
 
 logger = logging.getLogger("topics.engine.durability.sealing")
 
-_LENGTH = struct.Struct("=I")
+_REQUEST = struct.Struct("=IQB")
+_ANSWER = struct.Struct("=QI")
 
 
 class PartRows(Struct):
@@ -82,19 +89,18 @@ class SealingTask(Struct, array_like=True):
 
     number: int  # of the segment
     pieces: list[tuple[int, list[SentRows]]]  # topic, rows
-    bodies_bytes: int
 
 
 class SealingDone(Struct, array_like=True):
-    """The helper's answer; the image follows. `file` is None if it failed."""
+    """The helper's answer. `file` is None if it failed."""
 
     file: FileRef | None
     pieces: list[PieceRef]
-    image_bytes: int
     failure: str = ""
 
 
-Encoded = tuple[bytes | memoryview, FileRef, list[PieceRef]]
+Image = bytes | memoryview  # of a file
+Encoded = tuple[Image, FileRef, list[PieceRef]]
 
 
 def plan(
@@ -171,60 +177,149 @@ class Sealer:
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk
         self._clock = clock
-        self._thread: WorkThread | None = None
-        self._helper: HelperProcess | None = None
+        self._helper: SealingHelper | None = None
         self._rests_until = 0.0  # when the helper may be started again after a failure
 
     @property
     def helper_pid(self) -> int | None:
-        return None if self._helper is None else self._helper.pid
+        return None if self._helper is None else self._helper.process.pid
 
     async def encode(self, number: int, pieces: Sequence[PiecePlan], *, is_large: bool) -> Encoded:
-        """The image of segment `number`. `is_large`: it is part of a large checkpoint."""
-        if is_large and isinstance(self._disk, RealDisk) and self._clock.monotonic() >= self._rests_until:
-            if self._thread is None:
-                self._thread = WorkThread("topics-sealing")
+        """The image of segment `number`. `is_large`: it is part of a large checkpoint.
+
+        An image is there until `let_go`, or until `FILES_MAX` more were asked for.
+        """
+        if is_large and (helper := self.started()) is not None:
             try:
-                return await self._thread.run(lambda: self._ask(number, pieces))
+                return await helper.encode(number, pieces)
             except OSError as error:
-                logger.warning("the sealing helper failed: %s; records are sealed without it for a minute", error)
-                self._rests_until = self._clock.monotonic() + REST_SECONDS
-                await self._thread.run(self._end_helper)
+                if self._helper is helper:
+                    self._helper = None
+                    self._rest(error)
+                    helper.end_talk()
+                    await self._disk.run(helper.process.end)
         return await self._disk.run(lambda: encode(number, [(piece.topic, piece.rows) for piece in pieces]))
 
+    def started(self) -> "SealingHelper | None":
+        """The helper, which takes half a second to start; None if there can be none now."""
+        if self._helper is None and isinstance(self._disk, RealDisk) and self._clock.monotonic() >= self._rests_until:
+            try:
+                self._helper = SealingHelper(self._disk.path, asyncio.get_running_loop())
+            except OSError as error:
+                self._rest(error)
+        return self._helper
+
+    def _rest(self, error: OSError) -> None:
+        logger.warning("the sealing helper failed: %s; records are sealed without it for a minute", error)
+        self._rests_until = self._clock.monotonic() + REST_SECONDS
+
+    def let_go(self) -> None:
+        """Give back the memory of the images."""
+        if self._helper is not None:
+            self._helper.clear()
+
     def close(self) -> None:
-        """End the helper. No task may be under way."""
-        if self._thread is not None:
-            self._thread.close()
-        self._end_helper()
+        """End the helper. What it was asked for fails."""
+        helper, self._helper = self._helper, None
+        if helper is not None:
+            helper.end_talk()
+            helper.process.end()
 
     def kill_if_silent(self) -> None:
         """Kill the helper if it owes the answer that it owed at the last call; records are sealed without it."""
         if self._helper is not None:
-            self._helper.kill_if_silent()
+            self._helper.process.kill_if_silent()
 
-    def _end_helper(self) -> None:
-        if self._helper is not None:
-            self._helper.end()
-            self._helper = None
 
-    def _ask(self, number: int, pieces: Sequence[PiecePlan]) -> Encoded:
-        """Let the helper make the image. Blocking."""
-        if self._helper is None:
-            self._helper = HelperProcess(["-I", __file__, self._disk.path])
-            self._helper.socket.settimeout(SILENT_SECONDS_MAX)
-            self._helper.socket.sendall("\0".join([*filter(None, sys.path), PACKAGE_ROOT]).encode() + b"\n")
-        helper, connection = self._helper, self._helper.socket
-        helper.asked += 1
+class SealingHelper:
+    """The helper process, and the server's half of the talk with it. After an OSError the talk is over.
+
+    The memories are used and closed on the event loop only: a number of a descriptor that another thread has closed
+    could be that of another file by then.
+    """
+
+    def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._memories: list[SharedMemory] = []  # each for a task, then for its image
+        try:
+            for _ in range(FILES_MAX):
+                self._memories.append(SharedMemory())
+            descriptors = [memory.descriptor for memory in self._memories]
+            self.process = HelperProcess(["-I", __file__, path, *map(str, descriptors)], descriptors)
+        except OSError:
+            self._close_memories()
+            raise
+        self._socket = self.process.socket
+        self._socket.sendall("\0".join([*filter(None, sys.path), PACKAGE_ROOT]).encode() + b"\n")
+        self._socket.setblocking(False)
+        self._asked = 0
+        self._waiting: deque[asyncio.Future[tuple[int, int]]] = deque()  # for the sizes of an image and what was done
+        self._unread = b""
+        loop.add_reader(self._socket.fileno(), self._receive)
+
+    async def encode(self, number: int, pieces: Sequence[PiecePlan]) -> Encoded:
+        """Let it make the image."""
+        assert len(self._waiting) < FILES_MAX
+        if self._socket.fileno() < 0:
+            raise ConnectionError("it has ended")
+        answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
+        self._waiting.append(answer)
+        place = self._asked % FILES_MAX
+        self._asked += 1
         bodies: list[bytes | memoryview] = []
-        sent = [(piece.topic, [_sent(rows, bodies) for rows in piece.rows]) for piece in pieces]
-        task = _encode_message(SealingTask(number, sent, sum(map(len, bodies))))
-        _send(connection, [_LENGTH.pack(len(task)), task, *bodies])
-        done = _decode_done(_received(connection, _length(connection)))
-        helper.answered += 1
+        task = _encode_message(SealingTask(number, [(p.topic, [_sent(r, bodies) for r in p.rows]) for p in pieces]))
+        size = 0
+        for size in self._memories[place].put([task, *bodies]):  # noqa: B007
+            await asyncio.sleep(0)
+        self.process.asked += 1
+        self._socket.send(_REQUEST.pack(len(task), size - len(task), place))
+        try:
+            async with asyncio.timeout(SILENT_SECONDS_MAX):
+                image_bytes, done_bytes = await answer
+        except TimeoutError:
+            raise OSError("it does not answer") from None
+        view = self._memories[place].view(image_bytes + done_bytes)
+        done = _decode_done(view[image_bytes:])
         if done.file is None:
             raise OSError(f"segment {number}: {done.failure}")
-        return _received(connection, done.image_bytes), done.file, done.pieces
+        return view[:image_bytes], done.file, done.pieces
+
+    def _receive(self) -> None:
+        try:
+            received = self._socket.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        if not received:
+            self.end_talk()
+        self._unread += received
+        while len(self._unread) >= _ANSWER.size:
+            self.process.answered += 1
+            answer = self._waiting.popleft()
+            if not answer.done():
+                answer.set_result(_ANSWER.unpack_from(self._unread))
+            self._unread = self._unread[_ANSWER.size :]
+
+    def end_talk(self) -> None:
+        """Fail what it was asked for, and let go of the memories. Idempotent."""
+        if not self._loop.is_closed() and self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        self._close_memories()
+        while self._waiting:
+            answer = self._waiting.popleft()
+            if not answer.done():
+                answer.set_exception(ConnectionError("it has ended"))
+                answer.exception()  # whoever asked may have failed before he came to wait
+
+    def clear(self) -> None:
+        for memory in self._memories:
+            memory.clear()
+
+    def _close_memories(self) -> None:
+        for memory in self._memories:
+            memory.close()
 
 
 def _sent(rows: PartRows, bodies: list[bytes | memoryview]) -> SentRows:
@@ -244,52 +339,25 @@ _decode_task = msgspec.msgpack.Decoder(SealingTask).decode
 _decode_done = msgspec.msgpack.Decoder(SealingDone).decode
 
 
-def _send(connection: socket.socket, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-    """Send buffers without joining them."""
-    for first in range(0, len(buffers), BUFFERS_MAX):
-        some = [memoryview(buffer) for buffer in buffers[first : first + BUFFERS_MAX]]
-        while some:
-            sent = connection.sendmsg(some)
-            while some and sent >= len(some[0]):
-                sent -= len(some.pop(0))
-            if sent:
-                some[0] = some[0][sent:]
-
-
-def _length(connection: socket.socket) -> int:
-    (length,) = _LENGTH.unpack(_received(connection, _LENGTH.size))
-    return int(length)
-
-
-def _received(connection: socket.socket, size: int) -> memoryview:
-    view, done = buffer_of(size), 0
-    while done < size:
-        count = connection.recv_into(view[done:])
-        if not count:
-            raise ConnectionError("the other process has ended")
-        done += count
-    return view
-
-
 # --- the helper's half
 
 
-def serve(connection: socket.socket, disk: Disk) -> None:
+def serve(connection: socket.socket, disk: Disk, memories: Sequence[SharedMemory]) -> None:
     """Do tasks until the other end is closed."""
-    while True:
+    while len(request := connection.recv(_REQUEST.size, socket.MSG_WAITALL)) == _REQUEST.size:
+        task_bytes, bodies_bytes, place = _REQUEST.unpack(request)
+        view = memories[place].view(task_bytes + bodies_bytes)
+        image: Image = b""
         try:
-            task = _decode_task(_received(connection, _length(connection)))
-            bodies = _received(connection, task.bodies_bytes)
-        except ConnectionError:
-            return
-        try:
-            image, file, pieces = encode(task.number, _rows(task, bodies, disk))
+            task = _decode_task(view[:task_bytes])
+            image, file, pieces = encode(task.number, _rows(task, view[task_bytes:], disk))
+            done = SealingDone(file, pieces)
         except Exception as error:
-            message = _encode_message(SealingDone(None, [], 0, f"{type(error).__name__}: {error}"))
-            _send(connection, [_LENGTH.pack(len(message)), message])
-        else:
-            message = _encode_message(SealingDone(file, pieces, len(image)))
-            _send(connection, [_LENGTH.pack(len(message)), message, image])
+            done = SealingDone(None, [], f"{type(error).__name__}: {error}")
+        message = _encode_message(done)
+        for _ in memories[place].put([image, message]):
+            pass
+        connection.sendall(_ANSWER.pack(len(image), len(message)))
 
 
 def _rows(task: SealingTask, bodies: memoryview, disk: Disk) -> Iterator[tuple[int, list[PartRows]]]:
@@ -308,4 +376,4 @@ def _rows(task: SealingTask, bodies: memoryview, disk: Disk) -> Iterator[tuple[i
 
 
 if __name__ == "__main__":
-    serve(_connection, RealDisk(sys.argv[1], create=False))
+    serve(_connection, RealDisk(sys.argv[1], create=False), [SharedMemory(int(number)) for number in sys.argv[2:]])

@@ -54,6 +54,10 @@ class Store:
         if isinstance(self._disk, RealDisk):
             self._disk.kill_if_silent()
 
+    def expect_checkpoint(self) -> None:
+        """A large checkpoint will be due soon: start who helps with it."""
+        self._sealer.started()
+
     async def recover(self) -> State:
         """The state as of the end of the log; the log is open for writing. Refuses without changing anything."""
         await self._disk.run(segments.warm_up)
