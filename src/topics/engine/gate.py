@@ -19,6 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from topics.clock import Clock
 from topics.core.decide import Caps
@@ -44,6 +45,10 @@ class Gate(Struct, frozen=True, gc=False):
         """The gate that is open when both are."""
         synced_at, written_at = max(self.synced_at, other.synced_at), max(self.written_at, other.written_at)
         return Gate(synced_at, written_at, self.generation)
+
+    def wholly_synced(self) -> "Gate":
+        """The gate that opens when all that this one asks to be written is synced."""
+        return replace(self, synced_at=max(self.synced_at, self.written_at))
 
 
 class Gates:

@@ -9,15 +9,12 @@ Coroutines for callers that would rather wait are in engine.py. All state lives 
 
 Owns the parts, their start and their end. Must not know: HTTP, the form in which a caller has its arguments. Nobody
 outside the engine reaches past it. What callers wait for is in its rooms: `changes`, `reading`, `queues`, `routing`,
-`cursors`, `overview`, `survey`; all else that the server needs of log and state has a name here.
+`cursors`, `overview`, `survey`; its numbers are in `figures`; all else that the server needs has a name here.
 """
 
 import asyncio
-from collections import Counter
 from functools import partial
 from typing import Self
-
-from msgspec.structs import replace
 
 from topics.clock import Clock, SystemClock
 from topics.core import decide
@@ -27,7 +24,7 @@ from topics.core.state import State, Topic
 from topics.core.topic.config import effective_priority
 from topics.core.topic.pages import Cache, Cold, PageAddress, Projection
 from topics.core.topic.walk import Query
-from topics.engine.answers import InstanceCounters, WriteResult
+from topics.engine.answers import WriteResult
 from topics.engine.changes import Changes
 from topics.engine.durability.store import Store
 from topics.engine.gate import Gate, Gates, Hall
@@ -40,6 +37,7 @@ from topics.engine.reads import Reading
 from topics.engine.routers.calls import Routing
 from topics.engine.routers.forwarder import Forwarder
 from topics.engine.routers.owed import OwedCopies
+from topics.engine.seeing.figures import Figures
 from topics.engine.seeing.footprint import Footprint
 from topics.engine.seeing.named_cursors import NamedCursors
 from topics.engine.seeing.overview import Overview, TopicFilter
@@ -107,6 +105,7 @@ class Instance:
         self.overview = Overview(hall)
         self.survey = Survey(hall, self.overview)
         self.footprint = Footprint(ledger, self._caps)
+        self.figures = Figures(ledger, disk)
         self.queues = Queues(hall, owed.make)
         self._turns = turns = Turns(self.queues, gates)
         self.workers = Workers(hall, self.queues, turns, self._is_deferred)
@@ -221,52 +220,6 @@ class Instance:
         """How full the way to the disk is: at 1.0 and above writes should wait."""
         return self._upkeep.fill
 
-    @property
-    def topic_count(self) -> int:
-        """How many topics there are."""
-        return len(self._ledger.state.topics)
-
-    def counters(self) -> InstanceCounters:
-        """What the metrics show of the whole: what there is now, and what the log has done since the start."""
-        state = self._ledger.state
-        by_class: Counter[str] = Counter(topic.config.durability for topic in state.topics.values())
-        queues = [topic for topic in state.topics.values() if topic.is_queue]
-        for topic in queues:
-            self._ledger.pass_time(topic)
-        leases = sum(len(topic.queue.leases) for topic in queues)
-        wal = self.wal
-        return InstanceCounters(
-            len(state.topics),
-            by_class,
-            len(state.routers),
-            state.records,
-            state.bytes,
-            len(queues),
-            leases,
-            replace(wal.counters, fsync_buckets=[*wal.counters.fsync_buckets]),
-            wal.queue_depth,
-            wal.is_read_only,
-        )
-
-    def flows(self) -> tuple[int, int, int]:
-        """How many records were written, handed out and, by whatever reason, lost so far.
-
-        The numbers grow; they fall only when the log failed and was read back.
-        """
-        state = self._ledger.state
-        return state.written, self._ledger.read_total, state.lost
-
-    def disk_room(self) -> tuple[int | None, int | None]:
-        """What the disk has room for, and how large it is; None: it does not say."""
-        try:
-            return self._disk.free_bytes, self._disk.total_bytes
-        except OSError:
-            return None, None
-
-    def count_full(self) -> None:
-        """A write had to wait because the server is at its limit; for the metrics."""
-        self.wal.counters.full_total += 1
-
     # --- pressure
 
     def defer(self, is_deferring: bool) -> None:
@@ -302,10 +255,6 @@ class Instance:
         count = last - first + 1
         result = WriteResult(command.topic, first, last, last, count, done.created, done.deduped, done.mismatch)
         return result, self._gates.of(topic)
-
-    def synced(self, gate: Gate) -> Gate:
-        """The gate that opens when all that `gate` asks to be written is synced."""
-        return replace(gate, synced_at=max(gate.synced_at, gate.written_at))
 
     # --- single topics and routers
 

@@ -26,7 +26,7 @@ def ready(call: Call) -> None:
         raise call.app.unavailable()
     if (obstacle := call.app.engine.obstacle()) is not None:
         raise NotReady(f"no write can be kept: {obstacle.message}", reason=obstacle.reason)
-    call.answer(200, Ready("ready", True, call.app.engine.topic_count))
+    call.answer(200, Ready("ready", True, call.app.engine.figures.topic_count))
 
 
 def show_server(call: Call) -> None:
