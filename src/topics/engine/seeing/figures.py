@@ -1,4 +1,4 @@
-"""An instance in numbers, for metrics, probes and the history: what it holds, what goes through it, its room on disk."""
+"""An instance in numbers, for metrics, probes and history: what it holds, what goes through it, its room on disk."""
 
 from collections import Counter
 
