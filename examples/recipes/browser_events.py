@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 async def or_silence(events: AsyncIterator[T], seconds: float) -> AsyncIterator[T | None]:
-    """The events, and None after each so many seconds without one."""
+    """The events, and None after each `seconds` without one."""
     coming: asyncio.Future[T] | None = None
     try:
         while True:

@@ -63,7 +63,7 @@ class Task(Generic[P, T]):
         return Pending(self.jobs, self.jobs.send(self.name, args, named))
 
     def later(self, seconds: float, *args: P.args, **named: P.kwargs) -> Pending[T]:
-        """Have it run when so many seconds have passed."""
+        """Have it run after this many seconds."""
         return Pending(self.jobs, self.jobs.send(self.name, args, named, round(seconds * 1000)))
 
 

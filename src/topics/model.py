@@ -2,11 +2,13 @@
 
 record      one immutable event of a topic: data, meta, tag, node, seq, ts
 topic       a named append-only log with a config; one life of it is an instance, numbered by its epoch
+queue       a topic whose records are jobs: handed out under leases, and deleted when they are done
 seq         a record's number in its topic instance: 1, 2, 3 …; also a reader's cursor
 head        the highest seq handed out (0 if none)
 earliest    the lowest live seq (head + 1 if nothing is live)
 floor       one above the highest seq lost involuntarily; a cursor below it meets a tombstone
 gap         a stretch of seqs lost involuntarily above live records
+loss        what took a stretch of seqs, and when: a cap, age, a crash, a source that had lost them
 tombstone   what tells a reader which range it missed, and why
 command     what a caller asks for (`Append`); entry: what was decided (`Appended`), logged and applied
 frame       one atomic, checksummed list of entries in the log
@@ -15,6 +17,7 @@ generation  a life of the log between two failures of its disk; what waited thro
 gate        the positions that must be written or synced before an answer may be shown
 reservation seqs that a topic may hand out before they are synced; those lost with the power are announced
 segment     a sealed Arrow file of records; part: a run of records in memory or in a segment
+page        1,024 rows of a part, rendered for readers; one that is not in memory is cold
 piece       a run of rows of one topic in a segment, ascending by seq; small topics share a file
 snapshot    metadata at a log position; checkpoint: sealing, taking a snapshot and trimming the log
 router      a rule that copies records from a source topic into a dest; cursor: how far it, or a reader, has come
@@ -25,6 +28,7 @@ lease       a job of a queue held by a node until a deadline; delivery: one hand
 crew        all who wait for the jobs of one queue: claims within a window, and workers that stay
 letter      a dead letter: a job handed out too often, as it lies in the dead-letter topic
 settle      to end a job's lease by an answer: ack or nack
+weight      what something takes in memory, by estimate
 unsaved     changed since the last checkpoint: the log has it, no snapshot does yet
 node        the name of a writer or reader; tag: the key that deletes and filters match
 

@@ -38,11 +38,12 @@ async def seen(engine: Engine) -> dict[str, Any]:
         leases = []
         if state.config.type == "queue":
             leases = [
-                (one.seq, one.node, one.deadline, one.deliveries) for one in (await engine.leases(name, 0, 1000))[0]
+                (one.seq, one.node, one.deadline, one.deliveries)
+                for one in (await engine.queues.leases(name, 0, 1000))[0]
             ]
         lost = [(one.gap_from, one.gap_to, one.reason) for one in info.lost]
         found[name] = (state.config, state.head_seq, state.earliest_seq, rows, lost, leases)
-    routers, _ = await engine.routers_after("", 1000)
+    routers, _ = await engine.routing.list_after("", 1000)
     found["routers"] = [(one.router, one.source, one.dest, one.forwarded_total) for one in routers]
     return found
 

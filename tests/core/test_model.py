@@ -22,6 +22,7 @@ from tests.core.engine_adapter import EngineAdapter, as_read, config_fields, ope
 from tests.effort import tries
 from topics.core import decide
 from topics.core.topic import blocks, live, log, pages, parts, walk
+from topics.core.topic.config import ConfigIn
 from topics.core.topic.log import Log
 from topics.engine import Engine
 from topics.engine.answers import DeleteResult
@@ -314,7 +315,7 @@ class Machine(RuleBasedStateMachine):
         What the PUT took is counted in the oracle: into the engine's topic routers may have copied more since then.
         """
         engine, before = self.engine, await self.totals(name)
-        preview = await engine.preview_topic(name, fields)
+        preview = await engine.changes.put_topic(name, ConfigIn(**fields), dry_run=True)
         assert await self.totals(name) == before
         created, config = await engine.put_topic(name, fields)
         assert (preview.created, preview.config) == (created, config)

@@ -29,8 +29,8 @@ class Jobs:
                 self.looked_at += 1
                 yield one
 
-    def run_after(self, seq: int, most: int) -> range:
-        later = [one for one in self.seqs if one > seq][:most]
+    def run_after(self, seq: int, count_max: int) -> range:
+        later = [one for one in self.seqs if one > seq][:count_max]
         length = next((at for at, one in enumerate(later) if one != later[0] + at), len(later))
         self.looked_at += length
         return range(later[0], later[0] + length) if later else range(0)

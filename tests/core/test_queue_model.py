@@ -20,6 +20,7 @@ from topics.core import decide
 from topics.core.queue import jobs as jobs_module
 from topics.core.queue import letters
 from topics.core.topic import blocks, live, log, pages, parts, walk
+from topics.core.topic.config import ConfigIn
 from topics.engine import Engine
 from topics.engine.answers import Redriven
 from topics.engine.queues import job_pages
@@ -206,7 +207,7 @@ class Machine(RuleBasedStateMachine):
         self.oracle.configure(self.now, **changes)
         fields = {name: getattr(self.oracle.config, name) for name in old.__struct_fields__}
         before = self.do(self.engine.topic_state("q"))
-        preview = self.do(self.engine.preview_topic("q", fields))
+        preview = self.do(self.engine.changes.put_topic("q", ConfigIn(**fields), dry_run=True))
         assert self.do(self.engine.topic_state("q")) == before
         assert (preview.created, preview.config) == self.do(self.engine.put_topic("q", fields))
         after = self.do(self.engine.topic_state("q"))

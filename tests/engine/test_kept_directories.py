@@ -72,13 +72,13 @@ async def check_rest(engine: Engine, shown: Shown) -> None:
     assert (await engine.append("fsync", records(40), key="fsync-2")).deduped
     assert (await engine.append("disk", records(40), key="disk-2")).deduped
     if "queue" in shown:
-        leases, _ = await engine.leases("queue", 0, 100)
+        leases, _ = await engine.queues.leases("queue", 0, 100)
         assert [(one.seq, one.node, one.deliveries) for one in leases] == LEASES
         claimed = await engine.claim("queue", "other", 10)
         assert [lease[0] for lease in claimed.leases] == [6, 7, 8], "3 is delayed, 4 and 5 are held"
         await engine.nack("queue", "other", [6, 7, 8])
         assert (await engine.ack("queue", "w", [4])).done == [4]
-        routers, _ = await engine.routers_after("", 10)
+        routers, _ = await engine.routing.list_after("", 10)
         assert [(one.router, one.source, one.dest, one.forwarded_total) for one in routers] == [
             ("copies", "fsync", "copy", 10)
         ]

@@ -105,7 +105,7 @@ async def settle(engine: Engine) -> None:
     """All is sealed that will be, and what nobody needs is given back."""
     await engine.checkpoint()
     await tick(engine)
-    while engine._upkeep._graveyard or engine.state.shrunk:
+    while engine._upkeep._parts_to_free or engine.state.shrunk:
         await tick(engine)
     gc.collect()
 
@@ -256,7 +256,7 @@ async def test_keys_whose_window_is_over_are_forgotten_where_nobody_writes() -> 
         clock.advance(1)
         while engine.state.keyed:
             await tick(engine)
-        assert len(engine.state.topics["keyed"].keys) == engine.state.topics["keyed"].keys.held == 0
+        assert len(engine.state.topics["keyed"].keys) == engine.state.topics["keyed"].keys.weight == 0
         await engine.append("keyed", data(1), key="key-1")
 
 

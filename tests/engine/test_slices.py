@@ -235,11 +235,11 @@ async def test_leases_are_listed_in_turns_while_some_end(monkeypatch: pytest.Mon
         await engine.put_topic("q", {"type": "queue"})
         await engine.append("q", [{"data": 1}] * 100)
         await engine.claim("q", "w", 100)
-        (page,) = await begun_one_turn(engine.leases("q", 20, 5))
+        (page,) = await begun_one_turn(engine.queues.leases("q", 20, 5))
         await engine.ack("q", "w", [21, 23, *range(31, 40)])
         leases, has_more = await page
         assert [one.seq for one in leases] == [22, 24, 25, 26, 27] and has_more
-        assert [one.seq for one in (await engine.leases("q", 95, 10))[0]] == [96, 97, 98, 99, 100]
+        assert [one.seq for one in (await engine.queues.leases("q", 95, 10))[0]] == [96, 97, 98, 99, 100]
 
 
 async def begun_one_turn(work: Coroutine[Any, Any, T]) -> "list[asyncio.Task[T]]":

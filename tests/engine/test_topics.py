@@ -57,10 +57,10 @@ async def test_a_put_may_build_on_the_config_that_it_replaces() -> None:
         return ConfigIn(ttl_ms=9)
 
     async with running(disk) as engine:
-        assert (await engine.put_topic("t", {"ttl_ms": 5}, amend=amend))[1].ttl_ms == 9
+        assert (await engine.changes.put_topic("t", ConfigIn(ttl_ms=5), amend)).config.ttl_ms == 9
         disk.hold_syncs()
         changing = await begun(engine.put_topic("t", {"ttl_ms": 7, "cap_records": 3}))
-        amending = await begun(engine.put_topic("t", {}, amend=amend))
+        amending = await begun(engine.changes.put_topic("t", ConfigIn(), amend))
         disk.release_syncs()
         await asyncio.gather(*changing, *amending)
         assert [None if config is None else config.ttl_ms for config in seen] == [None, 7]

@@ -165,7 +165,7 @@ async def every_job_can_be_done(told: Told, engine: Engine, clock: ManualClock, 
         letters = {bytes(one.data) for one in (await engine.read(dead)).records} if dead in told.topics else set()
         done: list[bytes] = []
         for _ in range(20):
-            held = [one.deadline - clock.now_ms() for one in (await engine.leases(name, 0, 1000))[0]]
+            held = [one.deadline - clock.now_ms() for one in (await engine.queues.leases(name, 0, 1000))[0]]
             clock.advance(max(LATER_MS // 10, *held, 0) + 1)  # a clock that was set back makes leases longer
             claimed = await engine.claim(name, "closer", 100)
             if not claimed.jobs:
@@ -187,7 +187,7 @@ async def leases_are_as_they_were(told: Told, engine: Engine) -> None:
     """G11: durable leases, as long as nobody had to let time pass."""
     for name, topic in told.topics.items():
         if topic.config.get("leases_durable"):
-            held = {one.seq: one.node for one in (await engine.leases(name, 0, 1000))[0]}
+            held = {one.seq: one.node for one in (await engine.queues.leases(name, 0, 1000))[0]}
             for seq, node in topic.leases.items():
                 assert held.get(seq) == node, f"G11: {name}: the lease of {seq} is {held.get(seq)}, not {node}"
 

@@ -77,15 +77,6 @@ def test_a_write_past_the_end_leaves_zeros(disk: Disk) -> None:
     assert file.read(0, 10) == b"\0\0\0x"
 
 
-def test_truncate_cuts_and_extends(disk: Disk) -> None:
-    file = disk.create("a")
-    file.write(0, b"abcdef")
-    file.truncate(2)
-    assert file.read(0, 10) == b"ab"
-    file.truncate(4)
-    assert file.read(0, 10) == b"ab\0\0"
-
-
 def test_a_new_file_must_be_new_and_an_opened_one_must_be_there(disk: Disk) -> None:
     disk.create("a")
     with pytest.raises(FileExistsError):
@@ -140,8 +131,6 @@ def test_a_file_opened_to_read_cannot_be_changed(disk: Disk) -> None:
     file = disk.open("a", writable=False)
     with pytest.raises(OSError):
         file.write(0, b"y")
-    with pytest.raises(OSError):
-        file.truncate(0)
     assert file.read(0, 9) == b"x"
 
 
@@ -152,7 +141,6 @@ def test_a_closed_file_answers_with_an_error_that_names_it(disk: Disk) -> None:
     for attempt in (
         lambda: file.read(0, 1),
         lambda: file.write(0, b"x"),
-        lambda: file.truncate(0),
         file.sync,
         file.size,
         file.map,

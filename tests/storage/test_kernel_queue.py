@@ -11,10 +11,11 @@ import pytest
 from tests.storage.outside import LOOPS, descriptors, run, without_kernel_queue
 from topics.client import Client
 from topics.storage.disk import RealDisk, RealFile
-from topics.storage.syncing.kernel import POLL_ADD, KernelQueue
+from topics.storage.syncing.kernel import KernelQueue
 from topics.testing.server import ServerProcess
 
 INSTEAD = "a helper process syncs instead"
+POLL_ADD = 6  # an operation of the kernel that answers once something can be read
 
 
 def has_queue() -> bool:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topics.cli import spark as on_spark
-from topics.cli.shell.invoking import Json
-from topics.cli.spark import Conf, Master, Remote, Url
+from topics.cli.spark import Cluster, Url, with_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from topics.spark.runs.progress import Progress
 
 
+@with_cluster
 def archive(
     topic: Annotated[str, typer.Argument(metavar="PATTERN", help="A topic, or an expression of whole names.")],
     lake: Annotated[str, typer.Argument(metavar="LAKE", help="A directory, or a URI.")],
@@ -39,10 +39,8 @@ def archive(
     every_ms: Annotated[int, typer.Option(min=1, help="Interval between checks for new records.")] = 1_000,
     path: Annotated[str | None, typer.Option(help="A data directory, to read sealed records from.")] = None,
     url: Url = None,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-    json: Json = False,
+    *,
+    cluster: Cluster,
 ) -> None:
     """Archive topics in a lake: Parquet files, a manifest of what they cover, a table of what was lost.
 
@@ -57,7 +55,6 @@ def archive(
     on_spark.require()
     from topics.spark.jobs.archiving import Plan
     from topics.spark.jobs.archiving import archive as run_archive
-    from topics.spark.runs.running import run
     from topics.spark.servers.connection import Connection
 
     def job(spark: "SparkSession", progress: "Progress") -> None:
@@ -80,4 +77,4 @@ def archive(
             text += f", {done.trimmed:,} trimmed"
         progress.finish(text, {"lake": lake, **vars(done)})
 
-    raise SystemExit(run("archive", job, master=master, remote=remote, conf=conf or (), is_json=json))
+    cluster.run("archive", job)

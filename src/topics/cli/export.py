@@ -1,26 +1,29 @@
 """`topics export`: records as files."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from topics.cli import spark as on_spark
 from topics.cli.files.file_export import Wanted as WantedFile
 from topics.cli.files.file_export import export_file, format_of
-from topics.cli.shell.invoking import ContextName, Json, Key, run_alone
-from topics.cli.spark import Conf, Master, Remote, Url
+from topics.cli.shell.invoking import run_alone
+from topics.cli.spark import Cluster, Server, with_cluster, with_server
 from topics.model import is_topic_name
+from topics.spark.tables.file_formats import ExportFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from topics.spark.runs.progress import Progress
 
-Format = Literal["parquet", "ndjson", "csv"]
+FormatOption = Annotated[
+    ExportFormat | None, typer.Option(help="Format of the files; that of a single file is in its name.")
+]
 
-FormatOption = Annotated[Format | None, typer.Option(help="Format of the files; that of a single file is in its name.")]
 
-
+@with_cluster
+@with_server
 def export(
     topic: Annotated[str, typer.Argument(metavar="TOPIC|PATTERN", help="A topic, or an expression of whole names.")],
     destination: Annotated[
@@ -39,13 +42,9 @@ def export(
     single: Annotated[bool, typer.Option("--single", help="One file.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Fail if any record of the range was lost.")] = False,
     spark: Annotated[bool, typer.Option("--spark", help="Use Spark, whatever DST is.")] = False,
-    url: Url = None,
-    key: Key = None,
-    context: ContextName = None,
-    json: Json = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    server: Server,
+    cluster: Cluster,
 ) -> None:
     """Export a topic, or all that match, as Parquet, NDJSON or CSV.
 
@@ -58,15 +57,14 @@ def export(
 
     Example: topics export 'orders|clicks' out --format ndjson
     """
-    alone = None if spark or path or archive or master or remote or conf else format_of(destination, format)
+    alone = None if spark or path or archive or cluster.is_named else format_of(destination, format)
     if alone is not None and is_topic_name(topic):
         wanted_file = WantedFile(topic, _same(format, alone), first_seq, last_seq, since, until, strict)
-        _alone(wanted_file, destination, (url, key, context), is_json=json)
+        _alone(wanted_file, destination, server, is_json=cluster.is_json)
         return
     on_spark.require("; for one topic, name a file: topics export orders orders.ndjson")
     from topics.spark.jobs.exporting import Wanted
     from topics.spark.jobs.exporting import export as run_export
-    from topics.spark.runs.running import run
     from topics.spark.servers.connection import Connection
 
     wanted = Wanted(
@@ -81,28 +79,26 @@ def export(
     )
 
     def job(session: "SparkSession", progress: "Progress") -> None:
-        is_offline = context is None and Connection.load_beside(path, url) is None
-        server = None if is_offline else on_spark.connection(url, key, context)
+        is_offline = server.context is None and Connection.load_beside(path, server.url) is None
+        used = None if is_offline else server.connection()
         done = run_export(
-            session, wanted, destination, server=server, format=format or "parquet", is_single=single, progress=progress
+            session, wanted, destination, server=used, format=format or "parquet", is_single=single, progress=progress
         )
         lost = f"; {done.lost:,} were lost, in {len(done.gaps)} gaps: see _gaps.ndjson" if done.gaps else ""
         fields = {"rows": done.rows, "files": done.files, "lost": done.lost, "gaps": len(done.gaps)}
         progress.finish(f"{done.rows:,} records in {done.files:,} files{lost}", {"destination": destination, **fields})
 
-    raise SystemExit(run("export", job, master=master, remote=remote, conf=conf or (), is_json=json))
+    cluster.run("export", job)
 
 
-def _alone(
-    wanted: WantedFile, destination: str, server: tuple[str | None, str | None, str | None], *, is_json: bool
-) -> None:
+def _alone(wanted: WantedFile, destination: str, server: Server, *, is_json: bool) -> None:
     """Do it without Spark."""
     run_alone(
         "export", lambda call: export_file(call, wanted, destination), *server, is_json=is_json, topic=wanted.topic
     )
 
 
-def _same(given: Format | None, named: Format) -> Format:
+def _same(given: ExportFormat | None, named: ExportFormat) -> ExportFormat:
     if given not in (None, named):
         raise typer.BadParameter(f"by its name the file is {named}, not {given}", param_hint="--format")
     return named

@@ -1,22 +1,21 @@
 """`topics import`: files into a topic."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from topics.cli import spark as on_spark
 from topics.cli.files.file_import import Mapped as MappedFile
 from topics.cli.files.file_import import import_file, is_for_one_process
-from topics.cli.shell.invoking import Call, ContextName, Json, Key, run_alone
-from topics.cli.spark import AtLeastOnce, Conf, Master, Name, Remote, SetWindow, State, Url
+from topics.cli.shell.invoking import Call, run_alone
+from topics.cli.spark import AtLeastOnce, Cluster, Name, Server, SetWindow, State, with_cluster, with_server
+from topics.spark.tables.file_formats import ImportFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from topics.spark.runs.progress import Progress
-
-Format = Literal["ndjson", "json", "csv", "parquet"]
 
 Data = Annotated[str | None, typer.Option(help="The field or column that is the data; the whole row by default.")]
 Option = Annotated[
@@ -24,12 +23,16 @@ Option = Annotated[
 ]
 
 
+@with_cluster
+@with_server
 def import_(
     source: Annotated[
         str, typer.Argument(metavar="SRC", help="A file, - for stdin, a directory, a pattern, or a URI.")
     ],
     topic: Annotated[str, typer.Argument(help="The topic; created if absent.")],
-    format: Annotated[Format | None, typer.Option(help="Format of the files; by default their names tell.")] = None,
+    format: Annotated[
+        ImportFormat | None, typer.Option(help="Format of the files; by default their names tell.")
+    ] = None,
     data: Data = None,
     tag: Annotated[str | None, typer.Option(metavar="FIELD", help="The field or column that is the tag.")] = None,
     node: Annotated[str | None, typer.Option(metavar="FIELD", help="The field or column that is the node.")] = None,
@@ -42,19 +45,15 @@ def import_(
     set_window: SetWindow = False,
     at_least_once: AtLeastOnce = False,
     spark: Annotated[bool, typer.Option("--spark", help="Use Spark, whatever SRC is.")] = False,
-    url: Url = None,
-    key: Key = None,
-    context: ContextName = None,
-    json: Json = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    server: Server,
+    cluster: Cluster,
 ) -> None:
     """Import files into a topic, each row once.
 
     NDJSON (.ndjson, .jsonl), JSON (.json: an array of rows, or one), CSV with a header, Parquet; compressed or not.
-    If it is interrupted, run it again with the same arguments: it goes on where it was. Files that came since are
-    imported, those that are in the topic already are not.
+    If it is interrupted, run it again with the same arguments: it continues where it left off. New files are
+    imported, files that are already in the topic are not.
 
     A plain file of up to 1 GiB needs no Spark, and keeps its order; directories, patterns, URIs, larger files do.
 
@@ -64,14 +63,13 @@ def import_(
 
     Example: topics import 'orders/*.ndjson' orders --tag sku
     """
-    if not (spark or option or set_window or at_least_once or master or remote or conf):
-        what_file, server = MappedFile(data, tag, node, meta, text), (url, key, context)
-        if _import_alone(source, topic, format, what_file, state, name, server, is_json=json):
+    if not (spark or option or set_window or at_least_once or cluster.is_named):
+        what_file = MappedFile(data, tag, node, meta, text)
+        if _import_alone(source, topic, format, what_file, state, name, server, is_json=cluster.is_json):
             return
     on_spark.require("; a plain file of a known format and up to 1 GiB needs none")
     from topics.spark.jobs.importing import Source
     from topics.spark.jobs.importing import import_ as run_import
-    from topics.spark.runs.running import run
     from topics.spark.tables.formats import Mapped
 
     mapped = Mapped(data=data, tag=tag, node=node, meta=meta, is_text=text)
@@ -83,7 +81,7 @@ def import_(
             session,
             what,
             topic,
-            server=on_spark.connection(url, key, context),
+            server=server.connection(),
             state=state,
             name=name,
             sets_window=set_window,
@@ -93,17 +91,17 @@ def import_(
         text = f"{done.rows_now:,} rows imported into {topic}; {done.rows:,} rows of {done.files:,} files in all"
         progress.finish(text, {"topic": topic, "rows": done.rows_now, "rows_total": done.rows, "files": done.files})
 
-    raise SystemExit(run("import", job, master=master, remote=remote, conf=conf or (), is_json=json))
+    cluster.run("import", job)
 
 
 def _import_alone(
     source: str,
     topic: str,
-    format: Format | None,
+    format: ImportFormat | None,
     mapped: MappedFile,
     state: str | None,
     name: str,
-    server: tuple[str | None, str | None, str | None],
+    server: Server,
     *,
     is_json: bool,
 ) -> bool:

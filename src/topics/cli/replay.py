@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topics.cli import spark as on_spark
-from topics.cli.shell.invoking import Json
-from topics.cli.spark import AtLeastOnce, Conf, Master, Name, Remote, SetWindow, State, Url
+from topics.cli.spark import AtLeastOnce, Cluster, Name, SetWindow, State, Url, with_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from topics.spark.runs.progress import Progress
 
 
+@with_cluster
 def replay(
     lake: Annotated[str, typer.Argument(metavar="LAKE", help="A lake written by topics archive.")],
     topic: Annotated[str, typer.Argument(help="The topic to write; created if absent.")],
@@ -30,15 +30,13 @@ def replay(
     set_window: SetWindow = False,
     at_least_once: AtLeastOnce = False,
     url: Url = None,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-    json: Json = False,
+    *,
+    cluster: Cluster,
 ) -> None:
     """Append what a lake has of a topic to a topic again, in order, each record once.
 
     Data, meta, tag and node are byte for byte those that were archived; seq and time are new. If it is interrupted,
-    run it again with the same arguments: it goes on where it was.
+    run it again with the same arguments: it continues where it left off.
 
     Example: topics replay /data/lake orders-again --from orders --tag 'eu.*' --rate 5000
     """
@@ -46,7 +44,6 @@ def replay(
     from topics.spark.jobs.replaying import History
     from topics.spark.jobs.replaying import replay as run_replay
     from topics.spark.options import moment
-    from topics.spark.runs.running import run
     from topics.spark.servers.connection import Connection
 
     def job(spark: "SparkSession", progress: "Progress") -> None:
@@ -80,4 +77,4 @@ def replay(
         fields = {"rows": done.rows_now, "rows_total": done.rows, "lost": lost, "missing": missing}
         progress.finish(text, {"topic": topic, **fields})
 
-    raise SystemExit(run("replay", job, master=master, remote=remote, conf=conf or (), is_json=json))
+    cluster.run("replay", job)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topics.cli import spark as on_spark
-from topics.cli.shell.invoking import Call, ContextName, Json, Key, run_alone
-from topics.cli.spark import Conf, Master, Remote, Url
+from topics.cli.shell.invoking import Call, run_alone
+from topics.cli.spark import Cluster, Server, with_cluster, with_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 FileName = Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")]
 
 
+@with_cluster
+@with_server
 def report(
     file: FileName = "topics-report.html",
     topics: Annotated[
@@ -29,13 +31,9 @@ def report(
         list[str] | None, typer.Option(metavar="LAKE", help="A lake, for its lag; may be repeated.")
     ] = None,
     spark: Annotated[bool, typer.Option("--spark", help="Count on Spark, for very many records.")] = False,
-    url: Url = None,
-    key: Key = None,
-    context: ContextName = None,
-    json: Json = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    server: Server,
+    cluster: Cluster,
 ) -> None:
     """Write a report of a server, or of several: throughput, sizes, lag, gaps, queues, dead letters.
 
@@ -46,7 +44,7 @@ def report(
 
     Example: topics report report.html --checkpoint /tmp/topics-examples/revenue --spark
     """
-    is_on_spark = bool(spark or master or remote or conf)
+    is_on_spark = spark or cluster.is_named
     if is_on_spark:
         on_spark.require("; without --spark, --master, --remote and --conf it needs none")
 
@@ -56,7 +54,7 @@ def report(
         made = run_report(
             session,
             file,
-            server=on_spark.connection(url, key, context),
+            server=server.connection(),
             pattern=topics,
             seconds=seconds,
             checkpoints=checkpoint or (),
@@ -68,9 +66,7 @@ def report(
         progress.finish(text, {"file": file, "topics": len(made.states), "records": records})
 
     if is_on_spark:
-        from topics.spark.runs.running import run
-
-        raise SystemExit(run("report", make, master=master, remote=remote, conf=conf or (), is_json=json))
+        cluster.run("report", make)
 
     def alone(call: Call) -> None:
         from topics.spark.runs.progress import Progress
@@ -78,4 +74,4 @@ def report(
         with Progress("report", is_json=call.is_json) as progress:
             make(None, progress)
 
-    run_alone("report", alone, url, key, context, is_json=json)
+    run_alone("report", alone, *server, is_json=cluster.is_json)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from topics.cli import spark as on_spark
-from topics.cli.shell.invoking import Json
-from topics.cli.spark import Conf, Master, Remote, Url
+from topics.cli.spark import Cluster, Url, with_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 REFUSED: Final = 2
 
 
+@with_cluster
 def transform(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="A TOML file with sources, SQL steps and sinks; or module:function.")
@@ -28,10 +28,8 @@ def transform(
     check: Annotated[bool, typer.Option("--check", help="Say what is wrong with the file, and end.")] = False,
     health: Annotated[str | None, typer.Option(help="A file that says how the job is, written twice a second.")] = None,
     url: Url = None,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-    json: Json = False,
+    *,
+    cluster: Cluster,
 ) -> None:
     """Run a pipeline: topics through SQL into topics, files or tables.
 
@@ -56,7 +54,6 @@ def transform(
     if check:
         return
     on_spark.require()
-    from topics.spark.runs.running import run
 
     def job(spark: "SparkSession", progress: "Progress") -> None:
         done = run_transform(
@@ -74,4 +71,4 @@ def transform(
             text += f", {done.late:,} of them too late for their watermark"
         progress.finish(text, vars(done))
 
-    raise SystemExit(run("transform", job, master=master, remote=remote, conf=[*settings, *(conf or ())], is_json=json))
+    cluster.run("transform", job, settings)

@@ -4,7 +4,7 @@
     consume("orders", cursor=SQLiteCursor(connection, "mailer"))
     consume("orders", cursor=NamedCursor("mailer"))
 
-A position is kept after the body of the loop has run for an item, every so many items, and whenever the consumer asks
+A position is kept after the body of the loop has run for an item, every few items, and whenever the consumer asks
 the server for more. What was handed out behind the position kept last is handed out again: at least once. A class of
 your own needs `every`, `load` and `save`.
 """

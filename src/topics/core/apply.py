@@ -1,7 +1,8 @@
 """`apply`, the only function that changes the state.
 
 `decide` (see decide.py) reads the state and gives entries; `apply` carries one entry out. Recovery is `apply` over the
-log, so there is no second way of doing anything. Pure: no clock, no I/O.
+log, so there is no second way of doing anything; `revive` then lets the queues of the state go on. Pure: no clock, no
+I/O.
 """
 
 from collections.abc import Callable
@@ -34,7 +35,7 @@ from topics.core.entries import (
     TopicCreated,
     TopicDeleted,
 )
-from topics.core.memory import weigh
+from topics.core.memory import weigh, weigh_all
 from topics.core.queue.jobs import MANY_MIN, forget_all
 from topics.core.routing import table
 from topics.core.state import KeyedWrite, Keys, NamedCursor, State, Topic
@@ -90,13 +91,13 @@ def replay_singles(
 ) -> None:
     """Carry out appends of one record each, without key or delay, that follow the topic's head."""
     log = topic.log
-    before, held = log.bytes, log.held
+    before, weight = log.bytes, log.weight
     log.append_singles(bodies, sizes, timestamps, has_tags)
     state.records += len(bodies)
     state.written += len(bodies)
     state.bytes += log.bytes - before
-    topic.weight += log.held - held
-    state.memory += log.held - held
+    topic.weight += log.weight - weight
+    state.memory += log.weight - weight
     state.unsaved[topic.id] = topic
 
 
@@ -115,6 +116,40 @@ def keep_references_short(state: State) -> None:
             topic.referable_after = topic.log.head
 
 
+def revive(state: State, old: State | None = None) -> None:
+    """A state was read from the disk: its queues go on. `old` is the one before the log failed, if that is why."""
+    for topic in state.topics.values():
+        if topic.is_queue:
+            topic.queue.recovered(topic.log)
+            if not topic.keeps_leases:
+                topic.queue.drop_leases()
+    if old is not None:
+        _take_over(state, old)
+    weigh_all(state)
+
+
+def _take_over(state: State, old: State) -> None:
+    """Go on with what is in memory only, and with what is known beside the log."""
+    for topic in state.topics.values():
+        before = old.by_id.get(topic.id) or old.unsaved.get(topic.id)  # a deletion that failed is in the latter
+        if before is not None:
+            topic.notes.take_over(before.notes)
+            if not topic.is_logged:
+                topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
+                topic.cursors, topic.queue = before.cursors, before.queue
+                topic.hops, topic.stamps = before.hops, before.stamps
+                state.unsaved[topic.id] = topic  # no snapshot has it as it is, and the log never will (DU9)
+            elif topic.is_queue and not topic.keeps_leases:
+                topic.queue.take_over(before.queue, topic.log)
+    for router in state.routers.by_id.values():
+        known = old.routers.by_id.get(router.id)
+        if known is not None and not state.by_id[router.dest].is_logged:
+            router.cursor, router.total = min(known.cursor, state.by_id[router.source].log.head), known.total
+            state.unsaved_routers[router.name] = None
+    state.count_records()
+    state.memory_beside = old.memory_beside
+
+
 def apply_appended(state: State, entry: Appended) -> None:
     """Carry out an append."""
     topic = state.by_id[entry.topic]
@@ -123,14 +158,14 @@ def apply_appended(state: State, entry: Appended) -> None:
         state.lost -= log.lost
         log.inherit_head(entry.first - 1, entry.first - 1, ts=entry.ts)
         state.lost += log.lost
-    before, held = log.bytes, log.held
+    before, weight = log.bytes, log.weight
     log.append(entry.batch, entry.ts)
-    count, held = len(entry.batch.sizes), log.held - held
+    count, grown = len(entry.batch.sizes), log.weight - weight
     state.records += count
     state.written += count
     state.bytes += log.bytes - before
-    topic.weight += held
-    state.memory += held
+    topic.weight += grown
+    state.memory += grown
     state.unsaved[entry.topic] = topic
     if entry.key is not None:
         written = KeyedWrite(entry.first, entry.last, entry.ts, entry.batch.digest)

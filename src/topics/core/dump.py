@@ -250,9 +250,3 @@ def _load_keys(state: State, key: bytes, item: KeysItem) -> None:
 def router_position(key: bytes, value: bytes) -> int:
     """The log position at which a router's item was taken; 0: it is another item."""
     return _decode_router(value).position if key.startswith(b"r") else 0
-
-
-def totals(topics: Iterable[Topic]) -> tuple[int, int]:
-    """Live records and bytes of `topics`."""
-    pairs = [(topic.log.count, topic.log.bytes) for topic in topics]
-    return sum(count for count, _ in pairs), sum(size for _, size in pairs)

@@ -316,6 +316,12 @@ OtherEntry = (
 Unlogged = TimePassed | Freed  # changes of what only memory knows
 AnyEntry = Appended | Forwarding | Unlogged | OtherEntry
 
+CONTROL = frozenset((TopicCreated, TopicConfigured, TopicDeleted, QueuePaused, RouterSet, RouterRemoved))
+UNLOGGED = frozenset((TimePassed, Freed))
+LEASES = frozenset((Leased, Released))
+JOBS = frozenset((Deleted, *LEASES, *UNLOGGED))  # concern one topic, whose head stays, and copy nothing
+GROWING = frozenset((Appended, CursorSet, TopicCreated, RouterSet))  # take space, as copies do; others free some
+
 _encode_other = msgspec.msgpack.Encoder().encode
 _decode_other = msgspec.msgpack.Decoder(OtherEntry).decode
 

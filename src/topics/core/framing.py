@@ -18,28 +18,20 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from topics.core.entries import (
+    CONTROL,
+    JOBS,
+    LEASES,
+    UNLOGGED,
     AnyEntry,
     Appended,
     Deleted,
     Forwarding,
-    Freed,
-    Leased,
-    QueuePaused,
-    Released,
     Reserved,
     RouterRemoved,
     RouterSet,
-    TimePassed,
-    TopicConfigured,
     TopicCreated,
-    TopicDeleted,
 )
 from topics.core.state import State, Topic
-
-CONTROL = frozenset((TopicCreated, TopicConfigured, TopicDeleted, QueuePaused, RouterSet, RouterRemoved))
-UNLOGGED = frozenset((TimePassed, Freed))
-LEASES = frozenset((Leased, Released))
-JOBS = frozenset((Deleted, *LEASES, *UNLOGGED))  # concern one topic, whose head stays, and copy nothing
 
 
 class Frame(Struct, gc=False):

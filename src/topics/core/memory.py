@@ -36,7 +36,7 @@ RUN: Final = 160  # of copies: hops, stamps
 def weigh(state: "State", topic: "Topic") -> None:
     """Bring up to date what a topic weighs."""
     log = topic.log
-    weight = TOPIC + log.held + topic.keys.held
+    weight = TOPIC + log.weight + topic.keys.weight
     if log.marked or log.losses or log.gaps:
         weight += MARKS * log.marked + LOSS * (len(log.losses) + len(log.gaps))
     queue = topic._queue
@@ -55,7 +55,7 @@ def weigh_all(state: "State") -> None:
     """Weigh every topic, as after a start."""
     for topic in state.topics.values():
         weigh(state, topic)
-        if topic.keys.held:
+        if topic.keys.weight:
             state.keyed[topic.id] = topic
 
 

@@ -42,12 +42,12 @@ class NamedCursor(NamedTuple):
 class Keys:
     """A topic's idempotency keys, oldest first."""
 
-    __slots__ = ("_writes", "fresh", "held")
+    __slots__ = ("_writes", "fresh", "weight")
 
     def __init__(self) -> None:
         self._writes: dict[str, KeyedWrite] = {}
         self.fresh: list[str] = []  # keys that no snapshot has yet
-        self.held = 0  # what they weigh in memory
+        self.weight = 0  # what they weigh in memory
 
     def __len__(self) -> int:
         return len(self._writes)
@@ -61,7 +61,7 @@ class Keys:
         if not window_ms:
             return
         if self._writes.pop(key, None) is None:
-            self.held += of_key(key)
+            self.weight += of_key(key)
         self._writes[key] = written
         self.fresh.append(key)
         while len(self._writes) > KEYS_MAX or written.ts - next(iter(self._writes.values())).ts > window_ms:
@@ -70,18 +70,18 @@ class Keys:
     def _drop_oldest(self) -> None:
         oldest = next(iter(self._writes))
         del self._writes[oldest]
-        self.held -= of_key(oldest)
+        self.weight -= of_key(oldest)
 
-    def drop_old(self, window_ms: int, now: int, most: int) -> None:
-        """Drop keys that are remembered no longer, at most so many."""
-        for _ in range(most):
+    def drop_old(self, window_ms: int, now: int, count_max: int) -> None:
+        """Drop keys whose window is over, at most `count_max` of them."""
+        for _ in range(count_max):
             if not self._writes or now - next(iter(self._writes.values())).ts <= window_ms:
                 return
             self._drop_oldest()
 
     def restore(self, key: str, written: KeyedWrite) -> None:
         if self._writes.pop(key, None) is None:
-            self.held += of_key(key)
+            self.weight += of_key(key)
         self._writes[key] = written
 
     def redump(self) -> None:
@@ -240,6 +240,11 @@ class State:
         self.shrunk: dict[int, Topic] = {}  # topics that may have dropped parts whose memory can be given back
         self.skipped_appends: SkippedAppends = {}  # during replay: what the state does not need, but copies may
         self.headless: set[int] = set()  # during replay: topics that left the class ephemeral; their head is not known
+
+    def count_records(self) -> None:
+        """Count live records and their sizes anew."""
+        self.records = sum(topic.log.count for topic in self.topics.values())
+        self.bytes = sum(topic.log.bytes for topic in self.topics.values())
 
     def index_expiry(self, topic: Topic) -> None:
         """Note whether the records of a topic that came or changed have a lifetime."""

@@ -17,31 +17,22 @@ from topics.core.topic.blocks import Blocks
 from topics.core.topic.config import ConfigIn
 from topics.engine.answers import DeleteResult, TopicPut
 from topics.engine.durability.checkpoint import SLICE_SECONDS
-from topics.engine.gate import Hall, Room
+from topics.engine.gate import Hall
 from topics.errors import CommitFailed, EpochMismatch, InvalidRequest, TopicNotFound
 from topics.model import TagMatch, TopicConfig
 
 
-class Changes(Room):
+class Changes:
     """What callers change in the topics of an instance, appends aside."""
 
     def __init__(self, hall: Hall) -> None:
-        super().__init__(hall)
+        self._ledger, self._gates, self._clock, self._caps = hall.ledger, hall.gates, hall.clock, hall.caps
         self._selecting = asyncio.Lock()  # one delete by tag at a time: another one's memo of a topic is not disturbed
 
     async def delete(
-        self,
-        name: str,
-        *,
-        before_seq: int | None = None,
-        match: TagMatch | None = None,
-        epoch: int | None = None,
-        dry_run: bool = False,
+        self, name: str, before_seq: int | None, match: TagMatch | None, epoch: int | None, dry_run: bool
     ) -> DeleteResult:
-        """Delete live records below `before_seq`, with a matching tag, or both; none that is committed later.
-
-        With an `epoch`, only those of this instance of the topic. With `dry_run`, none: the answer says what would be.
-        """
+        """Delete live records; see the engine's."""
         if before_seq is None and match is None:
             raise InvalidRequest("a delete needs before_seq or match")
         async with self._selecting if match is not None else nullcontext():
@@ -92,11 +83,14 @@ class Changes(Room):
         self,
         name: str,
         config: ConfigIn,
-        amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn],
+        amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn] = lambda given, present: given,
         *,
         dry_run: bool = False,
     ) -> TopicPut:
-        """Create a topic or replace its config; with `dry_run`, say what that would do. `amend`: the engine's."""
+        """Create a topic or replace its config; with `dry_run`, say what that would do (DR1).
+
+        `amend` gets what is given and the config that is about to be replaced, if any, and gives what is to count.
+        """
         topic = await self._ledger.when_unchanging(name)
         async with self._gates.refusing(name):
             command = PutTopic(name, amend(config, None if topic is None else topic.config))
@@ -110,8 +104,8 @@ class Changes(Room):
         await self._gates.wait_open(self._gates.of_name(name))
         return TopicPut(topic is None, resolved, records, size)
 
-    async def turn(self, name: str, *, paused: bool) -> None:
-        """Let a queue hand out no jobs (all else goes on), or let it hand them out again (QU23)."""
+    async def pause(self, name: str, paused: bool) -> None:
+        """Pause a queue, or let it go on; see the engine's."""
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
         async with self._gates.refusing(name):
@@ -120,10 +114,8 @@ class Changes(Room):
             await ledger.change(topic, decided)
         await self._gates.wait_open(self._gates.of_name(name))
 
-    async def remove_topic(
-        self, name: str, *, if_empty: bool = False, epoch: int | None = None
-    ) -> list[tuple[str, str, str]] | None:
-        """Delete a topic with all it owns. Gives the routers that went with it: name, source, dest; None: no topic."""
+    async def remove_topic(self, name: str, if_empty: bool, epoch: int | None) -> list[tuple[str, str, str]] | None:
+        """Delete a topic; see the engine's."""
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
         routers = [] if topic is None else self._routers_of(topic)

@@ -9,8 +9,7 @@ awaited. Each call returns when what it says may be shown.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -26,15 +25,14 @@ from topics.engine.answers import (
     Claimed,
     DeleteResult,
     LeaseChange,
-    LeaseView,
     ReadResult,
     Redriven,
     RouterState,
-    TopicPut,
     TopicState,
     WriteResult,
 )
-from topics.engine.export import RUNS_MAX, Export
+from topics.engine.durability.backup_stream import BackupStream
+from topics.engine.export import Export
 from topics.engine.instance import Claimer, Instance
 from topics.errors import InvalidRequest, Refusal
 from topics.faults import fault_in
@@ -48,7 +46,6 @@ from topics.model import (
     TopicConfig,
     lease_number,
 )
-from topics.ranges import Range
 
 if TYPE_CHECKING:
     from topics.backup.receiving import Shipped
@@ -64,40 +61,29 @@ class Engine(Instance):
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def checkpoint(self) -> None:
+        """Seal records, take a snapshot, trim the log. Waits for one that is under way."""
+        await self._upkeep.checkpoint()
+
+    async def tick(self) -> None:
+        """Do what is due in the background, and wait for the checkpoint if that is; for an engine without one."""
+        await self._upkeep.tick()
 
     # --- writing
 
     async def put_topic(
-        self,
-        name: str,
-        config: ConfigIn | Mapping[str, Any] | None = None,
-        *,
-        amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn] = lambda given, present: given,
+        self, name: str, config: ConfigIn | Mapping[str, Any] | None = None
     ) -> tuple[bool, TopicConfig]:
-        """Create a topic or replace its config. Gives whether it was created, and its config.
-
-        `amend` gets what is given and the config that is about to be replaced, if any, and gives what is to count.
-        """
-        put = await self._changes.put_topic(name, _config_in(config), amend)
+        """Create a topic or replace its config. Gives whether it was created, and its config."""
+        put = await self.changes.put_topic(name, _config_in(config))
         return put.created, put.config
-
-    async def preview_topic(
-        self,
-        name: str,
-        config: ConfigIn | Mapping[str, Any] | None = None,
-        *,
-        amend: Callable[[ConfigIn, TopicConfig | None], ConfigIn] = lambda given, present: given,
-    ) -> TopicPut:
-        """What `put_topic` would do or refuse, without doing it (DR1)."""
-        return await self._changes.put_topic(name, _config_in(config), amend, dry_run=True)
 
     async def delete_topic(self, name: str, *, if_empty: bool = False, epoch: int | None = None) -> bool:
         """Delete a topic with all it owns; with `epoch`, only that instance. False: there was none."""
-        return await self.remove_topic(name, if_empty=if_empty, epoch=epoch) is not None
+        return await self.changes.remove_topic(name, if_empty, epoch) is not None
 
     async def append(
         self,
@@ -144,7 +130,7 @@ class Engine(Instance):
 
         With an `epoch`, only those of this instance of the topic. With `dry_run`, none: the answer says what would be.
         """
-        return await self._changes.delete(name, before_seq=before_seq, match=match, epoch=epoch, dry_run=dry_run)
+        return await self.changes.delete(name, before_seq, match, epoch, dry_run)
 
     # --- routers
 
@@ -167,21 +153,15 @@ class Engine(Instance):
         `may_replace` gets the source and dest of a router that is there already, and raises if it is to be left alone.
         """
         definition = RouterDefinition(preserve_node, preserve_tag, match, allow_cycle, guarantee)
-        return await self._routing.put(PutRouter(name, source, dest, definition, create_dest), may_replace)
+        return await self.routing.put(PutRouter(name, source, dest, definition, create_dest), may_replace)
 
     async def router(self, name: str) -> RouterState:
         """A router as it is now; what its source has was forwarded before, unless it is blocked."""
-        return await self._routing.show(name)
-
-    async def routers_after(
-        self, after: str, count: int, wanted: Callable[[RouterState], bool] = lambda router: True
-    ) -> tuple[list[RouterState], bool]:
-        """Up to `count` routers whose names are above `after` and wanted, sorted; and whether there are more."""
-        return await self._routing.list_after(after, count, wanted)
+        return await self.routing.show(name)
 
     async def delete_router(self, name: str) -> bool:
         """Delete a router; its copies stay. False: there was none."""
-        return await self._routing.delete(name)
+        return await self.routing.delete(name)
 
     # --- queues
 
@@ -202,7 +182,7 @@ class Engine(Instance):
     ) -> LeaseChange:
         """Complete jobs that the node holds."""
         numbers = _lease_numbers(lease_ids)
-        return await self._gates.done(name, lambda: self.ack_now(name, node, seqs, numbers))
+        return await self._gates.done(name, lambda: self.queues.ack(name, node, seqs, numbers))
 
     async def nack(
         self, name: str, node: str, seqs: Sequence[int], lease_ids: Sequence[str] | None = None, *, delay_ms: int = 0
@@ -221,12 +201,16 @@ class Engine(Instance):
     async def redrive(
         self, name: str, match: TagMatch | None = None, count_max: int | None = None, *, dry_run: bool = False
     ) -> Redriven:
-        """Make jobs again of the dead letters of a queue, those with a matching tag, at most so many."""
+        """Turn dead letters of a queue back into jobs: those with a matching tag, at most `count_max`."""
         return await self.queues.redrive(name, match, count_max, dry_run=dry_run)
 
-    async def leases(self, name: str, after: int, count: int) -> tuple[list[LeaseView], bool]:
-        """Up to `count` leases of jobs above `after`, ascending; and whether there are more."""
-        return await self.queues.leases(name, after, count)
+    async def pause(self, name: str) -> None:
+        """Let a queue hand out no jobs; all else goes on (QU23)."""
+        await self.changes.pause(name, True)
+
+    async def resume(self, name: str) -> None:
+        """Let a queue hand out jobs again."""
+        await self.changes.pause(name, False)
 
     # --- reading
 
@@ -252,33 +236,29 @@ class Engine(Instance):
         budget = min(bytes_max or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX)
         projection = Projection(include_tags, include_meta, include_data)
         query = Query(after, limit, budget, frozenset(nodes), match, epoch, projection)
-        return await self.read_query(name, query, wait_ms)
-
-    async def read_query(
-        self, name: str, query: Query, wait_ms: int = 0, stop: "asyncio.Future[None] | None" = None
-    ) -> ReadResult:
-        """Answer a query. With `wait_ms` wait for news if there are none; when `stop` is done, wait no longer."""
-        return await self._reading.read_query(name, query, wait_ms, stop)
+        return await self.reading.read_query(name, query, wait_ms)
 
     async def topic_state(self, name: str, *, touch: bool = True) -> TopicState:
         """The topic as it is now. `touch` counts as a read."""
-        return await self._reading.topic_state(name, touch=touch)
+        return await self.reading.topic_state(name, touch=touch)
 
     async def topic_names(self) -> list[str]:
         """All topics, sorted."""
-        return await self._reading.topic_names()
+        return await self.reading.topic_names()
 
     async def export(
         self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None
     ) -> tuple[Export, AsyncIterator[bytes]]:
         """The live records above `after` and up to `last`, as of now, and their Arrow stream in parts."""
-        return await self._reading.export(name, after, last, epoch)
+        return await self.reading.export(name, after, last, epoch)
 
-    async def live_runs(
-        self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None, most: int = RUNS_MAX
-    ) -> tuple[Export, list[Range], int]:
-        """Which seqs an export would have: at most `most` runs, and up to where they are complete (LV1)."""
-        return await self._reading.live_runs(name, after, last, epoch, most)
+    def backup_stream(self, have: set[str], stop: "asyncio.Future[None] | None" = None) -> AsyncGenerator[bytes, None]:
+        """A base without what the receiver has, files by their identities; with `stop`, the log until that is done.
+
+        Whoever does not read it to its end must close it.
+        """
+        store, apart = self._ledger.store, self._upkeep.without_checkpoints
+        return BackupStream(store, self._disk, self.clock, apart, have).run(stop)
 
     async def backup(self, dest: str, *, audits: bool = True) -> "Shipped":
         """Copy everything as of now to `dest`: a directory, an archive or a URI, as `topics backup` takes it.

@@ -55,12 +55,12 @@ class Export(Struct):
         """Open the files now, so that they stay readable even if they are removed. Blocking."""
         self.pinned = {part: part.file.view() for part, _, _ in self.pieces if isinstance(part, SegmentPiece)}
 
-    def runs(self, most: int) -> tuple[list[Range], int]:
-        """The seqs of the records as runs, at most `most`, and up to where they tell of every seq. Blocking."""
+    def runs(self, count_max: int) -> tuple[list[Range], int]:
+        """The seqs of the records as runs, at most `count_max`, and up to where they tell of every seq. Blocking."""
         found: list[Range] = []
         for looked, (first, last) in enumerate(self._seq_runs()):
             is_next = bool(found) and found[-1][1] + 1 == first
-            if looked >= LOOKS_MAX or (len(found) == most and not is_next):
+            if looked >= LOOKS_MAX or (len(found) == count_max and not is_next):
                 return found, first - 1
             if is_next:
                 found[-1] = (found[-1][0], last)

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from topics.clock import Clock
 from topics.core.decide import Caps
@@ -44,6 +45,10 @@ class Gate(Struct, frozen=True, gc=False):
         """The gate that is open when both are."""
         synced_at, written_at = max(self.synced_at, other.synced_at), max(self.written_at, other.written_at)
         return Gate(synced_at, written_at, self.generation)
+
+    def wholly_synced(self) -> "Gate":
+        """The gate that opens when all that this one asks to be written is synced."""
+        return replace(self, synced_at=max(self.synced_at, self.written_at))
 
 
 class Gates:
@@ -158,7 +163,7 @@ class Gates:
 
 
 class Hall(Struct, frozen=True):
-    """What the rooms of one instance share."""
+    """What the rooms of one instance share; each takes what it needs when it is made, and nothing else."""
 
     ledger: Ledger
     gates: Gates
@@ -166,15 +171,3 @@ class Hall(Struct, frozen=True):
     cache: Cache
     clock: Clock
     caps: Caps
-
-
-class Room:
-    """A part of an instance, with all that is in the hall."""
-
-    def __init__(self, hall: Hall) -> None:
-        self._ledger = hall.ledger
-        self._gates = hall.gates
-        self._loader = hall.loader
-        self._cache = hall.cache
-        self._clock = hall.clock
-        self._caps = hall.caps

@@ -8,15 +8,13 @@ runs to its end in one turn of the event loop, and gives its result with the gat
 Coroutines for callers that would rather wait are in engine.py. All state lives on one event loop; there are no locks.
 
 Owns the parts, their start and their end. Must not know: HTTP, the form in which a caller has its arguments. Nobody
-outside the engine reaches past it: what the server needs of queues, routers, log and state has a name here.
+outside the engine reaches past it. What callers wait for is in its rooms: `changes`, `reading`, `queues`, `routing`,
+`cursors`, `overview`, `survey`; its numbers are in `figures`; all else that the server needs has a name here.
 """
 
 import asyncio
-from collections import Counter
 from functools import partial
 from typing import Self
-
-from msgspec.structs import replace
 
 from topics.clock import Clock, SystemClock
 from topics.core import decide
@@ -26,9 +24,8 @@ from topics.core.state import State, Topic
 from topics.core.topic.config import effective_priority
 from topics.core.topic.pages import Cache, Cold, PageAddress, Projection
 from topics.core.topic.walk import Query
-from topics.engine.answers import InstanceCounters, WriteResult
+from topics.engine.answers import WriteResult
 from topics.engine.changes import Changes
-from topics.engine.durability.backup_stream import backup_stream
 from topics.engine.durability.store import Store
 from topics.engine.gate import Gate, Gates, Hall
 from topics.engine.ledger import Ledger
@@ -40,6 +37,7 @@ from topics.engine.reads import Reading
 from topics.engine.routers.calls import Routing
 from topics.engine.routers.forwarder import Forwarder
 from topics.engine.routers.owed import OwedCopies
+from topics.engine.seeing.figures import Figures
 from topics.engine.seeing.footprint import Footprint
 from topics.engine.seeing.named_cursors import NamedCursors
 from topics.engine.seeing.overview import Overview, TopicFilter
@@ -69,8 +67,8 @@ __all__ = [
 ]
 
 SILENT_MS = 4_000  # a helper that is silent for once to twice as long when the engine ends hangs
-SEALED_PAGES_SHARE = 16  # rendered pages of sealed records have one part in so many of the cache
-CLOSE_S = 12.0  # for the end of an engine, unless told otherwise: time to do without a helper that hangs
+SEALED_PAGES_SHARE = 16  # rendered pages of sealed records may take this fraction of the cache: one part in 16
+CLOSE_S = 12.0  # for closing an engine, unless told otherwise: enough to give up on a helper that hangs
 
 
 class Instance:
@@ -92,25 +90,32 @@ class Instance:
         )
         self._cache = Cache(settings.cache_bytes // 2, settings.cache_bytes // SEALED_PAGES_SHARE)
         store = Store(disk, clock, settings)
-        self._ledger = ledger = Ledger(store, clock, self._committed, self._changed, self._rebuilt)
-        self._loader = loader = Loader(self._cache, disk.run, store.catalogue.is_in_force, self._make_copies)
+        self._ledger = ledger = Ledger(store, clock)
+        self._loader = loader = Loader(self._cache, disk.run, store.catalogue.is_in_force)
         self._gates = gates = Gates(ledger, loader)
         hall = Hall(ledger, gates, loader, self._cache, clock, self._caps)
         self.wal: Wal = ledger.wal
-        self._upkeep = upkeep = Upkeep(hall, settings)
-        self._changes = Changes(hall)
+        self._upkeep = Upkeep(hall, settings)
+        self.changes = Changes(hall)
         self.forwarder = Forwarder(hall, self._is_deferred)
         self._owed = owed = OwedCopies(hall, self.forwarder)
-        self._routing = Routing(hall, self.forwarder, owed)
-        self._reading = reading = Reading(hall, owed.make, disk)
+        self.routing = Routing(hall, self.forwarder, owed)
+        self.reading = reading = Reading(hall, owed.make, disk)
         self.cursors = NamedCursors(hall)
         self.overview = Overview(hall)
         self.survey = Survey(hall, self.overview)
         self.footprint = Footprint(ledger, self._caps)
+        self.figures = Figures(ledger, disk)
         self.queues = Queues(hall, owed.make)
         self._turns = turns = Turns(self.queues, gates)
         self.workers = Workers(hall, self.queues, turns, self._is_deferred)
-        # Calls that a part answers as they are: bound here, so that hot paths pay for one call, and described there.
+        # Who is told by whom.
+        ledger.on_commit = self._upkeep.committed
+        ledger.on_source_change = self.forwarder.changed
+        ledger.on_rebuilt = self._rebuilt
+        loader.make_copies = owed.make_all
+        self.queues.on_claimable = self.workers.wake
+        # What the server's hot paths call, and what a part answers as it is: bound here, and described there.
         self.read_now = reading.read_now
         self.read_in_turn = reading.read_in_turn
         self.load = loader.load  # a coroutine: brings in what a Cold says is missing
@@ -118,16 +123,8 @@ class Instance:
         self.drop_idle_pages = self._cache.drop_idle
         self.drop_maps = store.catalogue.maps.shrink
         self.cursor_before = reading.cursor_before
-        self.losses = reading.losses  # a coroutine, as the next
-        self.record = reading.record
-        self.move = self.queues.move  # a coroutine, as the next
-        self.remove_topic = self._changes.remove_topic
-        self.pause = partial(self._changes.turn, paused=True)
-        self.resume = partial(self._changes.turn, paused=False)
-        self.backup_stream = partial(backup_stream, ledger.store, disk, clock, upkeep.without_checkpoints)
         self.claim_soon = turns.claim  # at the end of this turn, with the others that come in it
         self.ack_soon = turns.ack
-        self.ack_now = self.queues.ack
         self.nack_now = self.queues.nack
         self.extend_now = self.queues.extend
         self.check_queue = self.queues.queue  # refuses a name that is not a queue's
@@ -138,9 +135,7 @@ class Instance:
         self.when_open = gates.when_open
         self.end_turn = partial(end_turn, self.wal)  # write the log now; only for a turn of its own
         self.obstacle = ledger.obstacle
-        self.checkpoint = upkeep.checkpoint  # a coroutine, as the next
-        self.tick = upkeep.tick
-        self.checkpoints = upkeep.checkpoints
+        self.checkpoints = self._upkeep.checkpoints
         self.listen = ledger.listen
         self.unlisten = ledger.unlisten
         self.when_told = ledger.when_told
@@ -202,15 +197,6 @@ class Instance:
             self._disk.unlock()
             self._disk.close()
 
-    def _committed(self) -> None:
-        self._upkeep.committed()
-
-    def _changed(self, topic: Topic) -> None:
-        self.forwarder.changed(topic)
-
-    async def _make_copies(self, topic_id: int) -> None:
-        await self._owed.make_all(topic_id)
-
     def _rebuilt(self) -> None:
         """The log failed, and the state was rebuilt: its parts are others."""
         self.forwarder.restart()
@@ -233,52 +219,6 @@ class Instance:
     def fill(self) -> float:
         """How full the way to the disk is: at 1.0 and above writes should wait."""
         return self._upkeep.fill
-
-    @property
-    def topic_count(self) -> int:
-        """How many topics there are."""
-        return len(self._ledger.state.topics)
-
-    def counters(self) -> InstanceCounters:
-        """What the metrics show of the whole: what there is now, and what the log has done since the start."""
-        state = self._ledger.state
-        by_class: Counter[str] = Counter(topic.config.durability for topic in state.topics.values())
-        queues = [topic for topic in state.topics.values() if topic.is_queue]
-        for topic in queues:
-            self._ledger.pass_time(topic)
-        leases = sum(len(topic.queue.leases) for topic in queues)
-        wal = self.wal
-        return InstanceCounters(
-            len(state.topics),
-            by_class,
-            len(state.routers),
-            state.records,
-            state.bytes,
-            len(queues),
-            leases,
-            replace(wal.counters, fsync_buckets=[*wal.counters.fsync_buckets]),
-            wal.queue_depth,
-            wal.is_read_only,
-        )
-
-    def flows(self) -> tuple[int, int, int]:
-        """How many records were written, handed out and, by whatever reason, lost so far.
-
-        The numbers grow; they fall only when the log failed and was read back.
-        """
-        state = self._ledger.state
-        return state.written, self._ledger.read_total, state.lost
-
-    def disk_room(self) -> tuple[int | None, int | None]:
-        """What the disk has room for, and how large it is; None: it does not say."""
-        try:
-            return self._disk.free_bytes, self._disk.total_bytes
-        except OSError:
-            return None, None
-
-    def count_full(self) -> None:
-        """A write had to wait because the server is at its limit; for the metrics."""
-        self.wal.counters.full_total += 1
 
     # --- pressure
 
@@ -315,10 +255,6 @@ class Instance:
         count = last - first + 1
         result = WriteResult(command.topic, first, last, last, count, done.created, done.deduped, done.mismatch)
         return result, self._gates.of(topic)
-
-    def synced(self, gate: Gate) -> Gate:
-        """The gate that opens when all that `gate` asks to be written is synced."""
-        return replace(gate, synced_at=max(gate.synced_at, gate.written_at))
 
     # --- single topics and routers
 

@@ -14,24 +14,22 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from topics.clock import Clock
-from topics.core import decide, dump, entries
-from topics.core.apply import apply, apply_appended
+from topics.core import decide, entries
+from topics.core.apply import apply, apply_appended, revive
 from topics.core.entries import (
+    GROWING,
+    UNLOGGED,
     AnyEntry,
     Appended,
-    CursorSet,
     Forwarding,
     HeadInherited,
     QueuePaused,
     Reserved,
-    RouterSet,
     TimePassed,
     TopicConfigured,
-    TopicCreated,
     TopicDeleted,
 )
-from topics.core.framing import UNLOGGED, Frame, concerned, frames_of, sync_needed
-from topics.core.memory import weigh_all
+from topics.core.framing import Frame, concerned, frames_of, sync_needed
 from topics.core.state import State, Topic
 from topics.engine.durability.store import Store
 from topics.errors import CommitFailed, StorageError, TopicNotFound, UnusableDirectory
@@ -40,8 +38,6 @@ from topics.storage.wal import READ_ONLY, DiskFull, Obstacle, Wal, resolve
 logger = logging.getLogger("topics.engine.ledger")
 
 Listener = Callable[[], None]
-# What takes space, as copies do; everything else frees some, or will.
-GROWING = (Appended, CursorSet, TopicCreated, RouterSet)
 # What the log has of a change of an ephemeral topic.
 LASTING = (TopicConfigured, TopicDeleted, QueuePaused, HeadInherited, Reserved)
 
@@ -49,18 +45,16 @@ LASTING = (TopicConfigured, TopicDeleted, QueuePaused, HeadInherited, Reserved)
 class Ledger:
     """The state of an instance, and the log that it is the end of."""
 
-    def __init__(
-        self, store: Store, clock: Clock, on_commit: Listener, on_change: Callable[[Topic], None], on_rebuilt: Listener
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self.state = State()
         self.store = store
         self.wal: Wal = store.wal
         self.broken: StorageError | None = None  # the log failed, and the state could not be read back
         self._unread: frozenset[int] | None = None  # the state is to be read back without these frames
-        self._on_commit = on_commit  # something was logged
-        self._on_change = on_change  # of a source of routers, or a topic in `watched`
-        self._on_rebuilt = on_rebuilt  # the state is another one
-        self.watched: set[int] = set()
+        self.on_commit: Listener = lambda: None  # something was logged
+        self.on_source_change: Callable[[Topic], None] = lambda topic: None  # or a topic in `awaited` changed
+        self.on_rebuilt: Listener = lambda: None  # the state is another one
+        self.awaited: set[int] = set()  # dests whose change lets a blocked router go on
         self.read_total = 0  # records handed out since the start, of all topics
         self._sources = self.state.routers.outgoing
         self._clock = clock
@@ -75,12 +69,7 @@ class Ledger:
         """Recover the state."""
         self.state = await self.store.recover()
         self._sources = self.state.routers.outgoing
-        for topic in self.state.topics.values():
-            if topic.is_queue:
-                topic.queue.recovered(topic.log)
-                if not topic.keeps_leases:
-                    topic.queue.drop_leases()
-        weigh_all(self.state)
+        revive(self.state)
         self.wal.on_progress = self._publish
         self.wal.on_failure = self._rebuild
 
@@ -149,7 +138,7 @@ class Ledger:
                     self._note_control(frame, end)
                 else:
                     self._note_logged(frame, end, depends_on)
-                self._on_commit()
+                self.on_commit()
             else:
                 # a crash would not be known as one, nor what it takes
                 if not wal.number and type(decided[0]) not in UNLOGGED:
@@ -178,9 +167,9 @@ class Ledger:
             waiting = self._unwritten
         if topic_id in self._listeners:
             waiting.append((end, topic_id))
-        if topic_id in self._sources or topic_id in self.watched:
-            self._on_change(topic)
-        self._on_commit()
+        if topic_id in self._sources or topic_id in self.awaited:
+            self.on_source_change(topic)
+        self.on_commit()
 
     def _note_logged(self, frame: Frame, end: int, depends_on: int) -> None:
         """Note from where on the topics of a frame may be shown."""
@@ -214,8 +203,8 @@ class Ledger:
             self._unsynced.append((end, topic_id))
 
     def _changed(self, topic: Topic) -> None:
-        if topic.id in self._sources or topic.id in self.watched:
-            self._on_change(topic)
+        if topic.id in self._sources or topic.id in self.awaited:
+            self.on_source_change(topic)
 
     def durable_at(self, topic: Topic) -> int:
         """The position below which the log must be synced before all records of a topic are there for good; 0: none."""
@@ -332,41 +321,17 @@ class Ledger:
             self._unread = void if isinstance(error, OSError) else None
             return
         self.broken = self._unread = None
+        revive(self.state, old)
         for topic in self.state.topics.values():
-            before = old.by_id.get(topic.id) or old.unsaved.get(topic.id)  # a deletion that failed is in the latter
-            if before is not None:
-                topic.notes.take_over(before.notes)
-                if not topic.is_logged:
-                    topic.epoch, topic.log, topic.keys = before.epoch, before.log, before.keys
-                    topic.cursors, topic.queue = before.cursors, before.queue
-                    topic.hops, topic.stamps = before.hops, before.stamps
-                    self.state.unsaved[topic.id] = topic  # no snapshot has it as it is, and the log never will (DU9)
-                    self.store.catalogue.adopt(topic.log.parts)
-                elif topic.is_queue:
-                    topic.queue.recovered(topic.log)
-                    if not topic.keeps_leases:
-                        topic.queue.drop_leases()
-                        topic.queue.take_over(before.queue, topic.log)
-        self._carry_cursors(old)
-        self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
-        self.state.memory_beside = old.memory_beside
-        weigh_all(self.state)
+            if not topic.is_logged:
+                self.store.catalogue.adopt(topic.log.parts)
         self._sources = self.state.routers.outgoing
         self._unwritten.clear()
         self._unsynced.clear()
-        self._on_rebuilt()
+        self.on_rebuilt()
         for topic_id in list(self._listeners):
             self._tell(topic_id)
 
-    def _carry_cursors(self, old: State) -> None:
-        """Routers into topics that are in memory only have come as far as they had before the log failed."""
-        for router in self.state.routers.by_id.values():
-            before = old.routers.by_id.get(router.id)
-            if before is not None and not self.state.by_id[router.dest].is_logged:
-                router.cursor = min(before.cursor, self.state.by_id[router.source].log.head)
-                router.total = before.total
-                self.state.unsaved_routers[router.name] = None
-
 
 def _is_growing(entry: AnyEntry) -> bool:
-    return isinstance(entry, GROWING) or (isinstance(entry, Forwarding) and bool(entry.entry.runs))
+    return type(entry) in GROWING or (isinstance(entry, Forwarding) and bool(entry.entry.runs))

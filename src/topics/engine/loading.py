@@ -30,17 +30,11 @@ Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 class Loader:
     """Brings in what an instance lacks."""
 
-    def __init__(
-        self,
-        cache: Cache,
-        run: Run,
-        is_in_force: Callable[[Sealed], bool],
-        make_copies: Callable[[int], Awaitable[None]],
-    ) -> None:
+    def __init__(self, cache: Cache, run: Run, is_in_force: Callable[[Sealed], bool]) -> None:
         self._cache = cache
         self._run = run
         self._is_in_force = is_in_force
-        self._make_copies = make_copies  # that routers owe a topic
+        self.make_copies: Callable[[int], Awaitable[None]] | None = None  # that routers owe a topic
         self._loading: dict[Hashable, asyncio.Task[None]] = {}
         self._rows: OrderedDict[PageAddress, Columns] = OrderedDict()
 
@@ -101,7 +95,8 @@ class Loader:
             await asyncio.sleep(0)
             return
         if not isinstance(missing, PageAddress):
-            await self._make_copies(missing)
+            assert self.make_copies is not None, "a topic is owed copies, and nobody makes them"
+            await self.make_copies(missing)
             return
         loading = self._loading.get(missing)
         if loading is None:

@@ -13,7 +13,7 @@ from topics.core.topic.pages import NEXT_TURN, Cold, Projection
 from topics.core.topic.walk import Query
 from topics.engine.answers import ReadResult, RecordResult, TopicState, read_result, topic_state
 from topics.engine.export import RUNS_MAX, Export, capture
-from topics.engine.gate import Gate, Hall, Room
+from topics.engine.gate import Gate, Hall
 from topics.errors import NotFound
 from topics.model import BATCH_BYTES_DEFAULT, WAIT_MS_MAX
 from topics.ranges import Range
@@ -50,11 +50,11 @@ class Share:
         self._spent_s = 0.0
 
 
-class Reading(Room):
+class Reading:
     """What callers read of an instance."""
 
     def __init__(self, hall: Hall, make_copies: Callable[[Topic], None], disk: Disk) -> None:
-        super().__init__(hall)
+        self._ledger, self._gates, self._cache, self._clock = hall.ledger, hall.gates, hall.cache, hall.clock
         self._make_copies = make_copies  # that routers owe a topic (DF9)
         self._run = disk.run
         self._share = Share()
@@ -190,11 +190,11 @@ class Reading(Room):
         return export, export.stream(self._run_alone)
 
     async def live_runs(
-        self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None, most: int = RUNS_MAX
+        self, name: str, after: int = 0, last: int | None = None, epoch: int | None = None, count_max: int = RUNS_MAX
     ) -> tuple[Export, list[Range], int]:
-        """Which seqs an export would have: at most `most` runs, and up to where they are complete. No read (LV1)."""
+        """Which seqs an export would have: at most so many runs, and up to where they are complete (LV1). No read."""
         export = await self._captured(name, after, last, epoch, is_read=False)
-        runs, through = await self._run_alone(lambda: export.runs(most))
+        runs, through = await self._run_alone(lambda: export.runs(count_max))
         return export, runs, through
 
     async def _run_alone(self, work: Callable[[], T]) -> T:

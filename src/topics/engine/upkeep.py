@@ -13,7 +13,7 @@ from topics.core.topic.parts import Chunk, Part
 from topics.engine.answers import Checkpoints
 from topics.engine.durability.checkpoint import SLICE_SECONDS
 from topics.engine.durability.sealing import LARGE_BYTES_MIN
-from topics.engine.gate import Hall, Room
+from topics.engine.gate import Hall
 from topics.errors import StorageError
 from topics.settings import Settings
 
@@ -34,22 +34,22 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 logger = logging.getLogger("topics.engine.upkeep")
 
 
-class Upkeep(Room):
+class Upkeep:
     """The background work of an engine. Without `start` it is done by `tick`."""
 
     def __init__(self, hall: Hall, settings: Settings) -> None:
-        super().__init__(hall)
+        self._ledger, self._cache, self._clock = hall.ledger, hall.cache, hall.clock
         self.is_running = False
         self.is_full = False  # sealing is so far behind that writes should wait
-        self._tight_bytes = self._caps.max_memory_bytes * TIGHT[0] // TIGHT[1]
+        self._tight_bytes = hall.caps.max_memory_bytes * TIGHT[0] // TIGHT[1]
         self._checkpoint_bytes = min(CHECKPOINT_BYTES, settings.cache_bytes // 2)
         self._checkpoint_ms = min(CHECKPOINT_MS, settings.segment_max_age_ms)
         self._checkpointed_at = self._clock.monotonic()
         self._checkpoint: asyncio.Task[None] | None = None
         self._background: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
-        self._graveyard: list[Part] = []  # no longer read; their memory is given back little by little
-        self._places: list[dict[int, Any] | list[Any]] = []  # of jobs that are gone
+        self._parts_to_free: list[Part] = []  # no longer read; their memory is given back little by little
+        self._jobs_to_free: list[dict[int, Any] | list[Any]] = []  # of jobs that are gone
         self._checkpoints = Checkpoints(due_bytes=self._checkpoint_bytes, due_ms=self._checkpoint_ms)
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class Upkeep(Room):
             return
         try:
             ledger.wal.refuse("the engine is closed")
-            await ledger.store.checkpoint(lambda: ledger.state, self._graveyard.append, is_last=True)
+            await ledger.store.checkpoint(lambda: ledger.state, self._parts_to_free.append, is_last=True)
         except (StorageError, OSError) as error:
             logger.error("the last checkpoint failed: %s; the next start replays the log instead", error)
 
@@ -116,7 +116,7 @@ class Upkeep(Room):
     async def _take_checkpoint(self) -> None:
         begun_at, counts = self._clock.monotonic(), self._checkpoints
         try:
-            await self._ledger.store.checkpoint(lambda: self._ledger.state, self._graveyard.append)
+            await self._ledger.store.checkpoint(lambda: self._ledger.state, self._parts_to_free.append)
         except Exception as error:
             counts.failed += 1
             counts.failure = str(error)
@@ -139,7 +139,7 @@ class Upkeep(Room):
     async def _run_background(self) -> None:
         while True:
             self._wake = asyncio.get_running_loop().create_future()
-            has_more = self._graveyard or self._places or self._ledger.state.shrunk
+            has_more = self._parts_to_free or self._jobs_to_free or self._ledger.state.shrunk
             await self._clock.wait(self._wake, 1 if has_more else BACKGROUND_MS)
             self._do_some()
 
@@ -210,21 +210,21 @@ class Upkeep(Room):
     def _free(self) -> None:
         """Give back the memory of some parts that are dead or sealed."""
         shrunk = self._ledger.state.shrunk
-        while shrunk and len(self._graveyard) < FREED_PER_STEP:
+        while shrunk and len(self._parts_to_free) < FREED_PER_STEP:
             _, topic = shrunk.popitem()
-            self._graveyard.extend(part for part in topic.log.dropped if isinstance(part, Chunk))
+            self._parts_to_free.extend(part for part in topic.log.dropped if isinstance(part, Chunk))
             topic.log.dropped = [part for part in topic.log.dropped if not isinstance(part, Chunk)]
             if topic.has_queue:
-                self._places += topic.queue.dropped
+                self._jobs_to_free += topic.queue.dropped
                 topic.queue.dropped = []
-        for part in self._graveyard[-FREED_PER_STEP:]:
+        for part in self._parts_to_free[-FREED_PER_STEP:]:
             self._cache.forget(part)
-        del self._graveyard[-FREED_PER_STEP:]
-        if self._places and not _clear_some(self._places[-1]):
-            self._places.pop()
+        del self._parts_to_free[-FREED_PER_STEP:]
+        if self._jobs_to_free and not _clear_some(self._jobs_to_free[-1]):
+            self._jobs_to_free.pop()
 
     async def wait_for_room(self) -> None:
-        """Let writers wait while sealing is behind: memory is bounded, and the disk sets the pace."""
+        """Make writers wait while sealing is behind, so that memory stays bounded and the disk sets the pace."""
         self._ledger.wal.counters.full_total += 1
         while self.fill >= 1.0 and self.is_running:
             checkpoint = self._checkpoint

@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import Struct
@@ -92,9 +91,7 @@ class Directory:
     def __enter__(self) -> "Directory":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ import gc
 import logging
 import signal
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Final
 
 import uvloop
@@ -91,9 +90,7 @@ class Server:
         await self.recover()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property
@@ -253,7 +250,7 @@ def _announce(server: Server) -> None:
     if not server.app.keyring:
         logger.warning("AUTH IS OFF: anyone who reaches this port may read, write and delete everything")
     engine = server.engine
-    logger.info("topics %s: %d topics in %s", __version__, engine.topic_count, engine.settings.data_dir)
+    logger.info("topics %s: %d topics in %s", __version__, engine.figures.topic_count, engine.settings.data_dir)
     footprint = engine.footprint
     if footprint.limit and footprint.used > footprint.limit:
         said = "what is kept in memory is about %d bytes, and TOPICS_MAX_MEMORY_BYTES allows %d: writes are refused"

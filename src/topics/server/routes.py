@@ -87,26 +87,12 @@ class Routes:
         except Refusal:
             return False
 
-    def is_page(self, method: str, path: bytes) -> bool:
-        """Whether a path is one of the console's files."""
+    def row(self, method: str, path: bytes) -> Route | None:
+        """The route; None: there is no such path, or it has no such method."""
         try:
-            return self.find(method, path)[0].is_page
+            return self.find(method, path)[0]
         except Refusal:
-            return False
-
-    def is_linked(self, method: str, path: bytes) -> bool:
-        """Whether a path is a page that is no part of the console."""
-        try:
-            return self.find(method, path)[0].is_linked
-        except Refusal:
-            return False
-
-    def checks_itself(self, method: str, path: bytes) -> bool:
-        """Whether a route checks its key itself."""
-        try:
-            return self.find(method, path)[0].checks_itself
-        except Refusal:
-            return False
+            return None
 
     def _resource(self, path: bytes) -> Resource:
         if len(path) > PATH_BYTES_MAX:

@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -198,3 +199,19 @@ def _class_options(chosen: java.Java) -> list[str]:
         return java.class_options(chosen, jars, Path.home() / CLASSES)
     except RuntimeError:  # nobody's home
         return []
+
+
+@contextmanager
+def under(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings of a session, for as long as something is made under them."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)

@@ -55,8 +55,6 @@ class File(Protocol):
         """fdatasync, blocking. Not on the event loop: see `Disk.sync`."""
         ...
 
-    def truncate(self, size: int) -> None: ...
-
     def size(self) -> int: ...
 
     def map(self) -> memoryview:
@@ -186,10 +184,6 @@ class RealFile:
             if self._descriptor < 0:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             syncer.sync_data(self._descriptor)
-
-    def truncate(self, size: int) -> None:
-        with self._named:
-            os.ftruncate(self._descriptor, size)
 
     def size(self) -> int:
         with self._named:

@@ -200,7 +200,7 @@ def _whole(numbers: Any) -> Any:
 
 @lru_cache(maxsize=8)
 def _rows(count: int) -> Any:
-    """The numbers of so many rows."""
+    """The numbers of `count` rows."""
     import pyarrow as pa
 
     return number_array(pa.uint64(), array("Q", range(count)))

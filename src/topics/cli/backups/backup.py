@@ -25,7 +25,10 @@ def backup(
     ] = False,
     no_audit: Annotated[bool, typer.Option("--no-audit", help="Do not read the copy again to audit it.")] = False,
     keep: Annotated[
-        str, typer.Option(metavar="7d|10", help="With prune: keep what moments since then need, or so many points.")
+        str,
+        typer.Option(
+            metavar="7d|10", help="With prune: keep what restores to any moment since then need, or this many points."
+        ),
     ] = "",
     young: Annotated[
         str, typer.Option(metavar="1h", help="With prune: leave objects alone that were put since then.")

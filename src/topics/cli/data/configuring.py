@@ -31,10 +31,12 @@ def put(
     durability: Annotated[
         Durability | None, typer.Option(help="What a crash may take: from everything (ephemeral) to nothing (fsync).")
     ] = None,
-    cap_records: Annotated[int | None, typer.Option(min=0, help="At most so many live records; 0 = no cap.")] = None,
+    cap_records: Annotated[
+        int | None, typer.Option(min=0, help="Keep at most this many live records; 0 = no cap.")
+    ] = None,
     cap_bytes: Annotated[
         int | None,
-        typer.Option(parser=size_bytes, metavar="SIZE", help="At most so many bytes of records; 0 = no cap."),
+        typer.Option(parser=size_bytes, metavar="SIZE", help="Keep at most this many bytes of records; 0 = no cap."),
     ] = None,
     ttl: Annotated[
         int | None, typer.Option(parser=duration_ms, metavar="TIME", help="Age at which a record expires; 0 = never.")

@@ -32,7 +32,9 @@ def ls(
     sort: Annotated[Order, typer.Option(help="Largest first, except by name.")] = "name",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, with rates, until Ctrl-C.")] = False,
     every: Annotated[int, typer.Option(parser=duration_ms, metavar="TIME", help="Interval of --watch.")] = 2000,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End --watch after so many times.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Stop --watch after this many rounds.")
+    ] = None,
 ) -> None:
     """List topics: records, bytes, head; with -l also type, losses, jobs, and the largest lag of a named cursor.
 

@@ -25,6 +25,7 @@ LEASE_MS: Final = 30_000
 Node = Annotated[str | None, typer.Option(help="Who holds the jobs; cli@HOST by default.")]
 Seqs = Annotated[list[int], typer.Argument(metavar="SEQ…", min=1, help="Seqs of claimed jobs.")]
 Lease = Annotated[int, typer.Option(parser=duration_ms, metavar="TIME", help="How long, from now.")]
+Count = Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="At most this many jobs.")]
 
 
 def node_of(given: str | None) -> str:
@@ -35,7 +36,7 @@ def node_of(given: str | None) -> str:
 def claim(
     call: Call,
     topic: Queue,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="At most so many jobs.")] = 1,
+    count: Count = 1,
     node: Node = None,
     lease: Annotated[
         int | None,
@@ -106,7 +107,7 @@ def _refuse_skipped(call: Call, skipped: Sequence[int], node: str | None) -> Non
 def leases(
     call: Call,
     topic: Queue,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 1000,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most this many.")] = 1000,
 ) -> None:
     """Say who holds which jobs, and until when.
 
@@ -138,7 +139,7 @@ def leases(
 def peek(
     call: Call,
     topic: Queue,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="At most so many jobs.")] = 10,
+    count: Count = 10,
     filter: Filter = None,
     format: Format = None,
 ) -> None:
@@ -157,7 +158,7 @@ def peek(
 def redrive(
     call: Call,
     topic: Queue,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="At most so many.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="At most this many.")] = None,
     filter: Filter = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     yes: Yes = False,

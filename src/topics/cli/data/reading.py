@@ -24,7 +24,7 @@ Format = Annotated[
         help="%s seq, %t time, %T its milliseconds, %k topic, %g tag, %n node, %m meta, %d data; \\n, \\t.",
     ),
 ]
-Count = Annotated[int | None, typer.Option("--count", "-n", min=0, help="At most so many records.")]
+Count = Annotated[int | None, typer.Option("--count", "-n", min=0, help="At most this many records.")]
 
 
 def read(

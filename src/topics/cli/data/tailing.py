@@ -69,7 +69,7 @@ def watch(
     """Print what the server pushes about topics, one JSON object per event.
 
     The events are record, tombstone (what was lost), caught-up and topic-deleted, with the fields of the API. With -n
-    it ends after so many events; otherwise it goes on, also after a restart of the server.
+    it ends after that many events; otherwise it continues, even after a restart of the server.
 
     Example: topics watch orders --from earliest -n 2
     """

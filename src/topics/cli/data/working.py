@@ -33,7 +33,7 @@ def work(
     topic: Queue,
     exec: Annotated[str, typer.Option("--exec", "-e", metavar="CMD", help="Run by sh for each job.")],
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, max=1000, help="Jobs at a time.")] = 1,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many jobs.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many jobs.")] = None,
     until_empty: Annotated[bool, typer.Option("--until-empty", help="End when no job is ready or held.")] = False,
     node: Annotated[str | None, typer.Option(help="Who holds the jobs; cli@HOST:PID by default.")] = None,
     lease: Annotated[

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from topics.cli.shell import display
 from topics.cli.shell.quantities import moment_ms, shown_moment
 from topics.errors import InvalidRequest
+from topics.spark.tables.file_formats import EXPORT_ENDINGS, ExportFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,13 +25,6 @@ if TYPE_CHECKING:
     from topics.cli.shell.invoking import Call
     from topics.client import ExportInfo, Tombstone
 
-Format = Literal["ndjson", "csv", "parquet"]
-SUFFIXES: Final[dict[str, Format]] = {
-    ".ndjson": "ndjson",
-    ".jsonl": "ndjson",
-    ".csv": "csv",
-    ".parquet": "parquet",
-}
 COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "meta", "data")
 STDOUT: Final = "-"
 
@@ -39,7 +33,7 @@ class Wanted(Struct, frozen=True):
     """Which records, and as what."""
 
     topic: str
-    format: Format
+    format: ExportFormat
     first: int | None = None
     last: int | None = None
     since: str | None = None
@@ -47,11 +41,11 @@ class Wanted(Struct, frozen=True):
     is_strict: bool = False
 
 
-def format_of(destination: str, given: Format | None) -> Format | None:
+def format_of(destination: str, given: ExportFormat | None) -> ExportFormat | None:
     """The format of a file by its name; None if it is no file."""
     if destination == STDOUT:
         return given or "ndjson"
-    return SUFFIXES.get(Path(destination).suffix.lower())
+    return EXPORT_ENDINGS.get(Path(destination).suffix.lower())
 
 
 def export_file(call: "Call", wanted: Wanted, destination: str) -> None:
@@ -91,7 +85,7 @@ def _lost(info: "ExportInfo", wanted: Wanted) -> "list[Tombstone]":
 
 
 @contextmanager
-def _opened(destination: str, format: Format) -> Iterator[IO[bytes]]:
+def _opened(destination: str, format: ExportFormat) -> Iterator[IO[bytes]]:
     """What is written to; a file appears under its name when it is complete and on the disk."""
     if destination == STDOUT:
         yield sys.stdout.buffer
@@ -127,7 +121,7 @@ def _between(batch: "pa.RecordBatch", since: int | None, until: int | None) -> "
 
 @contextmanager
 def _writer(
-    out: IO[bytes], format: Format, schema: "pa.Schema", topic: str
+    out: IO[bytes], format: ExportFormat, schema: "pa.Schema", topic: str
 ) -> "Iterator[Callable[[pa.RecordBatch], None]]":
     if format == "parquet":
         import pyarrow as pa

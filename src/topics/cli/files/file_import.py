@@ -13,27 +13,19 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
 from topics.errors import InvalidRequest, NotFound
 from topics.model import Tombstone
+from topics.spark.tables.file_formats import ENDINGS, ImportFormat
 
 if TYPE_CHECKING:
     from topics.cli.shell.invoking import Call
     from topics.client import Client
 
-Format = Literal["ndjson", "json", "csv", "parquet"]
-SUFFIXES: Final[dict[str, Format]] = {
-    ".ndjson": "ndjson",
-    ".jsonl": "ndjson",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-}
 BATCH_ROWS: Final = 1000
 BATCH_BYTES: Final = 8 * 1024 * 1024
 SIZE_MAX: Final = 1024**3  # of a file that needs no Spark
@@ -70,20 +62,20 @@ class Ledger(Struct):
     mtime_ns: int = 0
 
 
-def is_for_one_process(source: str, format: Format | None) -> bool:
+def is_for_one_process(source: str, format: ImportFormat | None) -> bool:
     """Whether this module takes it: a plain file of a known format that is not too large, or stdin."""
     if source == STDIN:
         return True
     path = Path(source)
     return (
-        path.is_file() and (format or SUFFIXES.get(path.suffix.lower())) is not None and path.stat().st_size <= SIZE_MAX
+        path.is_file() and (format or ENDINGS.get(path.suffix.lower())) is not None and path.stat().st_size <= SIZE_MAX
     )
 
 
 def import_file(
-    call: "Call", source: str, topic: str, format: Format | None, mapped: Mapped, *, state: str | None, name: str
+    call: "Call", source: str, topic: str, format: ImportFormat | None, mapped: Mapped, *, state: str | None, name: str
 ) -> None:
-    format = format or ("ndjson" if source == STDIN else SUFFIXES[Path(source).suffix.lower()])
+    format = format or ("ndjson" if source == STDIN else ENDINGS[Path(source).suffix.lower()])
     ledger = None
     if source == STDIN:
         rows = _rows(sys.stdin.buffer, STDIN, format, mapped)
@@ -237,7 +229,7 @@ def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 # --- rows
 
 
-def _rows(file: IO[bytes], source: str, format: Format, mapped: Mapped) -> Iterator[dict[str, Any]]:
+def _rows(file: IO[bytes], source: str, format: ImportFormat, mapped: Mapped) -> Iterator[dict[str, Any]]:
     """Records as they are appended; `data` is a JSON text."""
     match format:
         case "ndjson":

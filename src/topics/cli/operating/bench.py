@@ -33,7 +33,7 @@ def bench(
     clients: Annotated[int, typer.Option("--clients", "-c", min=1, max=64, help="Writers at a time.")] = 4,
     batch: Annotated[int, typer.Option(min=1, max=10_000, help="Records in one write.")] = 1,
     size: Annotated[int, typer.Option(parser=size_bytes, metavar="SIZE", help="Data of one record.")] = 256,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many writes.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many writes.")] = None,
 ) -> None:
     """Write to a topic of its own for a few seconds, read it back, and show how long that took.
 

@@ -44,7 +44,7 @@ def top(
     call: Call,
     sort: Annotated[Order, typer.Option(help="Largest first, except by name.")] = "rate",
     every: Annotated[int, typer.Option(parser=duration_ms, metavar="TIME", help="Interval of the looks.")] = 1000,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many looks.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many rounds.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Two looks, an interval apart, and one table.")] = False,
 ) -> None:
     """Show a server live: rates, p99, pressure, lag, losses, jobs, and how the log is doing. Ctrl-C ends it.

@@ -4,8 +4,6 @@ Owns what flags look like, and reading the file. Which settings there are, and w
 `topics.settings`. Invariant: a file that holds keys and that others may read is refused.
 """
 
-import functools
-import inspect
 import os
 import stat
 import tomllib
@@ -16,6 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from topics.cli.shell.invoking import with_options
 from topics.errors import ConfigurationError
 from topics.settings import PUBLIC, Gathered, flag_of, gather, variable_of
 from topics.units import plain_duration, plain_size
@@ -42,28 +41,18 @@ Config = Annotated[
 
 def with_settings(function: Callable[..., None]) -> Callable[..., None]:
     """A command with all settings as options: in place of its parameter `gather` it gets a call that gathers them."""
-    signature = inspect.signature(function, eval_str=True)
-    own = [one for one in signature.parameters.values() if one.name != "gather"]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    added = [inspect.Parameter("config", keyword, default=None, annotation=Config)]
-    added += [inspect.Parameter(one.name, keyword, default=None, annotation=_option(one)) for one in PUBLIC]
+    return with_options(function, "gather", {"config": Config} | {one.name: _option(one) for one in PUBLIC}, _gatherer)
 
-    @functools.wraps(function)
-    def run(*arguments: Any, **given: Any) -> None:
-        path = given.pop("config")
-        flags = {setting.name: given.pop(setting.name) for setting in PUBLIC}
 
-        def gather_once() -> Gathered:
-            found = gathered(path, flags)
-            flags.clear()  # they may hold secrets
-            return found
+def _gatherer(flags: dict[str, Any]) -> Gather:
+    path = flags.pop("config")
 
-        function(*arguments, gather=gather_once, **given)
+    def gather_once() -> Gathered:
+        found = gathered(path, flags)
+        flags.clear()  # they may hold secrets
+        return found
 
-    parameters = [*own, *added]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
+    return gather_once
 
 
 def _option(setting: Field[Any]) -> Any:

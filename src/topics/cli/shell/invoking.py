@@ -10,10 +10,10 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_args
 
 import typer
 
@@ -161,8 +161,7 @@ def help_of(text: str) -> str:
 
 def _adapted(function: Callable[..., None], title: str, *, offline: bool) -> Callable[..., None]:
     """The function as the command line calls it: with the options of all in place of the call."""
-    signature = inspect.signature(function, eval_str=True)
-    _, *own = signature.parameters.values()
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
     shared: dict[str, Any] = {} if offline else dict(_OF_SERVER)
     keyword = inspect.Parameter.KEYWORD_ONLY
     context = inspect.Parameter("typer_context", keyword, annotation=typer.Context)
@@ -177,8 +176,35 @@ def _adapted(function: Callable[..., None], title: str, *, offline: bool) -> Cal
         origin = "TOPICS_URL" if _is_from_environment(typer_context) else "--url"
         _guarded(lambda call: function(call, **given), title, picked, origin, is_json, _topic_of(given))
 
-    parameters = [context, *own, *added]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return _with_parameters(run, [context, *own, *added])
+
+
+def with_options(
+    function: Callable[..., None], given_as: str, options: Mapping[str, Any], make: Callable[[dict[str, Any]], Any]
+) -> Callable[..., None]:
+    """The function with more options, by name; in place of its parameter `given_as` it gets what `make` makes of them.
+
+    An option is the annotation of a parameter; one of type bool is off unless given, any other one is None.
+    """
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    own = [one for one in parameters if one.name != given_as]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter(name, keyword, default=False if get_args(kind)[0] is bool else None, annotation=kind)
+        for name, kind in options.items()
+    ]
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **given: Any) -> None:
+        taken = {name: given.pop(name) for name in options}
+        function(*arguments, **given, **{given_as: make(taken)})
+
+    return _with_parameters(run, [*own, *added])
+
+
+def _with_parameters(run: Callable[..., None], parameters: list[inspect.Parameter]) -> Callable[..., None]:
+    """The function, with these parameters for whoever looks at them."""
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 

@@ -76,9 +76,9 @@ class AsyncQueueCalls:
     ) -> AsyncWorker:
         """A worker that runs `handler` for the jobs of a queue, `slots` at a time. Call its `run` to start.
 
-        A handler gets a job, or with `batch` a list of up to so many, and a context if it takes a second argument. One
-        that runs for longer than `max_run_ms` is given up, and its jobs are given back. At most `rate` jobs are claimed
-        per second. `on_done` is called with what became of the jobs of each run.
+        A handler gets a job, or with `batch` a list of up to that many, and a context if it takes a second argument. A
+        handler that runs for longer than `max_run_ms` is given up, and its jobs are given back. At most `rate` jobs are
+        claimed per second. `on_done` is called with what became of the jobs of each run.
         """
         plan = WorkerPlan(
             topic=topic,

@@ -108,7 +108,7 @@ class AsyncListing(AsyncStream[T]):
 class AsyncConsumer(AsyncStream[R | Lost], Generic[R]):
     """Records and tombstones, in order. An error does not end a consumer: the next `anext` tries again.
 
-    Given a kept cursor, it goes on where that stands, and moves it when the body of the loop has run. Without one,
+    Given a kept cursor, it continues from there, and moves the cursor when the body of the loop has run. Without one,
     store `cursor` and `epoch` when you are done with an item: pass both to `consume` to go on behind it.
     """
 
@@ -242,9 +242,9 @@ class AsyncExport(AsyncStream["pa.RecordBatch"]):
 
 
 class AsyncWatcher(AsyncStream[WatchEvent]):
-    """The events of a watch. It reconnects by itself and goes on where it was. An error that it cannot recover from
-    is raised; pass `positions` and `epochs` to a new watch to go on. The server ends the session of a watch that was
-    closed after five minutes."""
+    """The events of a watch. It reconnects by itself and continues where it left off. An error that it cannot recover
+    from is raised; pass `positions` and `epochs` to a new watch to go on. The server ends the session of a watch that
+    was closed after five minutes."""
 
     def __init__(self, caller: AsyncCaller, watch: Watch) -> None:
         super().__init__(caller)

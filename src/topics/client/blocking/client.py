@@ -336,8 +336,8 @@ class Client(ReadCalls, QueueCalls):
         return self._caller.run(operations.ready())
 
     def stats(self, history_ms: int | None = None) -> results.Stats:
-        """What the server did in the last minute, or so many milliseconds: in samples of 1 s, beyond ten minutes of
-        10 s."""
+        """What the server did in the last minute, or in the last `history_ms`: samples of 1 s, or of 10 s beyond ten
+        minutes."""
         return self._caller.run(operations.stats(history_ms))
 
     def metrics(self) -> dict[str, Any]:

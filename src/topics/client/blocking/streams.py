@@ -109,7 +109,7 @@ class Listing(Stream[T]):
 class Consumer(Stream[R | Lost], Generic[R]):
     """Records and tombstones, in order. An error does not end a consumer: the next `next` tries again.
 
-    Given a kept cursor, it goes on where that stands, and moves it when the body of the loop has run. Without one,
+    Given a kept cursor, it continues from there, and moves the cursor when the body of the loop has run. Without one,
     store `cursor` and `epoch` when you are done with an item: pass both to `consume` to go on behind it.
     """
 
@@ -243,9 +243,9 @@ class Export(Stream["pa.RecordBatch"]):
 
 
 class Watcher(Stream[WatchEvent]):
-    """The events of a watch. It reconnects by itself and goes on where it was. An error that it cannot recover from
-    is raised; pass `positions` and `epochs` to a new watch to go on. The server ends the session of a watch that was
-    closed after five minutes."""
+    """The events of a watch. It reconnects by itself and continues where it left off. An error that it cannot recover
+    from is raised; pass `positions` and `epochs` to a new watch to go on. The server ends the session of a watch that
+    was closed after five minutes."""
 
     def __init__(self, caller: Caller, watch: Watch) -> None:
         super().__init__(caller)

@@ -91,7 +91,7 @@ class Outbox(Generic[F]):
         return self.taken_total
 
     def due_in_s(self) -> float | None:
-        """When to take the next batch: in so many seconds, 0 for now, None if there is nothing."""
+        """When to take the next batch: in how many seconds, 0 for now, None if there is nothing."""
         if not self._records:
             return None
         if self._is_full or self._sent_total < self._flush_up_to:

@@ -127,7 +127,7 @@ def remembered(topic: Topic, jobs: Iterable[Deleting]) -> list[AnyEntry]:
 
 
 def let_go(topic: Topic, leases: Iterable[tuple[int, int]]) -> list[AnyEntry]:
-    """As `release`, if the log does not take that: the leases end, but a restart has them until their deadlines."""
+    """`release` where the log takes no entries: the leases end, but a restart has them until their deadlines."""
     queue = topic.queue
     own = [(seq, number, queue.leases[seq][3]) for seq, number in leases if queue.has_lease(seq, number)]
     return [Freed(topic.id, own)] if own else []

@@ -31,22 +31,17 @@ HOPS_MAX: Final = 8  # routers that a record passes
 HOP_RUNS: Final = 64  # kept of a topic before anyone looks which of them are needed
 
 
-class Router:
+class Router(Struct, eq=False):
     """A forwarding rule and how far it has come."""
 
-    __slots__ = ("cursor", "definition", "dest", "id", "name", "position", "source", "total")
-
-    def __init__(
-        self, id: int, name: str, source: int, dest: int, definition: RouterDefinition, cursor: int, total: int
-    ) -> None:
-        self.id = id
-        self.name = name
-        self.source = source
-        self.dest = dest
-        self.definition = definition
-        self.cursor = cursor  # in the source: all up to here is forwarded, or passed over
-        self.total = total  # copies, suppressed duplicates and holes
-        self.position = 0  # of recovery: entries below this position are in the snapshot already
+    id: int
+    name: str
+    source: int
+    dest: int
+    definition: RouterDefinition
+    cursor: int  # in the source: all up to here is forwarded, or passed over
+    total: int  # copies, suppressed duplicates and holes
+    position: int = 0  # of recovery: entries below this position are in the snapshot already
 
 
 class Routers:

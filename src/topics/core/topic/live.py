@@ -80,8 +80,8 @@ class LiveRecords:
                 for start, stop in self.live_runs(part, part.row_from(first), part.count):
                     yield from map(part.seq_at, range(start, stop))
 
-    def run_after(self, seq: int, most: int) -> range:
-        """The first live seqs above `seq`, if they lie in a row and in memory: at most so many, and maybe fewer."""
+    def run_after(self, seq: int, count_max: int) -> range:
+        """The first live seqs above `seq`, if they lie in a row and in memory: at most `count_max`, perhaps fewer."""
         first = max(seq + 1, self.earliest)
         part = self.part_at(first)
         if type(part) is not Chunk:
@@ -93,7 +93,7 @@ class LiveRecords:
             skip = lowest(~dead)
             first, dead = first + skip, dead >> skip
             stop = min(stop, first + lowest(dead)) if dead else stop
-        return range(first, min(stop, first + most))
+        return range(first, min(stop, first + count_max))
 
     def live_runs(self, part: Part, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Runs of live rows of `part` between rows start and stop."""
@@ -130,15 +130,15 @@ class LiveRecords:
         """How many records are live above `after` and up to `last`."""
         return sum(stop - start for _, start, stop in self.runs_between(after, last))
 
-    def living_ranges(self, last: int, most: int) -> list[Range]:
+    def living_ranges(self, last: int, count_max: int) -> list[Range]:
         """The stretches that the live records up to `last` lie in, by marks alone: no row of a segment is looked at.
 
-        A row that its segment never had is not marked, so it may lie in a stretch. Ends early beyond `most` stretches.
+        A row that its segment never had is not marked, so it may lie in a stretch. Ends early if these are too many.
         """
         found: list[Range] = []
         for part in self.parts:
             first, end = max(part.first, self.earliest), min(part.last, last)
-            if first > end or len(found) > most:
+            if first > end or len(found) > count_max:
                 break
             if part.live_count == part.last - part.first + 1:
                 _extend(found, first, end)
@@ -146,7 +146,7 @@ class LiveRecords:
             for number in range(first // BLOCK, end // BLOCK + 1):
                 for start, stop in runs_of(mask_of(number, first, end) & ~self._dead.get(number, 0)):
                     _extend(found, number * BLOCK + start, number * BLOCK + stop - 1)
-                if len(found) > most:
+                if len(found) > count_max:
                     break
         return found
 
@@ -232,7 +232,7 @@ class LiveRecords:
     def measure(self, before: int, blocks: Iterable[tuple[int, int]]) -> int:
         """How many live records a delete of these seqs takes.
 
-        Looks at all that the delete will look at: damage shows now, not when the delete is logged.
+        Touches everything that the delete will touch, so that damage shows now, not when the delete is logged.
         """
         part = self.part_at(before - 1)
         if part is not None:
@@ -326,7 +326,7 @@ def _extend(ranges: list[Range], first: int, last: int) -> None:
 class LiveRows(NamedTuple):
     """Which rows of a log were live at one moment, whatever becomes of the log.
 
-    Rows that were appended since are none of its business. Nothing of it changes, so any thread may look.
+    Rows that were appended since do not count. It never changes, so any thread may look.
     """
 
     dead: Blocks

@@ -29,12 +29,12 @@ from topics.model import Gap
 class Log(AccountedRecords):
     """The records of one topic instance."""
 
-    __slots__ = ("_has_emptied", "dropped", "held", "last_write_ts")
+    __slots__ = ("_has_emptied", "dropped", "last_write_ts", "weight")
 
     def __init__(self) -> None:
         super().__init__()
         self.last_write_ts = 0  # `last_ts`, as durable as the records: 0 = none since a restart took them
-        self.held = 0  # what the parts weigh in memory
+        self.weight = 0  # what the parts weigh in memory
         self.dropped: list[Part] = []  # parts that died, for the owner of memory and files to clear away
         self._has_emptied = False  # some part in `parts` has no live record left
 
@@ -58,9 +58,9 @@ class Log(AccountedRecords):
             tail = _next_chunk(self, tail)
         if ts >= self._pace_due:
             self._sample(ts)
-        before, held = tail.live_bytes, tail.held
+        before, weight = tail.live_bytes, tail.weight
         tail.append(batch.body, sizes, ts, batch.has_tags)
-        self.held += tail.held - held
+        self.weight += tail.weight - weight
         if not self.count:
             self.earliest, self._earliest_row = head + 1, 0
         self.head = head + count
@@ -69,7 +69,7 @@ class Log(AccountedRecords):
         self.last_ts = self.last_write_ts = ts
 
     def append_singles(self, bodies: list[bytes], sizes: list[int], timestamps: list[int], has_tags: bool) -> None:
-        """Add writes of one record each at the head: the same as to append each, at a fraction of the cost."""
+        """Add writes of one record each at the head: the same as appending each, at a fraction of the cost."""
         if len(bodies) == 1 or timestamps != sorted(timestamps):  # the latter: no log of ours
             for body, size, ts in zip(bodies, sizes, timestamps, strict=True):
                 self.append(Batch(body, array("I", (size,)), has_tags), ts)
@@ -83,9 +83,9 @@ class Log(AccountedRecords):
                 tail = _next_chunk(self, tail)
             stop = bisect_left(timestamps, self._pace_due, start)
             stop = tail.singles_taken(bodies, start, stop)
-            before, held = tail.live_bytes, tail.held
+            before, weight = tail.live_bytes, tail.weight
             tail.append_singles(bodies[start:stop], sizes[start:stop], timestamps[start:stop], has_tags)
-            self.held += tail.held - held
+            self.weight += tail.weight - weight
             if not self.count:
                 self.earliest, self._earliest_row = self.head + 1, 0
             self.head += stop - start
@@ -96,7 +96,7 @@ class Log(AccountedRecords):
 
     def fold(self, chunk: Chunk) -> None:
         """Let a chunk take no further write."""
-        self.held -= chunk.fold()
+        self.weight -= chunk.fold()
 
     def open_gap(self, last: int, reason: Literal["cap", "source_trim"], ts: int = 0) -> None:
         """Hand out the seqs up to `last` to nobody (TM12)."""
@@ -126,7 +126,7 @@ class Log(AccountedRecords):
     def attach(self, part: Part) -> None:
         """Add a sealed part above all that are here; its seqs were handed out before."""
         self.parts.append(part)
-        self.held += _held(part)
+        self.weight += _weight(part)
         self.count += part.live_count
         self.bytes += part.live_bytes
         if len(self.parts) == 1:
@@ -154,7 +154,7 @@ class Log(AccountedRecords):
         living = [part for part in new if part.live_count]
         assert sum(part.live_count for part in living) == sum(part.live_count for part in present)
         self.parts[index : index + len(present)] = living
-        self.held += sum(map(_held, living)) - sum(map(_held, present))
+        self.weight += sum(map(_weight, living)) - sum(map(_weight, present))
         for part in present:
             self._unmark(part, rows)
         if index == 0:
@@ -224,14 +224,14 @@ class Log(AccountedRecords):
         self._drop_emptied()
 
     def were_deleted(self, count: int) -> None:
-        """Note deletes of rows that were dead before their delete was replayed: their flags came first."""
+        """Count deletes of rows that were flagged dead before their delete was replayed."""
         self.deleted += max(0, min(count, self.unaccounted))
 
     def drop_all(self) -> None:
         """Let go of all parts: the topic is gone."""
         self.dropped.extend(self.parts)
         self.parts = []
-        self.count = self.bytes = self.held = 0
+        self.count = self.bytes = self.weight = 0
 
     def _lose(self, last: int, reason: Literal["cap", "ttl"], ts: int) -> None:
         before, (leaving, shares) = self.count, self._leaving(last)
@@ -250,7 +250,7 @@ class Log(AccountedRecords):
             self.bytes -= parts[whole].live_bytes
             whole += 1
         if whole:
-            self.held -= sum(map(_held, parts[:whole]))
+            self.weight -= sum(map(_weight, parts[:whole]))
             self.dropped.extend(parts[:whole])
             del parts[:whole]
         if parts and parts[0].first <= last:
@@ -277,7 +277,7 @@ class Log(AccountedRecords):
         if self._has_emptied:
             self._has_emptied = False
             emptied = [part for part in self.parts if not part.live_count]
-            self.held -= sum(map(_held, emptied))
+            self.weight -= sum(map(_weight, emptied))
             self.dropped.extend(emptied)
             self.parts = [part for part in self.parts if part.live_count]
         before = self.earliest
@@ -316,14 +316,14 @@ class Log(AccountedRecords):
             assert not self.count_between(loss.first - 1, loss.last), f"a live record in {loss}"
 
     def check_totals(self) -> None:
-        """Assert the invariants that can be told without looking at rows."""
+        """Assert the invariants that can be checked without reading rows."""
         parts, gaps, floor = self.parts, self.gaps, self.floor
         assert 1 <= floor <= self.earliest <= self.head + 1, f"floor {floor}, earliest {self.earliest}"
         assert all(part.first <= part.last <= self.head and part.live_count > 0 for part in parts), "an empty part"
         assert all(one.last < other.first for one, other in pairwise(parts)), "parts overlap"
         totals = sum(part.live_count for part in parts), sum(part.live_bytes for part in parts)
         assert totals == (self.count, self.bytes), f"{totals} live in the parts, {self.count, self.bytes} in all"
-        assert self.held == sum(map(_held, parts)), f"the parts weigh {sum(map(_held, parts))}, not {self.held}"
+        assert self.weight == sum(map(_weight, parts)), f"the parts weigh {sum(map(_weight, parts))}, not {self.weight}"
         assert parts or self.earliest == self.head + 1, f"earliest {self.earliest} of nothing"
         assert not self.unaccounted, f"{self.unaccounted} seqs are not accounted for"
         assert all(gap.first <= gap.last <= self.head and gap.last >= floor for gap in gaps), "a gap out of place"
@@ -333,9 +333,9 @@ class Log(AccountedRecords):
         self._check_losses()
 
 
-def _held(part: Part) -> int:
+def _weight(part: Part) -> int:
     """What a part weighs in memory."""
-    return part.held if type(part) is Chunk else PIECE
+    return part.weight if type(part) is Chunk else PIECE
 
 
 def _next_chunk(log: Log, tail: Part | None) -> Chunk:
@@ -344,5 +344,5 @@ def _next_chunk(log: Log, tail: Part | None) -> Chunk:
         log.fold(tail)
     chunk = Chunk(log.head + 1)
     log.parts.append(chunk)
-    log.held += CHUNK
+    log.weight += CHUNK
     return chunk

@@ -63,7 +63,7 @@ def note(losses: Losses, loss: Loss) -> None:
 
 
 def grow(losses: Losses, first: int, last: int, reason: LossReason, ts: int) -> bool:
-    """Let the highest loss go on through first..last, if they are one: what a full topic does all the time."""
+    """Extend the highest loss through first..last, if they are one loss: what a full topic does all the time."""
     if not losses:
         return False
     newest = losses[-1]
@@ -111,7 +111,7 @@ def newest_first(losses: Losses, limit: int) -> Losses:
 
 
 def check(losses: Losses, head: int, lost: int) -> None:
-    """Assert the invariants, of a log with this head that has lost so many."""
+    """Assert the invariants, for a log with this head and this many lost seqs."""
     end = 0
     for loss in losses:
         assert end < loss.first <= loss.last <= head, f"{loss} is out of place"

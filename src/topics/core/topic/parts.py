@@ -51,12 +51,12 @@ class Chunk:
         "count",
         "first",
         "has_tags",
-        "held",
         "is_closed",
         "last",
         "live_bytes",
         "live_count",
         "timestamps",
+        "weight",
     )
 
     def __init__(self, first: int) -> None:
@@ -66,7 +66,7 @@ class Chunk:
         self.live_count = 0
         self.live_bytes = 0
         self.has_tags = False
-        self.held = CHUNK  # what it weighs in memory
+        self.weight = CHUNK  # what it weighs in memory
         self.is_closed = False  # takes no further write
         self.bodies: list[bytes | memoryview] = []  # a single one, once they are folded
         self._ends: array[int] | None = None  # where each write's body ends in the folded one
@@ -98,10 +98,10 @@ class Chunk:
         self.count += count
         self.last += count
         self.live_count += count
-        self.held += body_bytes + WRITE + ROW * count
+        self.weight += body_bytes + WRITE + ROW * count
         if has_tags:
             self.has_tags = True
-            self.held += TAGGED_ROW * count
+            self.weight += TAGGED_ROW * count
             self._tag_order = None
 
     def singles_taken(self, bodies: Sequence[bytes], start: int, stop: int) -> int:
@@ -122,10 +122,10 @@ class Chunk:
         self.last += count
         self.live_count += count
         self.live_bytes += self._sizes[-1] - before
-        self.held += body_bytes + (WRITE + ROW) * count
+        self.weight += body_bytes + (WRITE + ROW) * count
         if has_tags:
             self.has_tags = True
-            self.held += TAGGED_ROW * count
+            self.weight += TAGGED_ROW * count
             self._tag_order = None
 
     def fold(self) -> int:
@@ -139,7 +139,7 @@ class Chunk:
             return 0
         self._ends = array("I", accumulate(map(len, self.bodies)))
         self.bodies = [b"".join(self.bodies)]
-        self.held -= writes * (WRITE - FOLDED_WRITE)
+        self.weight -= writes * (WRITE - FOLDED_WRITE)
         return writes * (WRITE - FOLDED_WRITE)
 
     def image(self) -> ChunkImage:
@@ -149,7 +149,7 @@ class Chunk:
 
     @classmethod
     def from_image(cls, image: ChunkImage, body: memoryview) -> "Chunk":
-        """A chunk whose rows can be decoded, but nothing else; `body` is all its bodies, joined."""
+        """A chunk that can only decode its rows; `body` is all its bodies, joined."""
         chunk = cls(image.first)
         chunk.count, chunk.has_tags, chunk.bodies, chunk.is_closed = image.count, image.has_tags, [body], True
         chunk._ends = array("I", image.ends)
@@ -271,7 +271,7 @@ def _metas(records: Sequence[RecordIn]) -> list[Raw | None] | None:
 
 
 class Sealed(Protocol):
-    """Records in a segment; the storage side has them. Its rows are all those that were sealed, dead ones too."""
+    """Records in a segment; the storage side has them. Its rows are all that were sealed, including dead ones."""
 
     first: int
     last: int

@@ -299,7 +299,7 @@ def _have_delays(records: Sequence[RecordIn]) -> bool:
 
 
 def _check_record(record: RecordIn, limits: Limits) -> tuple["array[int]", bool]:
-    """The same as `_check_records` for the only record of a write, which is the most frequent case."""
+    """`_check_records` for a write of one record, the most frequent case."""
     size = len(record.data)
     if record.tag is not None:
         _check_texts("tag", (record.tag,), limits.max_tag_bytes)

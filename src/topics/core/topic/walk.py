@@ -78,7 +78,7 @@ def read(log: Log, query: Query, epoch: int, cache: Cache) -> Plan:
 
 
 def losses(log: Log, query: Query, epoch: int, last: int) -> tuple[list[Tombstone], int]:
-    """All that a reader of everything up to `last` has missed, and the cursor behind what it opens with."""
+    """Everything that a reader of all records up to `last` has missed, and the cursor behind the first of it."""
     opening, cursor = _opening(log, query, epoch)
     gaps = [gap for gap in log.gaps if gap.first > cursor and gap.first <= last]
     lost = [Tombstone(g.first, g.last, g.reason, g.last - g.first + 1, g.last + 1, log.head) for g in gaps]

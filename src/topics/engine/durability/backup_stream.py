@@ -33,23 +33,8 @@ SEGMENTS_PER_STEP = 64  # pinned at a time
 Alone = Callable[[Callable[[], Coroutine[Any, Any, None]]], Awaitable[None]]
 
 
-def backup_stream(
-    store: Store,
-    disk: Disk,
-    clock: Clock,
-    without_checkpoints: Alone,
-    have: set[str],
-    stop: "asyncio.Future[None] | None" = None,
-) -> AsyncGenerator[bytes, None]:
-    """A base without what the receiver has, files by their identities; with `stop`, the log until that is done.
-
-    `without_checkpoints` does work while no checkpoint is under way. Whoever does not read to the end must close it.
-    """
-    return BackupStream(store, disk, clock, without_checkpoints, have).run(stop)
-
-
 class BackupStream:
-    """One backup under way."""
+    """One backup under way. `without_checkpoints` does work while no checkpoint is under way."""
 
     def __init__(self, store: Store, disk: Disk, clock: Clock, without_checkpoints: Alone, have: set[str]) -> None:
         self._store = store

@@ -29,7 +29,7 @@ MAPPED_BYTES_MAX = 24 * 1024 * 1024  # of files that stay mapped
 
 
 class Maps:
-    """The files that are mapped, in their order: too many, and the first are let go. For any thread."""
+    """The mapped files, oldest first; beyond a limit the oldest are unmapped. For any thread."""
 
     def __init__(self) -> None:
         self._files: deque[SegmentFile] = deque()
@@ -152,7 +152,7 @@ class Catalogue:
     def superfluous(self, *, keeps_last_log: bool = False) -> list[str]:
         """Log and segment files on the disk that are not in force. Blocking.
 
-        A graceful stop keeps the last log file, empty as it is: should the snapshot get lost, it shows that.
+        A graceful stop keeps the last log file although it is empty: if the snapshot gets lost, it tells.
         """
         first_log = frames.number_of(self.start) - keeps_last_log
         names = self._disk.names()

@@ -116,7 +116,7 @@ class Recovery:
             for file in files.values():
                 file.let_flags_go()
         _count_from_here(self.state)
-        self.state.records, self.state.bytes = dump.totals(self.state.topics.values())
+        self.state.count_records()
 
     def _attach_pieces(
         self, pieces: list[PieceRef], files: Mapping[int, SegmentFile], unreadable: Container[int]
@@ -234,7 +234,7 @@ def _attach(log: Log, piece: SegmentPiece) -> bool:
 
 
 def _count_from_here(state: State) -> None:
-    """Make up for what an older version did not count, or did not list; all pieces are attached."""
+    """Derive what an older version neither counted nor listed, once all pieces are attached."""
     for topic in state.topics.values():
         if topic.log.expired < 0 or topic.log.deleted < 0:
             topic.log.derive_losses()

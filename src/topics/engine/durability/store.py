@@ -158,7 +158,7 @@ def revive(disk: Disk, clock: Clock, *, leap: int) -> State:
     restore: a random `leap` ahead of all numbers in use. With the epochs kept (0), a topic that hands out seqs ahead of
     a sync announces what it had reserved as lost, as after a power loss, unless the source was stopped gracefully.
 
-    Blocking, and as damaged as the files are: a refusal is that of a start.
+    Blocking. Refuses what a start would refuse.
     """
     catalogue, wal = Catalogue(disk), Wal(disk, clock)
     recovery = catalogue.load()

@@ -23,7 +23,7 @@ from topics.core.queue.leasing import Ack, Change, Claimer, Deleting, Numbers
 from topics.core.state import Topic
 from topics.core.topic.pages import Cold
 from topics.engine.answers import Claimed, LeaseChange, LeaseView, Moved, Redriven
-from topics.engine.gate import Gate, Hall, Room
+from topics.engine.gate import Gate, Hall
 from topics.engine.queues.dead_letters import DeadLetters
 from topics.engine.queues.job_pages import JobPages
 from topics.errors import CommitFailed, NotAQueue, TopicNotFound
@@ -34,12 +34,13 @@ LOADS_MAX = 16  # pages loaded for one pass before it takes what is warm
 LOOKED_AT = 20_000  # leases in one turn of the loop
 
 
-class Queues(Room):
+class Queues:
     """The queues of one instance."""
 
     def __init__(self, hall: Hall, make_copies: Callable[[Topic], None]) -> None:
-        super().__init__(hall)
-        self.on_change: Callable[[int], None] = lambda topic_id: None  # jobs of a topic may have become claimable
+        self._ledger, self._gates, self._clock = hall.ledger, hall.gates, hall.clock
+        self._loader, self._cache = hall.loader, hall.cache
+        self.on_claimable: Callable[[int], None] = lambda topic_id: None  # jobs of a topic may have become claimable
         self._make_copies = make_copies  # that routers owe a topic (DF9)
         self._letters = DeadLetters(hall, self._note_deleting)
         self._deleting: deque[tuple[Gate, int, list[Deleting]]] = deque()  # jobs that go when the gate is open
@@ -76,9 +77,7 @@ class Queues(Room):
         if topic.paused:
             return self.hand_out(topic, claimers)
         queue, now, number = topic.queue, self._clock.now_ms(), self._next_number
-        wanted = sum([claimer.wanted for claimer in claimers])
-        picked = queue.pick(topic.log, wanted)
-        sent = self._send_letters(topic, picked, wanted, takes_what_is_warm) if queue.exhausted else None
+        picked, sent = self._pick(topic, claimers, takes_what_is_warm)
         pages = JobPages(self._cache, topic.log, leasing.HAND_BYTES_MAX)
         is_mixed = bool(queue.returned or queue.overdue)
         at, size, leased, texts = 0, 0, list[Leased](), list[list[bytearray]]()
@@ -90,23 +89,13 @@ class Queues(Room):
             own = pages.texts(seqs, takes_what_is_warm)
             if seqs and not own:
                 break
-            entry = leasing.hand(topic, claimer, seqs[: len(own)], now, number)
+            leased.append(leasing.hand(topic, claimer, seqs[: len(own)], now, number + at))
+            texts.append(own)
             at += len(own)
             size += sum(map(len, own))
-            number += len(own)
-            leased.append(entry)
-            texts.append(own)
             if size > leasing.HAND_BYTES_MAX or len(own) < len(seqs):  # what is left begins with what was given back
                 break
-        if number != self._next_number:
-            self._next_number = number
-            self._ledger.commit([entry for entry in leased if entry.leases])
-            topic.notes.count_read(at, now)
-            self._ledger.read_total += at
-        ready = queue.ready(topic.log.count) - len(self._letters.moving(topic))
-        hands = [_hand(topic, entry, own, ready) for entry, own in zip(leased, texts, strict=True)]
-        gate = self._gates.of(topic)
-        return hands, gate if sent is None else gate.join(sent)
+        return self._hands(topic, leased, texts, sent)
 
     def hand_out(
         self, topic: Topic, claimers: Sequence[Claimer], *, takes_what_is_warm: bool = False
@@ -116,36 +105,44 @@ class Queues(Room):
         The result may be shown once the gate is open (`when_shown`). Cold: load what is missing and try again. With
         `takes_what_is_warm` the pass makes do with the jobs whose pages are in memory, if the first one's is.
         """
-        queue = topic.queue
         if topic.paused:
-            ready = queue.ready(topic.log.count) - len(self._letters.moving(topic))
-            return [Claimed(topic.name, topic.id, [], [], ready, True) for _ in claimers], self._gates.of(topic)
-        wanted = sum([claimer.wanted for claimer in claimers])
-        picked = queue.pick(topic.log, wanted)
-        sent = self._send_letters(topic, picked, wanted, takes_what_is_warm) if queue.exhausted else None
+            leased = [Leased(topic.id, claimer.node, []) for claimer in claimers]
+            return self._hands(topic, leased, [()] * len(leased), None)
+        picked, sent = self._pick(topic, claimers, takes_what_is_warm)
         own = JobPages(self._cache, topic.log).texts(picked, takes_what_is_warm)
-        texts = dict(zip(picked, own, strict=False))
-        leased = leasing.claim(topic, claimers, texts, self._clock.now_ms(), self._next_number)
-        if texts:
-            self._next_number += len(texts)
+        by_seq = dict(zip(picked, own, strict=False))
+        leased = leasing.claim(topic, claimers, by_seq, self._clock.now_ms(), self._next_number)
+        return self._hands(topic, leased, [[by_seq[lease[0]] for lease in entry.leases] for entry in leased], sent)
+
+    def _pick(
+        self, topic: Topic, claimers: Sequence[Claimer], takes_what_is_warm: bool
+    ) -> tuple[list[int], Gate | None]:
+        """The jobs for a pass. Those that it comes across and nobody gets any more are moved, behind this gate."""
+        queue, wanted = topic.queue, sum([claimer.wanted for claimer in claimers])
+        picked = queue.pick(topic.log, wanted)
+        if not queue.exhausted:
+            return picked, None
+        try:
+            return picked, self._letters.send(topic, leasing.due_letters(queue, picked, wanted))
+        except Cold:
+            if not takes_what_is_warm:
+                raise
+            return picked, None  # while the log takes no letters, their page and that of the jobs may oust each other
+
+    def _hands(
+        self, topic: Topic, leased: list[Leased], texts: Sequence[Sequence[bytearray]], sent: Gate | None
+    ) -> tuple[list[Claimed], Gate]:
+        """Commit the leases of a pass, and give each claimer its jobs; a paused queue has none."""
+        count = sum(map(len, texts))
+        if count:
+            self._next_number += count
             self._ledger.commit([entry for entry in leased if entry.leases])
-            topic.notes.count_read(len(texts), self._clock.now_ms())
-            self._ledger.read_total += len(texts)
-        ready = queue.ready(topic.log.count) - len(self._letters.moving(topic))
-        hands = [_hand(topic, entry, [texts[lease[0]] for lease in entry.leases], ready) for entry in leased]
+            topic.notes.count_read(count, self._clock.now_ms())
+            self._ledger.read_total += count
+        ready = topic.queue.ready(topic.log.count) - len(self._letters.moving(topic))
+        hands = [_hand(topic, entry, own, ready) for entry, own in zip(leased, texts, strict=True)]
         gate = self._gates.of(topic)
         return hands, gate if sent is None else gate.join(sent)
-
-    def _send_letters(self, topic: Topic, picked: list[int], wanted: int, takes_what_is_warm: bool) -> Gate | None:
-        """Move the jobs that the pass comes across and nobody gets any more; None: none was moved."""
-        try:
-            return self._letters.send(topic, leasing.due_letters(topic.queue, picked, wanted))
-        except Cold:
-            if (
-                takes_what_is_warm
-            ):  # while the log takes no letters, their page and that of the jobs may oust each other
-                return None
-            raise
 
     def when_shown(self, hands: Sequence[Claimed], gate: Gate, callback: Callback) -> None:
         """Call back when what was handed out may be shown. If it may not, nobody holds it."""
@@ -196,7 +193,7 @@ class Queues(Room):
             except CommitFailed:
                 self._free(topic.id, jobs)
                 raise
-            self.on_change(topic.id)
+            self.on_claimable(topic.id)
         gate = self._gates.of(topic)
         if entries:
             self._note_deleting(topic, gate, jobs)
@@ -222,7 +219,7 @@ class Queues(Room):
         """Commit what a nack or extend does, and answer it."""
         if change.entries:
             self._ledger.commit(change.entries)
-            self.on_change(topic.id)
+            self.on_claimable(topic.id)
         queue = topic.queue
         ready, in_flight = queue.ready(topic.log.count), len(queue.leases)
         changed = LeaseChange(topic.name, change.done, change.skipped, ready, in_flight, change.deadline)
@@ -236,7 +233,7 @@ class Queues(Room):
                 self._ledger.commit(released)
             except CommitFailed:
                 self._ledger.commit(leasing.let_go(topic, leases))
-            self.on_change(topic_id)
+            self.on_claimable(topic_id)
 
     # --- what failed
 
@@ -270,14 +267,14 @@ class Queues(Room):
             self.release(claimed.topic_id, leases)
         elif void := leasing.undelivered(topic, leases):
             self._ledger.commit(void)
-            self.on_change(topic.id)
+            self.on_claimable(topic.id)
 
     # --- dead letters, leases
 
     async def redrive(
         self, name: str, match: TagMatch | None = None, count_max: int | None = None, *, dry_run: bool = False
     ) -> Redriven:
-        """Dead letters of a queue, those with a matching tag, become its jobs again, at most so many.
+        """Turn dead letters of a queue back into jobs: those with a matching tag, at most `count_max`.
 
         All of it happens, or a first part; with `dry_run` nothing: the answer says what would.
         """
@@ -327,4 +324,4 @@ def _hand(topic: Topic, entry: Leased, texts: Sequence[bytearray], ready: int) -
         f'{{"$seq":{seq},"lease_id":"lease_{number:x}{middle}{deliveries},'.encode() + text
         for (seq, number, _, deliveries), text in zip(leases, texts, strict=True)
     ]
-    return Claimed(topic.name, topic.id, items, leases, ready)
+    return Claimed(topic.name, topic.id, items, leases, ready, topic.paused)

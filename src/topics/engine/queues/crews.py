@@ -22,7 +22,7 @@ from topics.core.queue.jobs import Queue
 from topics.core.queue.leasing import Claimer
 from topics.core.state import Topic
 from topics.engine.answers import Claimed
-from topics.engine.gate import Gate, Hall, Room
+from topics.engine.gate import Gate, Hall
 from topics.engine.queues.claims import LOADS_MAX, Queues
 from topics.engine.queues.turns import Turns
 from topics.errors import CommitFailed, NotAQueue, Refusal, StorageError, TopicNotFound, TopicsError
@@ -51,7 +51,7 @@ class Worker(Claimer):
 
     @property
     def can_take(self) -> bool:
-        """Whether the worker takes jobs at all for now."""
+        """Whether the worker takes any jobs at present."""
         raise NotImplementedError
 
     def deliver(self, claimed: Claimed) -> None:
@@ -141,7 +141,7 @@ class _Crew:
             self.hungry.pop(worker, None)
 
     def line(self, jobs: int) -> list[Worker]:
-        """The workers to be served next when there are so many jobs, with what each may take."""
+        """The workers to be served next when there are this many jobs, with what each may take."""
         self.note_ended()
         line: list[Worker] = []
         for worker in list(self.hungry):
@@ -165,16 +165,15 @@ class _Crew:
         self.feed(worker)
 
 
-class Workers(Room):
+class Workers:
     """The crews of one instance."""
 
     def __init__(self, hall: Hall, queues: Queues, turns: Turns, is_deferred: Callable[[Topic], bool]) -> None:
-        super().__init__(hall)
+        self._ledger, self._loader, self._clock = hall.ledger, hall.loader, hall.clock
         self._turns = turns
         self._is_deferred = is_deferred  # pressure keeps a queue's jobs from workers (PR5)
         self._queues = queues
         self._crews: dict[int, _Crew] = {}
-        queues.on_change = self.wake
 
     def wake(self, topic_id: int) -> None:
         """Jobs of a topic may have become claimable, or workers may have got room."""
@@ -254,7 +253,7 @@ class Workers(Room):
         """A worker is gone; what it holds is free at once (WK5)."""
         crew = self._crews.get(worker.topic_id)
         if crew is not None:
-            self._turns.settle(crew.name)
+            self._turns.ack_waiting(crew.name)
             crew.note_ended()
             crew.workers.discard(worker)
             crew.hungry.pop(worker, None)

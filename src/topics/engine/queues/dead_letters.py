@@ -26,7 +26,7 @@ from topics.core.queue.leasing import Deleting
 from topics.core.queue.letters import Letters, Move, StoredJob, Trial
 from topics.core.state import Topic
 from topics.engine.answers import Moved, Redriven
-from topics.engine.gate import Gate, Hall, Room
+from topics.engine.gate import Gate, Hall
 from topics.errors import CommitFailed, InvalidRequest, NoDeadLetter, Refusal, StorageError, TopicNotFound
 from topics.model import TagMatch
 
@@ -36,11 +36,12 @@ NOTHING: frozenset[int] = frozenset()
 logger = logging.getLogger("topics.engine.queues.dead_letters")
 
 
-class DeadLetters(Room):
+class DeadLetters:
     """Moves jobs between the queues of one instance and their dead-letter topics."""
 
     def __init__(self, hall: Hall, note_deleting: Callable[[Topic, Gate, list[Deleting]], None]) -> None:
-        super().__init__(hall)
+        self._ledger, self._gates, self._clock, self._caps = hall.ledger, hall.gates, hall.clock, hall.caps
+        self._loader, self._cache = hall.loader, hall.cache
         self._note_deleting = note_deleting  # jobs leave their queue once the gate is open
         self._moving: dict[int, set[int]] = {}  # topic id → seqs
 
@@ -67,7 +68,7 @@ class DeadLetters(Room):
         return gate
 
     async def redrive(self, topic: Topic, match: TagMatch | None, count_max: int | None, *, dry_run: bool) -> Redriven:
-        """Dead letters of a queue become its jobs again, at most so many. All of it happens, or a first part.
+        """Turn dead letters of a queue back into jobs, at most `count_max`. All of it happens, or a first part.
 
         With `dry_run`, none of it: the same letters are found, and held against the room that the queue has.
         """

@@ -54,9 +54,7 @@ class Turns:
             self._ack_now(name, ack, told)
             return
         self._acks.setdefault(name, []).append((ack, told))
-        self._asked += 1
-        if not self._is_due:
-            self._end_soon()
+        self._wait()
 
     def claim(self, name: str, claimer: Claimer, told: ToldClaim) -> None:
         """Hand jobs out. `told` gets them when they may be shown, or why there are none: Cold, a refusal, a failure."""
@@ -64,11 +62,9 @@ class Turns:
             self._claim_now(name, claimer, told)
             return
         self._claims.setdefault(name, []).append((claimer, told))
-        self._asked += 1
-        if not self._is_due:
-            self._end_soon()
+        self._wait()
 
-    def settle(self, name: str) -> None:
+    def ack_waiting(self, name: str) -> None:
         """Have the acks of a queue done that came before now: a worker that acks and leaves has acked."""
         waiting = self._acks.pop(name, None)
         if waiting is not None:  # the caller may be amid a change: nobody is told before it is over (ST17)
@@ -102,6 +98,12 @@ class Turns:
             self._end_soon()
 
     # --- the end of a turn
+
+    def _wait(self) -> None:
+        """Somebody waits for the end of this turn."""
+        self._asked += 1
+        if not self._is_due:
+            self._end_soon()
 
     def _end_soon(self) -> None:
         self._is_due = True

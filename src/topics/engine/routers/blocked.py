@@ -3,7 +3,7 @@
 Owns the blocked routers of an instance and the one timer for all of them. Must not know what routers do: a router whose
 time has come is handed back to the forwarder.
 
-Invariants: a blocked router is tried again when its dest changes (`Ledger.watched`), or after a time that doubles with
+Invariants: a blocked router is tried again when its dest changes (`Ledger.awaited`), or after a time that doubles with
 each failure. A router that is deferred under pressure is blocked without an error, and tried again soon.
 """
 
@@ -52,7 +52,7 @@ class BlockedRouters:
 
     def clear(self) -> None:
         self.by_id.clear()
-        self._ledger.watched.clear()
+        self._ledger.awaited.clear()
 
     async def stop(self) -> None:
         self._is_running = False
@@ -67,7 +67,7 @@ class BlockedRouters:
         if before is not None and error is not None and before.error is not None:
             delay_ms = min(RETRY_MS_MAX, before.delay_ms * 2)
         self.by_id[router.id] = Blocked(error, delay_ms, self._clock.monotonic() + delay_ms / 1000)
-        self._ledger.watched.add(router.dest)
+        self._ledger.awaited.add(router.dest)
         if self._retrying is None and self._is_running:
             self._retrying = asyncio.create_task(self._retry())
         elif self._retry_soon is not None and not self._retry_soon.done():
@@ -78,7 +78,7 @@ class BlockedRouters:
         if self.by_id.pop(router.id, None) is not None:
             others = self._ledger.state.routers.incoming.get(router.dest, ())
             if not any(other in self.by_id for other in others):
-                self._ledger.watched.discard(router.dest)
+                self._ledger.awaited.discard(router.dest)
 
     def resume(self) -> None:
         """Deferred routers go on."""

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from topics.core import decide
 from topics.core.routing.table import PutRouter, Router
 from topics.engine.answers import RouterState
-from topics.engine.gate import Gate, Hall, Room
+from topics.engine.gate import Gate, Hall
 from topics.engine.routers.forwarder import Forwarder
 from topics.engine.routers.owed import OwedCopies
 from topics.errors import RouterNotFound
 
 
-class Routing(Room):
+class Routing:
     """The routers of an instance."""
 
     def __init__(self, hall: Hall, forwarder: Forwarder, owed: OwedCopies) -> None:
-        super().__init__(hall)
+        self._ledger, self._gates, self._caps = hall.ledger, hall.gates, hall.caps
         self._forwarder = forwarder
         self._owed = owed
         self._names: list[str] = []  # sorted, as of `_names_version`

@@ -19,7 +19,7 @@ from topics.core.routing.steps import Step, fit, place
 from topics.core.routing.table import Router
 from topics.core.state import Topic
 from topics.core.topic.pages import Cold, PageAddress
-from topics.engine.gate import Hall, Room
+from topics.engine.gate import Hall
 from topics.engine.routers.blocked import BlockedRouters
 from topics.engine.routers.lasting import LastingHeads
 from topics.engine.routers.pacing import Pacing
@@ -30,11 +30,11 @@ from topics.errors import CommitFailed, Refusal, StorageError, TopicsError
 DECIDE_S: Final = 0.000_25  # a pass decides on steps for this long, and takes about as long to commit them
 
 
-class Forwarder(Room):
+class Forwarder:
     """The routers of an instance, at work."""
 
     def __init__(self, hall: Hall, is_deferred: Callable[[Topic], bool]) -> None:
-        super().__init__(hall)
+        self._ledger, self._loader, self._clock, self._caps = hall.ledger, hall.loader, hall.clock, hall.caps
         self._is_deferred = is_deferred  # the routers of a topic wait while there is pressure (PR5)
         self._is_running = False
         self._is_scheduled = False
@@ -96,7 +96,7 @@ class Forwarder(Room):
             waits = router.id in self.blocked or router.id in self.loading or self.lasting.gate_of(router) is not None
             is_behind = router.cursor < state.by_id[router.source].log.head
             assert waits or not is_behind or router in self.ready, f"router {router.name} is forgotten"
-            assert router.id not in self.blocked or router.dest in self._ledger.watched, f"{router.name} stays blocked"
+            assert router.id not in self.blocked or router.dest in self._ledger.awaited, f"{router.name} stays blocked"
         if self._is_running and self.ready:
             assert self._is_scheduled, "routers are ready and no pass is due"
 
@@ -108,7 +108,7 @@ class Forwarder(Room):
         if topic.id in routers.outgoing:
             self.ready.add_source(topic.id)
             self._pacing.source_written()
-        if topic.id in self._ledger.watched:
+        if topic.id in self._ledger.awaited:
             for router in routers.incoming.get(topic.id, {}).values():
                 if router.id in self.blocked:
                     self.ready.add(router)

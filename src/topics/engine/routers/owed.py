@@ -12,18 +12,18 @@ from typing import Final
 from topics.core.routing.table import HOPS_MAX, Router
 from topics.core.state import Topic
 from topics.core.topic.pages import Cold
-from topics.engine.gate import Hall, Room
+from topics.engine.gate import Hall
 from topics.engine.routers.forwarder import Forwarder
 from topics.errors import CommitFailed
 
 SLICE_S: Final = 0.002  # of forwarding for one reader before others get their turn
 
 
-class OwedCopies(Room):
+class OwedCopies:
     """The copies that the routers of an instance owe its readers."""
 
     def __init__(self, hall: Hall, forwarder: Forwarder) -> None:
-        super().__init__(hall)
+        self._ledger, self._gates, self._clock = hall.ledger, hall.gates, hall.clock
         self._forwarder = forwarder
         self._paid = 0  # the dest that was just paid in full, and is about to be read
 

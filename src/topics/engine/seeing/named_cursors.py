@@ -11,12 +11,15 @@ from msgspec import UNSET, UnsetType
 from topics.core import decide
 from topics.core.decide import PutCursor
 from topics.engine.answers import CursorState, cursor_state
-from topics.engine.gate import Gate, Room
+from topics.engine.gate import Gate, Hall
 from topics.errors import NotFound
 
 
-class NamedCursors(Room):
+class NamedCursors:
     """The named cursors of all topics of an instance."""
+
+    def __init__(self, hall: Hall) -> None:
+        self._ledger, self._gates, self._clock, self._caps = hall.ledger, hall.gates, hall.clock, hall.caps
 
     async def put(
         self, topic: str, name: str, seq: int, *, epoch: int | None = None, if_seq: int | None | UnsetType = UNSET

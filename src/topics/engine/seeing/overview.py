@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from topics.core.state import State, Topic
 from topics.engine.answers import TopicDetail, TopicState, topic_detail, topic_state
-from topics.engine.gate import Gate, Hall, Room
+from topics.engine.gate import Gate, Hall
 from topics.errors import InvalidRequest
 
 SCANNED: Final = 4000  # names looked at in one turn of the loop
@@ -82,11 +82,11 @@ class Walk(Struct):
     id: str = field(default_factory=lambda: token_urlsafe(9))
 
 
-class Overview(Room):
+class Overview:
     """The topics of an instance, for those who look at many of them."""
 
     def __init__(self, hall: Hall) -> None:
-        super().__init__(hall)
+        self._ledger, self._gates, self._clock = hall.ledger, hall.gates, hall.clock
         self._names: list[str] = []  # sorted, as of `_version`
         self._version: tuple[State, int, int] | None = None
         self._walks: dict[str, Walk] = {}  # by id, the one used last at the end

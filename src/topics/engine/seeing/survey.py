@@ -15,7 +15,7 @@ from topics.core.forecast import ts_of
 from topics.core.state import Topic
 from topics.core.topic.losses import Loss, lost_above
 from topics.engine.answers import Branch, CursorState, LossSeen, Sums, Trouble, TroubleKind, cursor_state
-from topics.engine.gate import Gate, Hall, Room
+from topics.engine.gate import Gate, Hall
 from topics.engine.seeing.overview import EVERY, Overview, TopicFilter
 from topics.errors import CommitFailed
 
@@ -28,11 +28,11 @@ STEP: Final = re.compile(r"[^:.]*[:.]?")  # of a name, up to and with the next s
 T = TypeVar("T")
 
 
-class Survey(Room):
+class Survey:
     """The topics of an instance, summed up for those who look at all of them."""
 
     def __init__(self, hall: Hall, overview: Overview) -> None:
-        super().__init__(hall)
+        self._ledger, self._gates, self._clock = hall.ledger, hall.gates, hall.clock
         self._overview = overview
         self._surveying = asyncio.Lock()  # one survey at a time is made
 

@@ -41,7 +41,8 @@ class Entrance:
         try:
             self._visitors.check(request)
         except Refusal:
-            is_probe = self._routes.is_probe(request.path) and not self._routes.is_linked("GET", request.path)
+            row = self._routes.row("GET", request.path)
+            is_probe = self._routes.is_probe(request.path) and not (row is not None and row.is_linked)
             if not is_probe and not self._is_navigation(request):
                 raise
 
@@ -49,7 +50,8 @@ class Entrance:
         """Whether a user follows a link, from wherever, to the console or the API's page."""
         if request.headers.get(b"sec-fetch-mode", b"").strip().lower() != b"navigate" or request.method != "GET":
             return False
-        return self._routes.is_page("GET", request.path) or self._routes.is_linked("GET", request.path)
+        row = self._routes.row("GET", request.path)
+        return row is not None and (row.is_page or row.is_linked)
 
     def key_of(self, request: Request) -> Key:
         """The caller's key. 401 comes before 404; only the paths of probes may need no key (AU11)."""
@@ -66,9 +68,8 @@ class Entrance:
             key, reason = self._by_ticket(request) if header is None and request.query else (None, NO_KEY)
         if key is not None:
             return key
-        if self._routes.checks_itself(request.method, request.path) or self._routes.is_page(
-            request.method, request.path
-        ):
+        row = self._routes.row(request.method, request.path)
+        if row is not None and (row.checks_itself or row.is_page):
             return ANYONE
         if self._probes_need_key or not self._routes.is_probe(request.path):
             raise Unauthorized(reason)

@@ -47,6 +47,6 @@ async def _read_slowly(call: Call, query: Query, asked: DiffIn) -> None:
         query = msgspec.structs.replace(query, after=max(query.after, cursor))
     wait_ms = min(asked.wait_ms, WAIT_MS_MAX)
     call.waits = bool(wait_ms)
-    result = await engine.read_query(call.name, query, wait_ms, call.stop if wait_ms else None)
+    result = await engine.reading.read_query(call.name, query, wait_ms, call.stop if wait_ms else None)
     call.check_key()
     call.respond(200, diff_answer(result, call.total_ms, throttle_ms))

@@ -32,7 +32,7 @@ async def export(call: Call) -> None:
 
 
 async def live(call: Call) -> None:
-    shown, runs, through = await call.app.engine.live_runs(call.name, *_range(call))
+    shown, runs, through = await call.app.engine.reading.live_runs(call.name, *_range(call))
     answer = LiveRuns(
         shown.topic,
         shown.epoch,

@@ -26,7 +26,7 @@ def ready(call: Call) -> None:
         raise call.app.unavailable()
     if (obstacle := call.app.engine.obstacle()) is not None:
         raise NotReady(f"no write can be kept: {obstacle.message}", reason=obstacle.reason)
-    call.answer(200, Ready("ready", True, call.app.engine.topic_count))
+    call.answer(200, Ready("ready", True, call.app.engine.figures.topic_count))
 
 
 def show_server(call: Call) -> None:
@@ -58,7 +58,7 @@ async def diagnose(call: Call) -> None:
     troubles = await engine.survey.troubles(condition.NAMED_MAX, wanted)
     endangered = await engine.survey.endangered(condition.NAMED_MAX, wanted)
     findings += condition.of_topics(troubles, endangered)
-    blocked, _ = await engine.routers_after(
+    blocked, _ = await engine.routing.list_after(
         "", BLOCKED_MAX, lambda router: router.state == "blocked" and may_see(key, router)
     )
     findings += condition.of_routers(blocked)

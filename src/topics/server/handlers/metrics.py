@@ -64,7 +64,7 @@ class Metrics(Struct):
 
 async def metrics(call: Call) -> None:
     if _wants_json(call):
-        call.answer(200, _metrics(call, call.app.engine.counters()))
+        call.answer(200, _metrics(call, call.app.engine.figures.counters()))
         return
     async with call.app.scraping:
         if call.exchange.is_lost:
@@ -84,8 +84,8 @@ async def _scrape(call: Call) -> bytes:
         with suppress(StorageError):  # then nothing can be said of single topics
             topics, has_more = await engine.overview.most_active(app.settings.max_metrics_topics, wanted)
             lags = await engine.survey.cursor_lags(CURSORS_MAX, wanted)
-            routers, _ = await engine.routers_after("", ROUTERS_MAX, lambda router: may_see(key, router))
-    counters = engine.counters()
+            routers, _ = await engine.routing.list_after("", ROUTERS_MAX, lambda router: may_see(key, router))
+    counters = engine.figures.counters()
     await asyncio.sleep(0)
     series = chain(
         exposition.of_contents(counters),

@@ -162,7 +162,7 @@ async def redrive(call: Call) -> None:
 async def move(call: Call) -> None:
     given = move_in(call.request.body, call.app.settings.max_claim)
     call.key.check_names((given.dest,))
-    done = await call.app.engine.move(call.name, given.seqs, given.dest)
+    done = await call.app.engine.queues.move(call.name, given.seqs, given.dest)
     call.answer(200, JobsMoved(done.topic, done.dest, done.moved, done.skipped, call.performance()))
 
 
@@ -180,7 +180,7 @@ async def resume(call: Call) -> None:
 
 async def list_leases(call: Call) -> None:
     parameters = call.parameters
-    leases, has_more = await call.app.engine.leases(call.name, _after(call), parameters.page_size())
+    leases, has_more = await call.app.engine.queues.leases(call.name, _after(call), parameters.page_size())
     cursor = encode_cursor(str(leases[-1].seq)) if has_more else UNSET
     call.answer(200, LeaseList(topic=call.name, leases=leases, next_cursor=cursor, performance=call.performance()))
 

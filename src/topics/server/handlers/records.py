@@ -135,5 +135,5 @@ async def delete_records(call: Call) -> None:
 
 async def show_record(call: Call) -> None:
     seq = seq_in_path(call.item)
-    result = await call.app.engine.record(call.name, seq)
+    result = await call.app.engine.reading.record(call.name, seq)
     call.respond(200, record_answer(result, call.total_ms))

@@ -65,7 +65,7 @@ async def list_routers(call: Call) -> None:
             and may_see(key, router)
         )
 
-    states, has_more = await call.app.engine.routers_after(parameters.cursor(), parameters.page_size(), is_wanted)
+    states, has_more = await call.app.engine.routing.list_after(parameters.cursor(), parameters.page_size(), is_wanted)
     cursor = encode_cursor(states[-1].router) if has_more else UNSET
     listed = [router_listed(one, has_details) for one in states]
     call.answer(200, RouterList(routers=listed, next_cursor=cursor, performance=call.performance()))

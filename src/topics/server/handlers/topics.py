@@ -57,23 +57,17 @@ async def put_topic(call: Call) -> None:
     given = put_in(body)
     if given.dead_letter != HIDDEN:
         check_dead_letter(key, given)
-    is_dry, would_evict, amend = given.dry_run, None, partial(_amend, key)
-    if is_dry:
-        preview = await engine.preview_topic(call.name, given, amend=amend)
-        created, resolved = preview.created, preview.config
-        would_evict = Evicting(preview.evicted_records, preview.evicted_bytes)
-    else:
-        created, resolved = await engine.put_topic(call.name, given, amend=amend)
+    put = await engine.changes.put_topic(call.name, given, partial(_amend, key), dry_run=given.dry_run)
     answer = TopicPut(
         topic=call.name,
-        created=created,
-        config=config_shown(resolved, key.may_name),
-        warnings=advice_on_put(body, given, resolved) or UNSET,
-        dry_run=True if is_dry else UNSET,
-        would_evict=would_evict or UNSET,
+        created=put.created,
+        config=config_shown(put.config, key.may_name),
+        warnings=advice_on_put(body, given, put.config) or UNSET,
+        dry_run=True if given.dry_run else UNSET,
+        would_evict=Evicting(put.evicted_records, put.evicted_bytes) if given.dry_run else UNSET,
         performance=call.performance(),
     )
-    call.answer(201 if created and not is_dry else 200, answer)
+    call.answer(201 if put.created and not given.dry_run else 200, answer)
 
 
 def _amend(key: Key, given: ConfigIn, present: TopicConfig | None) -> ConfigIn:
@@ -127,13 +121,13 @@ async def list_topics(call: Call) -> None:
 async def delete_topic(call: Call) -> None:
     engine, may_name = call.app.engine, call.key.may_name
     if_empty = call.parameters.flag("if_empty", False)
-    removed = await engine.remove_topic(call.name, if_empty=if_empty, epoch=call.parameters.natural("epoch"))
+    removed = await engine.changes.remove_topic(call.name, if_empty, call.parameters.natural("epoch"))
     routers = [names[0] for names in removed or () if all(map(may_name, names))]
     call.answer(200, TopicGone(call.name, removed is not None, routers, call.performance()))
 
 
 async def list_losses(call: Call) -> None:
-    found = await call.app.engine.losses(call.name, call.parameters.losses_limit())
+    found = await call.app.engine.reading.losses(call.name, call.parameters.losses_limit())
     losses = [LossShown(loss.first, loss.last, loss.reason, loss.ts) for loss in found]
     call.answer(200, LossList(call.name, losses, call.performance()))
 

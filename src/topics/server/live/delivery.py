@@ -322,7 +322,7 @@ class Delivery:
             feed.hub.cold.setdefault(cold.missing, []).append(waiting)
             return waiting
         if template.is_strong:
-            gate = engine.synced(gate)
+            gate = gate.wholly_synced()
         push = Push(feed.cursor, result, self.wheel.now)
         if engine.is_open(gate):
             return push

@@ -63,7 +63,7 @@ LIST_QUERY: Final = (
     ("contains", {"type": "string", "description": "only names with this in them"}),
     ("type", {"type": "string", "enum": list(queries.TYPES), "description": "only topics of this type"}),
     ("class", {"type": "string", "enum": list(queries.CLASSES), "description": "only topics of this durability"}),
-    ("offset", {"type": "integer", "minimum": 0, "description": "so many entries are left out before the page"}),
+    ("offset", {"type": "integer", "minimum": 0, "description": "entries that are skipped before the page"}),
     (
         "sort",
         {

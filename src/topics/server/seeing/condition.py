@@ -81,7 +81,7 @@ def checkpoints_shown(app: "App") -> CheckpointsShown:
 
 
 def disk_shown(app: "App") -> DiskShown:
-    free, total = app.engine.disk_room()
+    free, total = app.engine.figures.disk_room()
     app.history.take()
     return DiskShown(free, total, seconds_until_full(app.history.coarse.ring, app.clock.now_ms() - FORECAST_MS))
 

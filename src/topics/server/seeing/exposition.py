@@ -71,7 +71,7 @@ def of_server(app: "App") -> Iterator[Series]:
     yield _gauge("topics_pressure", "0.0 to 1.0; at 1.0 requests wait, and are refused", round(app.pressure.level, 4))
     yield _gauge("topics_memory_used_bytes", "what is kept in memory, by estimate", engine.footprint.used)
     yield _gauge("topics_memory_limit_bytes", "what may be: beyond it writes are refused", engine.footprint.limit)
-    free, _ = engine.disk_room()
+    free, _ = engine.figures.disk_room()
     if free is not None:
         yield _gauge("topics_disk_free_bytes", "room on the disk of the data directory", free)
     build = [(f'{{version="{escaped(__version__)}"}}', 1)]

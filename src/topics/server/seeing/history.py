@@ -199,7 +199,7 @@ class History:
         if now < self.fine.due:
             return
         counts, times = self._counts(), self._traffic.times()
-        memory, (free, _) = resident_bytes(), self._engine.disk_room()
+        memory, (free, _) = resident_bytes(), self._engine.figures.disk_room()
         for interval in (self.fine, self.coarse):
             if now >= interval.due:
                 interval.ring.add(self._row(interval, counts, times, memory, free))
@@ -230,5 +230,5 @@ class History:
         )
 
     def _counts(self) -> Counts:
-        written, read, lost = self._engine.flows()
+        written, read, lost = self._engine.figures.flows()
         return (written, read, self._delivered(), *self._traffic.totals(), lost)

@@ -10,7 +10,7 @@ that asks for the same. So a killed export is run again, and a directory of some
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -18,6 +18,7 @@ from topics.errors import InvalidRequest
 from topics.model import is_topic_name
 from topics.spark.runs.progress import Progress, share_of_tasks
 from topics.spark.servers.connection import Connection
+from topics.spark.tables.file_formats import ExportFormat
 from topics.spark.tables.formats import record_lines
 from topics.spark.tables.lake import shown
 from topics.spark.tables.outputs import Place, check_connector
@@ -25,7 +26,6 @@ from topics.spark.tables.outputs import Place, check_connector
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Format = Literal["parquet", "ndjson", "csv"]
 MARKER: Final = "_export.json"
 GAPS: Final = "_gaps.ndjson"
 LEFT_BY_SPARK: Final = ("part-", "_temporary", "_SUCCESS", "._SUCCESS", ".part-")
@@ -91,7 +91,7 @@ def export(
     destination: str,
     *,
     server: Connection | None,
-    format: Format = "parquet",
+    format: ExportFormat = "parquet",
     is_single: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
@@ -121,7 +121,7 @@ def _said(gap: Gap) -> str:
     return f"topic {gap.topic}, seqs {gap.first} to {gap.last} ({gap.reason})"
 
 
-def _write(rows: "DataFrame", place: Place, format: Format) -> tuple[int, list[Gap]]:
+def _write(rows: "DataFrame", place: Place, format: ExportFormat) -> tuple[int, list[Gap]]:
     records, seen = split_gaps(rows)
     records = records.select(*COLUMNS)
     writer = (record_lines(records, COLUMNS) if format == "ndjson" else records).write.mode("append")
@@ -177,7 +177,7 @@ def _mark(place: Place, asked: dict[str, Any], result: dict[str, Any] | None) ->
     place.put(MARKER, msgspec.json.format(text, indent=1) + b"\n")
 
 
-def _finish_files(place: Place, format: Format) -> int:
+def _finish_files(place: Place, format: ExportFormat) -> int:
     """Name the files after what is in them; their number."""
     parts = [info for info in place.listing() if info.base_name.startswith("part-")]
     if format == "ndjson":

@@ -9,11 +9,10 @@ Invariant: a file is imported as it was when the job first saw it, or the job re
 
 import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 from topics.clock import Clock
 from topics.errors import InvalidRequest
@@ -22,6 +21,8 @@ from topics.spark.runs.arrivals import Arrivals
 from topics.spark.runs.marks import Ledger
 from topics.spark.runs.progress import Progress, share_of_tasks
 from topics.spark.servers.connection import Connection
+from topics.spark.session import under
+from topics.spark.tables.file_formats import ENDINGS, ImportFormat
 from topics.spark.tables.formats import Mapped, rows_of
 from topics.spark.tables.lake import shown
 from topics.spark.tables.outputs import Place, check_connector
@@ -29,15 +30,6 @@ from topics.spark.tables.outputs import Place, check_connector
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Format = Literal["ndjson", "json", "csv", "parquet"]
-ENDINGS: Final[Mapping[str, Format]] = {
-    ".ndjson": "ndjson",
-    ".jsonl": "ndjson",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-}
 COMPRESSED: Final = (".gz", ".bz2", ".zst", ".zstd", ".lz4", ".snappy")
 
 UNIT_BYTES: Final = 256 * 1024 * 1024  # files of a unit, unless one alone is larger; as the next part of the keys
@@ -74,7 +66,7 @@ class Source:
     """What to import and how its rows become records."""
 
     path: str
-    format: Format | None = None  # None = by the names of the files
+    format: ImportFormat | None = None  # None = by the names of the files
     mapped: Mapped = field(default_factory=Mapped)
     options: Mapping[str, str] = field(default_factory=dict)  # of Spark's reader
     is_ordered: bool = False  # rows keep the order of the files, at the speed of one task
@@ -107,7 +99,7 @@ def import_(
         ledger.bind(client, topic, sets_window=sets_window, at_least_once=at_least_once)
     units = [*_taken_up(ledger, files), *_planned(files, _known(ledger, files))]
     rows_before = ledger.rows
-    with _cut_alike(spark):
+    with under(spark, CUTS):
         job.run(units, ledger)
     return Imported(
         topic=topic,
@@ -117,19 +109,21 @@ def import_(
     )
 
 
+@dataclass
 class _Job:
     """Writes units."""
 
-    def __init__(
-        self, spark: "SparkSession", source: Source, topic: str, server: Connection, name: str, progress: Progress
-    ) -> None:
-        self._spark = spark
-        self._source = source
-        self._topic = topic
-        self._server = server
-        self._progress = progress
-        self._name = name
-        self.options_id = marks.identity(source.format, source.mapped, dict(source.options), source.is_ordered)
+    _spark: "SparkSession"
+    _source: Source
+    _topic: str
+    _server: Connection
+    _name: str
+    _progress: Progress
+
+    @property
+    def options_id(self) -> str:
+        source = self._source
+        return marks.identity(source.format, source.mapped, dict(source.options), source.is_ordered)
 
     def run(self, units: Sequence[list[File]], ledger: Ledger) -> None:
         total = sum(file.size_bytes for unit in units for file in unit) or 1
@@ -170,19 +164,6 @@ class _Job:
         writer = writer.options(**self._server.options(), topic=self._topic, writeId=f"import/{id}")
         writer.mode("append").save()
         return int(seen.get["rows"])
-
-
-@contextmanager
-def _cut_alike(spark: "SparkSession") -> Iterator[None]:
-    """Let Spark cut files in the same way in every run."""
-    before = {key: spark.conf.get(key, None) for key in CUTS}
-    for key, value in CUTS.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, old in before.items():
-            spark.conf.unset(key) if old is None else spark.conf.set(key, old)
 
 
 # --- which files
@@ -232,7 +213,7 @@ def _absolute(path: str) -> str:
     return f"s3a://{named.removeprefix('s3://')}" if named.startswith("s3://") else named
 
 
-def format_of(files: Sequence[File], source: Source) -> Format:
+def format_of(files: Sequence[File], source: Source) -> ImportFormat:
     """As given, or as the names say; they must agree."""
     if source.format is not None:
         return source.format
@@ -244,12 +225,14 @@ def format_of(files: Sequence[File], source: Source) -> Format:
     return formats.pop()
 
 
-def _format_by_name(path: str) -> Format:
+def _format_by_name(path: str) -> ImportFormat:
     stem, ending = os.path.splitext(path.lower())
     if ending in COMPRESSED:
         ending = os.path.splitext(stem)[1]
     if ending not in ENDINGS:
-        raise InvalidRequest(f"{path}: its name does not tell the format; give --format {'|'.join(get_args(Format))}")
+        raise InvalidRequest(
+            f"{path}: its name does not tell the format; give --format {'|'.join(get_args(ImportFormat))}"
+        )
     return ENDINGS[ending]
 
 

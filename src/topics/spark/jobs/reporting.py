@@ -144,24 +144,16 @@ def _homes(clients: Mapping[str, Client], matches: Any) -> dict[str, str]:
     return homes
 
 
+@dataclass
 class _Maker:
     """Asks, counts and watches."""
 
-    def __init__(
-        self,
-        clients: Mapping[str, Client],
-        homes: dict[str, str],
-        counting: Counting,
-        clock: Clock,
-        pause: Callable[[float], object],
-        progress: Progress,
-    ) -> None:
-        self._clients = clients
-        self._homes = homes
-        self._counting = counting
-        self._clock = clock
-        self._pause = pause
-        self._progress = progress
+    _clients: Mapping[str, Client]
+    _homes: dict[str, str]
+    _counting: Counting
+    _clock: Clock
+    _pause: Callable[[float], object]
+    _progress: Progress
 
     def make(self, seconds: float) -> Report:
         states = list(self._states())

@@ -36,7 +36,7 @@ from topics.spark.runs.failures import hidden, shortened
 from topics.spark.runs.progress import POLL_S, Progress, lag_of
 from topics.spark.runs.pulse import Pulse
 from topics.spark.servers.connection import Surroundings
-from topics.spark.session import is_connected
+from topics.spark.session import is_connected, under
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +79,7 @@ def transform(
     pulse.beat(rows=0, lag=None)
     try:
         flow = _flow(spark, file, once=once, url=url, checkpoint=checkpoint)
-        with _settings(spark):
+        with under(spark, SETTINGS):
             run = _Run(flow.start(), progress or Progress("transform"), is_over or threading.Event(), pulse)
             return run.follow()
     except Exception as error:
@@ -117,21 +117,6 @@ def _function(name: str) -> Callable[["Flow"], None]:
     if not callable(found):
         raise InvalidRequest(f"{name}: {function} cannot be called")
     return found  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _settings(spark: "SparkSession") -> Iterator[None]:
-    before = {key: spark.conf.get(key, None) for key in SETTINGS}
-    for key, value in SETTINGS.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, kept in before.items():
-            if kept is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, kept)
 
 
 class Flow:

@@ -4,7 +4,6 @@ Tasks of Spark tell what they wrote only when they end. What others write at the
 showing progress, not for results.
 """
 
-from types import TracebackType
 from typing import Final, Self
 
 from topics.client import Client
@@ -25,9 +24,7 @@ class Arrivals:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def mark(self) -> None:

@@ -7,7 +7,6 @@ A server that is down fails the read, or is waited for (`onServerDown`): then a 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Self, TypeVar
 
 from topics.client import ApiError, CannotConnect, ClientError, TopicOnSeveralServers
@@ -55,9 +54,7 @@ class Several:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def refresh(self) -> None:

@@ -7,13 +7,14 @@ the same way as tasks read it, and becomes rows that Spark has.
 Must not know: lakes, or why these rows are wanted.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from topics.spark.options import read_options
 from topics.spark.reader import PartReader
 from topics.spark.schema import TYPES, Projection
+from topics.spark.session import under
 from topics.spark.source import TopicsReader
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def handed_over(spark: "SparkSession", rows: "pa.Table", partitions: int) -> "Da
     """
     size = max(1, -(-rows.num_rows // partitions))
     settings = {f"{ARROW}.localRelationThreshold": "0", f"{ARROW}.maxRecordsPerBatch": str(size)}
-    with _set(spark, settings):
+    with under(spark, settings):
         return spark.createDataFrame(rows.combine_chunks(), _struct(rows.column_names))
 
 
@@ -60,16 +61,3 @@ def _struct(columns: Sequence[str]) -> "StructType":
 
     kinds = {"string": StringType(), "bigint": LongType(), "timestamp": TimestampType()}
     return StructType([StructField(name, kinds[TYPES[name]]) for name in columns])
-
-
-@contextmanager
-def _set(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings of a session, for as long as something is made under them."""
-    before = {name: str(spark.conf.get(name)) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)

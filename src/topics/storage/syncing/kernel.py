@@ -25,7 +25,7 @@ from topics.uring.rings import Rings, failure_of
 
 _ENTRIES: Final = 2
 _REQUEST: Final = Struct("=BBHiQQIIQ24x")  # operation · · descriptor · · · argument ·
-FSYNC, POLL_ADD = 3, 6  # operations
+FSYNC: Final = 3  # an operation
 DATA_ONLY: Final = 1  # argument of FSYNC
 
 
@@ -45,7 +45,7 @@ class _Rings(Rings):
         return -taken
 
     def take_result(self) -> int | None:
-        """Of the request that has ended: below 0 an errno; None if none has ended."""
+        """The result of the request that has ended, negative if it is an errno; None if none has ended."""
         words = self.words
         head = words[self.result_head]
         if head == words[self.result_tail]:

@@ -126,7 +126,7 @@ class Write:
         pressure, size = self.app.pressure, len(command.batch.body)
         self._check_target(command.topic, given)
         if pressure.is_refusing:
-            self.app.engine.count_full()
+            self.app.engine.figures.count_full()
         self.throttle_ms = await pressure.hold(size, self.stop, for_ever=given.disable_backpressure)
         await self._append_again(command)
 
