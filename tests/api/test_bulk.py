@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.api.clients.transcript import WRITE_PERFORMANCE, Client, Reply, ok, refused
 from tests.api.conftest import Start
 from topics.core.topic.records import check_batch
+from topics.model import are_values
 from topics.server.wire.bulk import ArrowRows
 from topics.settings import Settings
 from topics.testing.disk import MemoryDisk
@@ -291,6 +292,21 @@ def test_rows_checked_by_columns_are_those_checked_one_by_one(
     found = rows.batch(key)
     if found is not None:
         assert found == check_batch(rows.records(), None, key, Settings())
+
+
+@given(st.lists(st.text('[]{},:"1 ', max_size=3), max_size=6), st.integers(0, 2))
+def test_texts_that_only_together_are_json_are_no_values(texts: list[str], skipped: int) -> None:
+    """CV21: none reaches into its neighbour."""
+    array = pa.array(texts, pa.string()).slice(skipped)
+
+    def is_value(text: str) -> bool:
+        try:
+            json.loads(text)
+        except ValueError:
+            return False
+        return text == text.strip()
+
+    assert are_values(array) == all(is_value(text) for text in array.to_pylist())
 
 
 @pytest.mark.parametrize("texts", [["1", "2"], ['{"a": [1, 2]}', '"b"'], ["1"] * 5000])
