@@ -438,7 +438,7 @@ SPARK = [
     Figure("… ratio", "bench.spark", "segments_to_parquet", "", 0.8, "higher"),
     Figure("… a source in Python that does nothing: ratio", "bench.spark", "ready_to_parquet", "", None, "higher"),
     Figure(
-        "topics.spark.table, 95 % in the lake, the rest over HTTP",
+        "topics.spark.table, 95 % in the lake, the rest sealed, over HTTP",
         "bench.spark",
         "table_per_s",
         "rows/s",
@@ -447,6 +447,7 @@ SPARK = [
     ),
     Figure("… spark.read.parquet of the same rows, zstd", "bench.spark", "beside_per_s", "rows/s", None, "higher"),
     Figure("… ratio", "bench.spark", "table_to_parquet", "", 0.9, "higher"),
+    Figure("… the rest just written: ratio", "bench.spark", "fresh_table_to_parquet", "", None, "higher"),
     Figure("scan over HTTP, 2 partitions", "bench.spark", "http_per_s", "rows/s", 400_000, "higher"),
     Figure("sink, 8 partitions", "bench.spark", "sink_per_s", "rows/s", 300_000, "higher"),
     Figure("… CPU of the server per row", "bench.spark", "sink_server_us", "µs", None),

@@ -3,9 +3,9 @@
 One topic of records of about 180 bytes, once as segments, once behind a server and once as Parquet (zstd) of the
 same rows. Scans take all columns into Spark's null sink; `ready` is a source that does no work, the most that one
 written in Python can reach. `table` is `topics.spark.table` over a lake of these records and a twentieth of all that
-only the server has, beside Parquet of the same rows. What is compared runs in turn, warm, and a figure is the median of
-its rounds. The same figures are then taken by a Spark with one core, beside a server that may use all; and the sink
-once more with Spark and the server, all processes of both, on the same core.
+only the server has, just written or sealed, beside Parquet of the same rows. What is compared runs in turn, warm, and a
+figure is the median of its rounds. The same figures are then taken by a Spark with one core, beside a server that may
+use all; and the sink once more with Spark and the server, all processes of both, on the same core.
 
 Kafka, where it is installed, reads and writes the same rows in turn with ours (data as the value, tag as the key). Its
 latency and ours are those of a stream: from just before a write until the function of foreachBatch has the row, for
@@ -253,12 +253,20 @@ class Bench:
         seconds = {"archive": archived, "import": imported, "replay": replayed}
         return {f"{name}_per_s": self._records / taken for name, taken in seconds.items()}
 
-    def history(self, rounds: int) -> dict[str, float]:
-        """The table, when the lake of `jobs` has NINETEEN of twenty rows, beside Parquet of all of them."""
+    def history(self, rounds: int, server: ServerProcess) -> dict[str, float]:
+        """The table, when the lake of `jobs` has NINETEEN of twenty rows, beside Parquet of all of them: with the rest
+        just written, so that the server has it in memory, and with the rest sealed, as it is after a minute."""
         whole = self._records + self._records // NINETEEN
         fill(self._url, self._records, whole)
         newer = self.served(whole).where(f"seq > {self._records}")
         newer.write.option("compression", "zstd").parquet(f"file://{self._place}/newer")
+        fresh = {f"fresh_{name}": figure for name, figure in self._tables(rounds, whole).items()}
+        server.stop()
+        server.start()
+        self._url, self._pid = server.url, server.pid
+        return fresh | self._tables(rounds, whole)
+
+    def _tables(self, rounds: int, whole: int) -> dict[str, float]:
         scans = in_turn(
             rounds,
             table=lambda: drained(topics.spark.table(self.spark, TOPIC, lake=self._lake, url=self._url)),
@@ -401,7 +409,8 @@ def measure(records: int, rounds: int) -> dict[str, float]:
             server.stop()  # everything is sealed
             server.start()
             bench = Bench(2, server.url, server.pid, place, records)
-            figures = {"startup_s": bench.startup_s, **bench.measure(rounds), **bench.jobs(), **bench.history(rounds)}
+            figures = {"startup_s": bench.startup_s, **bench.measure(rounds), **bench.jobs()}
+            figures |= bench.history(rounds, server)
             figures |= bench.memory()
             address = stack.enter_context(kafka.broker(place / "kafka")) if kafka.is_installed() else None
             figures |= bench.compared(rounds, address)
@@ -411,7 +420,8 @@ def measure(records: int, rounds: int) -> dict[str, float]:
                 figures |= on_one_core(kind, server.url, server.pid, place, records, rounds)
     figures["segments_to_parquet"] = figures["segments_per_s"] / figures["parquet_per_s"]
     figures["ready_to_parquet"] = figures["ready_per_s"] / figures["parquet_per_s"]
-    figures["table_to_parquet"] = figures["table_per_s"] / figures["beside_per_s"]
+    for kind in ("", "fresh_"):
+        figures[f"{kind}table_to_parquet"] = figures[f"{kind}table_per_s"] / figures[f"{kind}beside_per_s"]
     figures["sink_to_null"] = figures["sink_per_s"] / figures["null_per_s"]
     if "kafka_scan_per_s" in figures:
         figures["scan_to_kafka"] = figures["topics_scan_per_s"] / figures["kafka_scan_per_s"]

@@ -37,6 +37,7 @@ Live = stored, not evicted, not expired, not deleted.
 """
 
 import re
+from array import array
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -159,6 +160,9 @@ class Record(msgspec.Struct, frozen=True, rename={"seq": "$seq", "ts": "$ts", "n
     meta: msgspec.Raw = msgspec.Raw()
 
 
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
 def is_topic_name(name: str) -> bool:
     return TOPIC_NAME.fullmatch(name) is not None
 
@@ -230,3 +234,22 @@ def lease_numbers(texts: Sequence[str], field: str) -> list[int | None]:
         else:
             numbers.append(number)
     return numbers
+
+
+def are_values(texts: Any) -> bool:
+    """Whether each text of an Arrow array is one JSON value, without blanks around it.
+
+    All are decoded as one list. A text could reach into its neighbour there, but then some value is longer or shorter
+    than its text. RecursionError: one is nested too deeply.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+    try:
+        values = _decode_list(b"".join((b"[", pc.binary_join(whole, ",")[0].as_buffer(), b"]")))
+    except msgspec.MsgspecError:
+        return False
+    sizes = pc.binary_length(texts)
+    first, stop = 4 * sizes.offset, 4 * (sizes.offset + len(sizes))
+    return array("i", map(len, values)).tobytes() == bytes(sizes.buffers()[1])[first:stop]

@@ -7,9 +7,15 @@ from zlib import crc32
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.api.clients.transcript import WRITE_PERFORMANCE, Client, Reply, ok, refused
 from tests.api.conftest import Start
+from topics.core.topic.records import check_batch
+from topics.model import are_values
+from topics.server.wire.bulk import ArrowRows
+from topics.settings import Settings
 from topics.testing.disk import MemoryDisk
 
 NDJSON = "Content-Type: application/x-ndjson"
@@ -262,6 +268,63 @@ def test_line_breaks_between_tokens_go_from_arrow_rows_as_well(api: Client, topi
     assert api.post(f"/v0/topics/{topic}", body, ARROW).status == 201
     assert texts(api, topic) == ['{"a":[1,2]}', "[1 ,2]"]
     assert b'"meta":{"b":1}' in api.post(f"/v0/topics/{topic}/diff", {}).body
+
+
+TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", "é😀", 'q"\\\n', "x" * 64]), st.text(max_size=3))
+VALUES = st.one_of(
+    st.sampled_from([*HOSTILE, " 1 ", "[1", "2]", "1,2", "", "{}\n", '"', '1,"a":2', '{"meta":null}', None]),
+    st.integers().map(str),
+)
+ROWS = st.lists(st.tuples(VALUES, TEXTS, TEXTS, st.sampled_from([None, None, "{}", "null", "1"])), max_size=4)
+
+
+@given(batches=st.lists(ROWS, max_size=3), has_meta=st.booleans(), key=st.sampled_from([None, "k", "k" * 257]))
+def test_rows_checked_by_columns_are_those_checked_one_by_one(
+    batches: list[list[tuple[str | None, ...]]], has_meta: bool, key: str | None
+) -> None:
+    """WR3, ID9, CV26: what is kept of them, their sizes and their digest are the same; none is bad that is taken."""
+    names = ("data", "tag", "node", "meta") if has_meta else ("data", "tag", "node")
+    tables = [
+        pa.record_batch({name: pa.array([row[n] for row in rows], pa.string()) for n, name in enumerate(names)})
+        for rows in batches or [[]]
+    ]
+    rows = ArrowRows.read(stream_of(tables), Settings())
+    found = rows.batch(key)
+    if found is not None:
+        assert found == check_batch(rows.records(), None, key, Settings())
+
+
+@given(st.lists(st.text('[]{},:"1 ', max_size=3), max_size=6), st.integers(0, 2))
+def test_texts_that_only_together_are_json_are_no_values(texts: list[str], skipped: int) -> None:
+    """CV21: none reaches into its neighbour."""
+    array = pa.array(texts, pa.string()).slice(skipped)
+
+    def is_value(text: str) -> bool:
+        try:
+            json.loads(text)
+        except ValueError:
+            return False
+        return text == text.strip()
+
+    assert are_values(array) == all(is_value(text) for text in array.to_pylist())
+
+
+@pytest.mark.parametrize("texts", [["1", "2"], ['{"a": [1, 2]}', '"b"'], ["1"] * 5000])
+def test_ordinary_rows_are_checked_by_columns(texts: list[str]) -> None:
+    body = arrow({"data": list(texts), "tag": ["t", *[None] * (len(texts) - 1)], "meta": [None] * len(texts)})
+    assert ArrowRows.read(body, Settings()).batch("k") is not None
+
+
+@pytest.mark.parametrize("depth", [600, 690, 900, 950, 970, 975, 100_000])
+def test_arrow_rows_that_are_nested_too_deeply_to_be_read_are_refused(api: Client, topic: str, depth: int) -> None:
+    """CV21: whoever reads a row finds it in a body, deeper down than it came."""
+    nested = "[" * depth + "]" * depth
+    for columns in ({"data": [nested]}, {"data": ["1"], "meta": [f'{{"a":{nested}}}']}):
+        reply = api.post(f"/v0/topics/{topic}", arrow({name: list(texts) for name, texts in columns.items()}), ARROW)
+        if reply.status not in (200, 201):
+            refused(reply, 400, "invalid_request", None)
+    if api.get(f"/v0/topics/{topic}").status == 200:
+        ok(api.post(f"/v0/topics/{topic}/diff", {}))
 
 
 # --- export

@@ -1,9 +1,11 @@
 """A server and Spark side by side: what the tests say in one line each."""
 
+import io
 import json
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from topics.client import Client
+from topics.spark.runs.progress import Progress
 from topics.testing.patience import PATIENCE_S
 from topics.testing.server import ServerProcess
 
@@ -126,3 +129,17 @@ def said_by(failing: Any) -> str:
     with pytest.raises(Exception) as caught:
         failing()
     return str(caught.value)
+
+
+class Watched(Progress):
+    """A progress that is polled once, at the end of each write, and keeps what it was told."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(job, stream=io.StringIO(), is_terminal=False)
+        self.seen: list[tuple[int, float | None]] = []
+
+    @contextmanager
+    def polling(self, poll: Callable[[], None]) -> Iterator[None]:
+        yield
+        poll()
+        self.seen.append((self.rows, self.share))

@@ -1,11 +1,9 @@
 """`topics import`: every row of the files once, whatever happens in between."""
 
 import gzip
-import io
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.commands import Command
-from tests.spark.rig import Rig, said_by
+from tests.spark.rig import Rig, Watched, said_by
 from topics.client import Client, Record
 from topics.errors import InvalidRequest
 from topics.spark.jobs import importing
 from topics.spark.jobs.importing import Imported, Source, import_
 from topics.spark.runs.marks import Ledger
-from topics.spark.runs.progress import Progress
 from topics.spark.servers.connection import Connection
 from topics.spark.tables.formats import Mapped
 from topics.testing.clock import ManualClock
@@ -254,27 +251,13 @@ def test_killed_and_run_again_it_has_every_row_once(rig: Rig, run: Import, tmp_p
     assert sorted(value["n"] for value in rig.values(topic)) == list(range(count))
 
 
-class Watched(Progress):
-    """A progress that is polled once, at the end of each write, and keeps what it was told."""
-
-    def __init__(self) -> None:
-        super().__init__("import", stream=io.StringIO(), is_terminal=False)
-        self.seen: list[tuple[int, float | None]] = []
-
-    @contextmanager
-    def polling(self, poll: Callable[[], None]) -> Iterator[None]:
-        yield
-        poll()
-        self.seen.append((self.rows, self.share))
-
-
 def test_rows_are_shown_as_they_arrive_not_when_a_unit_ends(
     rig: Rig, run: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importing, "UNIT_FILES", 1)
     for n in range(2):
         (tmp_path / f"{n}.ndjson").write_text("7\n" * 30)
-    progress = Watched()
+    progress = Watched("import")
     run(str(tmp_path / "*.ndjson"), progress=progress)
     assert [rows for rows, _ in progress.seen] == [30, 60]
     assert progress.seen[1][1] == 1.0, "files alike: as many rows as the first one had are all of it"

@@ -8,12 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.commands import Command
-from tests.spark.rig import Rig
+from tests.spark.rig import Rig, Watched
 from topics.client import NewRecord
 from topics.errors import InvalidRequest
 from topics.reader import Lost
+from topics.spark.jobs import replaying
 from topics.spark.jobs.archiving import Plan, archive
 from topics.spark.jobs.replaying import History, Replayed, replay
+from topics.spark.runs.progress import Progress
 from topics.spark.servers.connection import Connection
 from topics.spark.tables.lake import Lake
 from topics.testing.clock import ManualClock
@@ -25,11 +27,13 @@ Replay = Callable[..., Replayed]
 def run(rig: Rig, tmp_path: Path) -> Replay:
     """Replay a topic of the lake of the test into another one."""
 
-    def run(topic: str, *, name: str = "", rate: int | None = None, **given: Any) -> Replayed:
+    def run(
+        topic: str, *, name: str = "", rate: int | None = None, progress: Progress | None = None, **given: Any
+    ) -> Replayed:
         history, server = History(topic=topic, **given), Connection(url=rig.url)
         lake, state = str(tmp_path / "lake"), str(tmp_path / "state")
         to = f"{topic}.again{name}"
-        return replay(rig.spark, lake, history, to, server=server, state=state, rate=rate)
+        return replay(rig.spark, lake, history, to, server=server, state=state, rate=rate, progress=progress)
 
     return run
 
@@ -121,6 +125,18 @@ def test_a_rate_is_kept(rig: Rig, tmp_path: Path) -> None:
     to, state = f"{topic}.again", str(tmp_path)
     replay(rig.spark, lake, history, to, server=server, state=state, rate=1500, clock=clock, wait=wait)
     assert waited == [1.0, 1.0], "1500 records, and then 1500"
+
+
+def test_rows_are_shown_as_they_arrive_not_when_a_unit_ends(
+    rig: Rig, run: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "UNIT_SEQS", 20)
+    topic = rig.topic(count=50)
+    archived(rig, tmp_path, topic)
+    progress = Watched("replay")
+    run(topic, progress=progress)
+    assert [rows for rows, _ in progress.seen] == [20, 40, 50]
+    assert (progress.rows, progress.total) == (50, 50)
 
 
 def test_what_is_not_in_the_lake_is_named(rig: Rig, run: Replay, tmp_path: Path) -> None:

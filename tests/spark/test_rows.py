@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from topics.client.protocol.operations import arrow_body
 from topics.errors import InvalidRequest
-from topics.server.wire.bulk import arrow_in
+from topics.server.wire.bulk import ArrowRows
 from topics.settings import Settings
 from topics.spark import rows, writer
 from topics.spark.rows import BadRow, RowChecker, Spool
@@ -159,7 +159,7 @@ def plan(made: Iterator[Chunk]) -> list[tuple[str, int, int, str]]:
             chunk.topic,
             chunk.place,
             chunk.count,
-            msgspec.json.encode(arrow_in(arrow_body(chunk.rows()), Settings())).decode(),
+            msgspec.json.encode(ArrowRows.read(arrow_body(chunk.rows()), Settings()).records()).decode(),
         )
         for chunk in made
     ]

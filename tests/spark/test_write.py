@@ -116,7 +116,7 @@ def test_frames_that_have_no_records_are_refused(rig: Rig, columns: str, message
 
 def test_a_write_id_that_comes_again_with_other_rows_is_refused(rig: Rig) -> None:
     """ID9: the topic, the id, the key and the seqs are named; the same rows are written once."""
-    topic = rig.topic()
+    topic = rig.topic(idempotency_window_ms=WINDOW_MS)
     numbers = rig.spark.range(10).selectExpr("CAST(id AS STRING) AS data").coalesce(1)
     for _ in range(2):
         rig.save(numbers, topic, writeId="monday")
@@ -132,7 +132,7 @@ def test_a_write_id_that_comes_again_with_other_rows_is_refused(rig: Rig) -> Non
 @pytest.mark.parametrize("change", ["a row more", "a row less", "other partitions"])
 def test_a_write_id_that_comes_again_with_more_or_fewer_rows_doubles_none(rig: Rig, change: str) -> None:
     """ID9"""
-    topic = rig.topic()
+    topic = rig.topic(idempotency_window_ms=WINDOW_MS)
     rig.save(rig.spark.range(100).repartition(2).selectExpr("CAST(id AS STRING) AS data"), topic, writeId="monday")
     counts = {"a row more": (101, 2), "a row less": (99, 2), "other partitions": (100, 3)}
     count, parts = counts[change]
@@ -144,7 +144,7 @@ def test_a_write_id_that_comes_again_with_more_or_fewer_rows_doubles_none(rig: R
 
 def test_batches_of_one_query_are_told_apart_under_one_write_id(rig: Rig, tmp_path: Path) -> None:
     """ID9: and so are two writes of one batch whose columns differ; the same write twice is done once."""
-    topic = rig.topic()
+    topic = rig.topic(idempotency_window_ms=WINDOW_MS)
 
     def write(rows: DataFrame, batch: int) -> None:
         for _ in range(2):
@@ -160,7 +160,7 @@ def test_batches_of_one_query_are_told_apart_under_one_write_id(rig: Rig, tmp_pa
 
 def test_two_writes_of_one_batch_under_one_write_id_are_refused(rig: Rig, tmp_path: Path) -> None:
     """ID9: where they cannot be told apart, nothing is left out in silence."""
-    topic = rig.topic()
+    topic = rig.topic(idempotency_window_ms=WINDOW_MS)
 
     def write(rows: DataFrame, batch: int) -> None:
         rig.save(rows.select("data"), topic, writeId="mine")

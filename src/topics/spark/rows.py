@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from topics.errors import InvalidRequest
-from topics.model import is_topic_name
+from topics.model import are_values, is_topic_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,6 @@ SPILL_BYTES: Final = 64 * 1024 * 1024  # of checked rows kept in memory; more go
 VALUE_SHOWN: Final = 60  # characters of a bad value in its message
 NOTHING_WRITTEN: Final = "nothing of this partition was written"
 
-_decode_values = msgspec.json.Decoder(tuple[Raw]).decode_lines
 _decode_value = msgspec.json.Decoder(Raw).decode
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -153,16 +152,13 @@ def _as_text(name: str, column: "pa.Array", row: int) -> "pa.Array":
 
 
 def _checked_together(column: "pa.Array") -> "pa.Array | None":
-    """The texts, if each is one JSON value, else None. Brackets around each keep one from reaching into the next."""
+    """The texts, if each is one JSON value without blanks around it, else None."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    whole = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
-    joined = b"[" + bytes(pc.binary_join(whole, "]\n[")[0].as_buffer()) + b"]"
     try:
-        if len(_decode_values(joined)) != len(column):
+        if not are_values(column):
             return None
-    except (msgspec.MsgspecError, RecursionError):
+    except RecursionError:
         return None
     if not _may_break(column):
         return column

@@ -42,7 +42,7 @@ from topics.errors import (
     TopicNotFound,
 )
 from topics.spark.options import WriteOptions, bad
-from topics.spark.reader import keep_worker_memory
+from topics.spark.reader import freeze_modules, keep_worker_memory
 from topics.spark.rows import NOTHING_WRITTEN, BadRow, RowChecker, Spool
 
 if TYPE_CHECKING:
@@ -79,11 +79,13 @@ class Sink:
         keep_worker_memory()
         run, checked = self._batch_of(context), self._checked(rows)
         with closing(Sender(self._options, run, context.partitionId())) as sender, closing(Spool()) as spool:
-            if not self._options.checks_first:
-                return sender.send(checked)
-            for batch in checked:
-                spool.add(batch)
-            return sender.send(spool.batches())
+            if self._options.checks_first:
+                for batch in checked:
+                    spool.add(batch)
+                checked = spool.batches()
+            wrote = sender.send(checked)
+        freeze_modules()
+        return wrote
 
     def _checked(self, rows: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         count = 0

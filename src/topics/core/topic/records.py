@@ -1,12 +1,10 @@
 """Records as they are written: the body of a write, decoded, checked and made canonical.
 
-A write's body is kept as received: in memory, in the log, until its records
-are sealed. `data` and `meta` stay JSON text (msgspec.Raw). This module owns
-the decoder that every later reader of such a body uses, and the few cases in
-which a body is rewritten before it is kept (CV26, waste).
+A write's body is kept as received: in memory, in the log, until its records are sealed. `data` and `meta` stay JSON
+text (msgspec.Raw). This module owns the decoder that every later reader of such a body uses, and the few cases in which
+a body is rewritten before it is kept (CV26, waste).
 
-A body that passed `parse_write` is valid JSON, valid UTF-8, and holds no line
-break inside `data` or `meta`.
+A body that passed `parse_write` is valid JSON, valid UTF-8, and holds no line break inside `data` or `meta`.
 """
 
 from array import array
@@ -179,7 +177,12 @@ def digest_of(records: Sequence[RecordIn], node: str | None, has_delays: bool, o
     Two spellings of one record are made one: a node of its own or the batch's, a meta that is null or left out, a delay
     of nothing or none. `own` is the text of their Body, if it was encoded here.
     """
-    return xxhash.xxh3_64_intdigest(_stored_text(records, node, has_delays, own)) or 1
+    return digest_of_text(_stored_text(records, node, has_delays, own))
+
+
+def digest_of_text(text: bytes | memoryview) -> int:
+    """The same of a list of records as it is stored."""
+    return xxhash.xxh3_64_intdigest(text) or 1
 
 
 def _digest_of_many(records: Sequence[RecordIn], node: str | None, has_delays: bool) -> int:
@@ -234,15 +237,12 @@ def decode_json(decode: "msgspec.json.Decoder[object].decode", body: bytes):  # 
     try:
         if not body.isascii():
             check_utf8(body)
-        return decode(body) if len(body) < NESTED_BYTES_MIN else _decode_nested(decode, body)
+        if len(body) < NESTED_BYTES_MIN:
+            return decode(body)
+        with short_stack:  # whoever decodes the body later, from deeper down, finds room for it
+            return decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise InvalidRequest(fault_in(error, body, decode)) from None
-
-
-def _decode_nested(decode, body: bytes):  # type: ignore[no-untyped-def]
-    """Decode with less stack than there is: whoever decodes the body later, from deeper down, finds room for it."""
-    with short_stack:
-        return decode(body)
 
 
 class _ShortStack:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
-from topics.core.topic.records import Batch, WriteIn, check_batch
+from topics.core.topic.records import Batch, RecordIn, WriteIn, check_batch
 from topics.errors import InvalidRequest, Refusal
 from topics.faults import quoted
 from topics.server.call import Call
@@ -17,7 +17,7 @@ from topics.server.handlers.writing.ladder import Checked, HttpWrite, key_of
 from topics.server.handlers.writing.turn import PLAIN_QUERIES, WRITE_BYTES_MAX
 from topics.server.transport.encoding import JSON_TYPE, NDJSON_TYPE
 from topics.server.transport.exchange import Request
-from topics.server.wire.bulk import arrow_in, ndjson_in
+from topics.server.wire.bulk import ArrowRows, ndjson_in
 from topics.server.wire.large import LARGE_BYTES
 from topics.server.wire.rendered import record_answer
 from topics.server.wire.replies import RecordsDeleted, SyncPerformance
@@ -43,10 +43,16 @@ def append(call: Call) -> None:
     ):
         call.app.writes.add(call)
         return
-    given = write_in(request.body, call.app.settings) if is_json else _bulk_in(call)
     header = request.headers.get(b"idempotency-key")
+    checked: Checked = None
+    if is_json:
+        given = write_in(request.body, call.app.settings)
+    elif call.media == NDJSON_TYPE:
+        given = _bulk_in(call, ndjson_in(request.body, call.app.settings))
+    else:
+        given, checked = _arrow_in(call, header)
     refuses = _refuses(request)
-    HttpWrite(call).submit(call.name, given, request.body if is_json else None, header, refuses=refuses)
+    HttpWrite(call).submit(call.name, given, request.body if is_json else None, header, checked, refuses=refuses)
 
 
 async def _append_large(call: Call) -> None:
@@ -71,7 +77,12 @@ def _decode_large(call: Call) -> tuple[WriteIn, Checked]:
     to be looked at: what replaces it may be as large."""
     settings, request = call.app.settings, call.request
     header = request.headers.get(b"idempotency-key")
-    given = write_in(request.body, settings) if call.media == JSON_TYPE else _bulk_in(call)
+    if call.media == JSON_TYPE:
+        given = write_in(request.body, settings)
+    elif call.media == NDJSON_TYPE:
+        given = _bulk_in(call, ndjson_in(request.body, settings))
+    else:
+        given = _bulk_in(call, ArrowRows.read(request.body, settings).records())
     text = [request.body if call.media == JSON_TYPE else None]
     if given.config is None:
         request.body = b""
@@ -99,17 +110,27 @@ def _refuses(request: Request) -> bool:
     return True
 
 
-def _bulk_in(call: Call) -> WriteIn:
+def _bulk_in(call: Call, records: list[RecordIn]) -> WriteIn:
     """A write whose body holds only records; the rest is in the query."""
-    parameters, body, settings = call.parameters, call.request.body, call.app.settings
+    parameters = call.parameters
     return WriteIn(
-        ndjson_in(body, settings) if call.media == NDJSON_TYPE else arrow_in(body, settings),
+        records,
         parameters.text("node"),
         parameters.text("idempotency_key"),
         parameters.flag("create", True) if parameters.text("create") is not None else None,
         None,
         parameters.flag("disable_backpressure", False),
     )
+
+
+def _arrow_in(call: Call, header: bytes | None) -> tuple[WriteIn, Checked]:
+    """A write of Arrow rows, checked if that can be done by columns; else with its records."""
+    rows = ArrowRows.read(call.request.body, call.app.settings)
+    given = _bulk_in(call, [])
+    checked = rows.batch(key_of(given, header)) if given.node is None else None
+    if checked is None:
+        given.records = rows.records()
+    return given, checked
 
 
 async def delete_records(call: Call) -> None:

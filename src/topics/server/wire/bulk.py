@@ -6,21 +6,36 @@ what they inflate to.
 """
 
 import struct
-from typing import Any, Final
+from array import array
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
-from topics.core.topic.records import NO_META, Limits, RecordIn, decode_json
+from topics.core.topic.records import (
+    CUT_BYTES,
+    KEY_CHARACTERS_MAX,
+    NO_META,
+    Batch,
+    Limits,
+    RecordIn,
+    decode_json,
+    digest_of_text,
+    short_stack,
+)
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from topics.model import are_values
 from topics.server.wire.counts import UNCOUNTED_TIMES, CountedRecord, decode_counted, exceeds, may_exceed
 from topics.server.wire.large import LARGE_BYTES, lines_in
 
 _decode_lines = msgspec.json.Decoder(RecordIn).decode_lines
 _decode_counted_lines = msgspec.json.Decoder(CountedRecord).decode_lines
 _decode_raw = msgspec.json.Decoder(Raw).decode
+_encode = msgspec.json.Encoder().encode
 
 COLUMNS: Final = ("data", "tag", "node", "meta")
+JSON_COLUMNS: Final = ("data", "meta")
+OPENING: Final = b'{"records":'
 
 
 def ndjson_in(body: bytes, limits: Limits) -> list[RecordIn]:
@@ -47,28 +62,121 @@ def ndjson_in(body: bytes, limits: Limits) -> list[RecordIn]:
     return records
 
 
-def arrow_in(body: bytes, limits: Limits) -> list[RecordIn]:
-    """The rows of an Arrow IPC stream: `data` (JSON text), and optionally `tag`, `node`, `meta` (JSON text)."""
+class ArrowRows(NamedTuple):
+    """The rows of a valid Arrow stream: `data` (JSON text), and optionally `tag`, `node`, `meta` (JSON text)."""
+
+    names: frozenset[str]  # of COLUMNS, those that there are
+    batches: list[Any]
+    limits: Limits
+
+    @classmethod
+    def read(cls, body: bytes, limits: Limits) -> "ArrowRows":
+        import pyarrow as pa
+
+        try:
+            _refuse_compressed(pa, body)
+            names, batches = _batches(pa, body, limits.max_batch_records)
+        except (pa.ArrowException, struct.error, OSError, ValueError) as error:
+            raise InvalidRequest(f"the body is not a valid Arrow stream: {error}") from None
+        return cls(names, batches, limits)
+
+    def records(self) -> list[RecordIn]:
+        """One by one; refuses what is no record."""
+        data, tags, nodes, meta = (self._values(name) for name in COLUMNS)
+        limits = self.limits
+        if (found := _longer(data, limits.max_record_bytes)) is not None:
+            raise RecordTooLarge(f"records[{found[0]}] is {found[1]} bytes, at most {limits.max_record_bytes}")
+        if (found := _longer(meta, limits.max_meta_bytes)) is not None:
+            raise InvalidRequest(f"records[{found[0]}].meta is {found[1]} bytes, at most {limits.max_meta_bytes}")
+        with short_stack:  # whoever reads a text later finds it in a body, deeper down
+            try:
+                values = list(map(_decode_raw, data))
+                metas = [NO_META if text is None else _decode_raw(text) for text in meta]
+            except (TypeError, msgspec.MsgspecError, RecursionError):
+                raise _first_bad(data, meta) from None
+        return list(map(RecordIn, values, tags, nodes, metas))
+
+    def _values(self, name: str) -> list[Any]:
+        """JSON stays bytes: what is decoded and kept is bytes, and a text would be made for nothing."""
+        import pyarrow as pa
+
+        found: list[Any] = []
+        for batch in self.batches:
+            column = batch.column(name) if name in self.names else pa.nulls(batch.num_rows, pa.string())
+            if name in JSON_COLUMNS:
+                column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
+            found += column.to_pylist()
+        return found
+
+    def batch(self, key: str | None) -> Batch | None:
+        """What `check_batch` gives for the records, made by columns: in less than half the time, without an object for
+        each. None: they need a look one by one, for what they have or for what is wrong with them."""
+        if key is not None and len(key) > KEY_CHARACTERS_MAX:
+            return None
+        sizes: array[int] = array("I")
+        texts: list[memoryview] = []
+        for batch in self.batches:
+            if batch.num_rows:
+                found = self._text_of(batch)
+                if found is None:
+                    return None
+                texts.append(found[0])
+                sizes.frombytes(found[1])
+        if not texts:
+            return None
+        body = b"".join((OPENING, b"[", texts[0][1:], *texts[1:], b"]}"))
+        if len(body) > CUT_BYTES or b"\n" in body or b"\r" in body:
+            return None
+        digest = 0 if key is None else digest_of_text(memoryview(body)[len(OPENING) : -1])
+        has_tags = "tag" in self.names and any(batch["tag"].null_count < batch.num_rows for batch in self.batches)
+        return Batch(body, sizes, has_tags, digest=digest)
+
+    def _text_of(self, batch: Any) -> tuple[memoryview, memoryview] | None:
+        """The records of a batch as they stand in a body, each behind a comma, and the sizes of their data."""
+        import pyarrow.compute as pc
+
+        columns = {
+            name: batch[name] for name in self.names if name == "data" or batch[name].null_count < batch.num_rows
+        }
+        if (
+            "meta" in columns
+            or columns["data"].null_count
+            or any(str(one.type) != "string" for one in columns.values())
+        ):
+            return None
+        lengths = pc.binary_length(columns["data"])
+        limits = {"data": self.limits.max_record_bytes, "tag": self.limits.max_tag_bytes}
+        for name, column in columns.items():
+            if pc.max(pc.binary_length(column)).as_py() > limits.get(name, self.limits.max_node_bytes):
+                return None
+        sizes = _used(lengths, 1, 4 * len(lengths))
+        if not _are_values(columns["data"]):
+            return None
+        fields = [_fields(name, columns[name]) for name in ("tag", "node") if name in columns]
+        rows = pc.binary_join_element_wise(',{"data":', columns["data"], *fields, "}", "")
+        return _used(rows, 2, pc.sum(pc.binary_length(rows)).as_py()), sizes
+
+
+def _used(column: Any, number: int, size: int) -> memoryview:
+    """The bytes of a buffer of a column that was computed just now, and so begins at its beginning."""
+    return memoryview(column.buffers()[number]).cast("B")[:size]
+
+
+def _are_values(texts: Any) -> bool:
+    try:
+        with short_stack:  # as in `ArrowRows.records`
+            return are_values(texts)
+    except RecursionError:
+        return False
+
+
+def _fields(name: str, column: Any) -> Any:
+    """A column of texts as fields of a record; nothing for a null."""
     import pyarrow as pa
 
-    try:
-        _refuse_compressed(pa, body)
-        columns = _columns(pa, body, limits.max_batch_records)
-    except (pa.ArrowException, struct.error, OSError, ValueError) as error:
-        raise InvalidRequest(f"the body is not a valid Arrow stream: {error}") from None
-    data, tags, nodes, meta = columns
-    if (found := _longer(data, limits.max_record_bytes)) is not None:
-        raise RecordTooLarge(f"records[{found[0]}] is {found[1]} bytes, at most {limits.max_record_bytes}")
-    if (found := _longer(meta, limits.max_meta_bytes)) is not None:
-        raise InvalidRequest(f"records[{found[0]}].meta is {found[1]} bytes, at most {limits.max_meta_bytes}")
-    try:
-        values = list(map(_decode_raw, data))
-        if meta.count(None) == len(meta):
-            return list(map(RecordIn, values, tags, nodes))
-        metas = [NO_META if text is None else _decode_raw(text) for text in meta]
-    except (TypeError, msgspec.MsgspecError, RecursionError):
-        raise _first_bad(data, meta) from None
-    return list(map(RecordIn, values, tags, nodes, metas))
+    encoded = column.dictionary_encode()
+    fields = [f',"{name}":{_encode(text).decode()}' for text in encoded.dictionary.to_pylist()]
+    return pa.array(fields, pa.string()).take(encoded.indices).fill_null("")
 
 
 def _longer(texts: list[bytes | None], bytes_max: int) -> tuple[int, int] | None:
@@ -93,8 +201,8 @@ def _first_bad(data: list[bytes | None], meta: list[bytes | None]) -> InvalidReq
     raise AssertionError("every record can be decoded")
 
 
-def _columns(pa: Any, body: bytes, records_max: int) -> list[list[Any]]:
-    """The four columns: data and meta as bytes, tag and node as texts; a column that is not there is all None."""
+def _batches(pa: Any, body: bytes, records_max: int) -> tuple[frozenset[str], list[Any]]:
+    """The batches of a stream, validated in full, with those of COLUMNS that it has."""
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
         schema = reader.schema
     places = {name: schema.get_all_field_indices(name) for name in COLUMNS if name in schema.names}
@@ -107,7 +215,7 @@ def _columns(pa: Any, body: bytes, records_max: int) -> list[list[Any]]:
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise InvalidRequest(f"column {name} is of type {kind}; it must be a string")
     included = [indices[0] for indices in places.values()]
-    columns: list[list[Any]] = [[] for _ in COLUMNS]
+    batches: list[Any] = []
     count = 0
     options = pa.ipc.IpcReadOptions(included_fields=included, ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
     with pa.ipc.open_stream(pa.py_buffer(body), options=options) as reader:
@@ -116,16 +224,8 @@ def _columns(pa: Any, body: bytes, records_max: int) -> list[list[Any]]:
             if count > records_max:
                 raise BatchTooLarge(f"records has more than {records_max} records")
             batch.validate(full=True)
-            for column, name in zip(columns, COLUMNS, strict=True):
-                column += _values(pa, batch.column(name), name) if name in places else [None] * batch.num_rows
-    return columns
-
-
-def _values(pa: Any, column: Any, name: str) -> list[Any]:
-    """JSON stays bytes: what is decoded and kept is bytes, and a text would be made for nothing."""
-    if name in ("tag", "node"):
-        return list(column.to_pylist())
-    return list(column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()).to_pylist())
+            batches.append(batch)
+    return frozenset(places), batches
 
 
 # --- Arrow messages. Layout: 0xFFFFFFFF, metadata length (i32), metadata (a flatbuffer `Message`), body. Of the tables
