@@ -28,9 +28,8 @@ from tests.core.test_model import (
     profile,
 )
 from topics.core import decide
-from topics.core.routing import steps, table
-from topics.core.topic import blocks, live, log, pages, parts, walk
-from topics.engine import loading
+from topics.core.routing import table
+from topics.core.topic import blocks, live, log, pages, parts
 from topics.model import RouterDefinition, TopicConfig
 from topics.settings import Settings
 from topics.testing.oracle import Oracle
@@ -222,18 +221,21 @@ class TinyRouterMachine(RouterMachine):
         for module in (blocks, live, log, decide):
             self.patch.setattr(module, "BLOCK", 8)
         self.patch.setattr(parts, "PAGE_ROWS", 4)
-        for module in (pages, walk, steps, loading):  # these have to agree
-            self.patch.setattr(module, "PAGE_ROWS", self.page_rows)
+        self.patch.setattr(pages, "PAGE_ROWS", self.page_rows)
 
 
 class PagedRouterMachine(TinyRouterMachine):
-    """The same with pages of 4 rows, at whose borders a step through segments ends.
+    """The same with pages of 4 rows or few bytes, at whose borders a step through segments ends.
 
     No caps, and one router into each dest: where a dest evicts or refuses, or two routers share one, what becomes of
     which record depends on the size of steps, and the oracle takes all in one.
     """
 
     page_rows = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch.setattr(pages, "PAGE_BYTES", 30)
 
     async def play(self, command: Any) -> None:
         if isinstance(command, PutRouter):

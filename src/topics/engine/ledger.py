@@ -140,7 +140,10 @@ class Ledger:
                 try:
                     end = wal.append(payload, frame.needs_sync, depends_on)
                 except DiskFull:
-                    if any(map(_is_growing, frame.logged)):
+                    if any(
+                        isinstance(one, GROWING) or (isinstance(one, Forwarding) and one.entry.runs)
+                        for one in frame.logged
+                    ):
                         raise
                     end = wal.append(payload, frame.needs_sync, depends_on, frees=True)
                 for entry in frame.entries:
@@ -366,7 +369,3 @@ class Ledger:
                 router.cursor = min(before.cursor, self.state.by_id[router.source].log.head)
                 router.total = before.total
                 self.state.unsaved_routers[router.name] = None
-
-
-def _is_growing(entry: AnyEntry) -> bool:
-    return isinstance(entry, GROWING) or (isinstance(entry, Forwarding) and bool(entry.entry.runs))

@@ -32,9 +32,11 @@ _libc.mmap.argtypes = (
     *(ctypes.c_int, ctypes.c_int, ctypes.c_longlong),
 )
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 RESERVE_DESCRIPTORS: Final = 12  # for the log and its checkpoints, once the process has no other left
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+RELEASED_BYTES_MIN: Final = 4 * 1024 * 1024  # a map of fewer keeps what it has
 MAPPED_BYTES_MIN: Final = 1024 * 1024  # a buffer of as many is mapped
 HELPER_END_SECONDS_MAX: Final = 5.0  # a helper that has not ended by then hangs in the kernel
 
@@ -124,6 +126,15 @@ def map_memory(descriptor: int, size: int, protection: int, offset: int) -> "cty
     area = (ctypes.c_char * size).from_address(address)  # which every view of it keeps alive
     weakref.finalize(area, _libc.munmap, address, size).atexit = False
     return area
+
+
+def release(view: memoryview) -> None:
+    """Give back the memory that the map behind a view takes, if it is large: what is touched again is read again."""
+    area = view.obj
+    if isinstance(area, mmap.mmap) and len(area) >= RELEASED_BYTES_MIN:
+        area.madvise(mmap.MADV_DONTNEED)
+    elif isinstance(area, ctypes.Array) and len(area) >= RELEASED_BYTES_MIN:
+        _libc.madvise(ctypes.byref(area), len(area), mmap.MADV_DONTNEED)
 
 
 class SpareDescriptors:

@@ -233,15 +233,12 @@ def decode_json(decode: "msgspec.json.Decoder[object].decode", body: bytes):  # 
     try:
         if not body.isascii():
             check_utf8(body)
-        return decode(body) if len(body) < NESTED_BYTES_MIN else _decode_nested(decode, body)
+        if len(body) < NESTED_BYTES_MIN:
+            return decode(body)
+        with short_stack:  # whoever decodes the body later, from deeper down, finds room for it
+            return decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise InvalidRequest(fault_in(error, body, decode)) from None
-
-
-def _decode_nested(decode, body: bytes):  # type: ignore[no-untyped-def]
-    """Decode with less stack than there is: whoever decodes the body later, from deeper down, finds room for it."""
-    with short_stack:
-        return decode(body)
 
 
 class _ShortStack:
