@@ -58,6 +58,34 @@ def test_pipelined_requests_take_turns() -> None:
     assert [request.target for request in app.requests] == [b"/%d" % number for number in range(5000)]
 
 
+@pytest.mark.parametrize("read_requests", [1, 20, 5000])
+def test_while_another_connection_waits_each_has_one_request_in_a_turn(read_requests: int) -> None:
+    """LM10: very many connections that pipeline are no longer turn than a few."""
+    app = ScriptedApp()
+    peer = MemoryTransport(app)
+    first_turn(peer, get("/first"))
+    waits = [True]
+
+    def wait_on() -> None:
+        if waits:
+            peer.connections.turns.add(wait_on)
+
+    wait_on()
+    seen = len(app.requests)
+    first_turn(peer, b"".join(get(f"/{number}") for number in range(read_requests)))
+    for _ in range(3):
+        assert len(app.requests) - seen <= 1
+        seen = len(app.requests)
+        one_turn(peer)
+    waits.clear()
+    while one_turn(peer):
+        pass
+    assert [request.target for request in app.requests] == [
+        b"/first",
+        *(b"/%d" % number for number in range(read_requests)),
+    ]
+
+
 def test_refused_requests_take_turns_no_less() -> None:
     """LM10"""
     app = ScriptedApp()

@@ -1,12 +1,14 @@
-"""Calls that go on in tasks share a part of each turn of the loop, however many there are (LM10)."""
+"""Calls that go on in tasks, and connections that have much to do, share a part of each turn of the loop (LM10)."""
 
 import asyncio
 import gc
 import weakref
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from topics.server.paced import TURN_S, Pace, Paced
+from topics.server.paced import TURN_S, Pace, Paced, Turns
 from topics.testing.clock import ManualClock
 
 STEP_MS = 2
@@ -134,3 +136,68 @@ async def test_a_call_that_fails_leaves_nothing_behind() -> None:
         assert left() is None
     finally:
         gc.enable()
+
+
+class Visits:
+    """Connections that have much to do, each for some time by the clock; who was served in which turn of the loop."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.soon: list[Callable[[], None]] = []
+        self.turns = Turns(self.clock.monotonic, self.soon.append)
+        self.served: list[int] = []
+
+    def add(self, number: int, visits: int = 1) -> None:
+        self.turns.add(partial(self._serve, number, visits))
+
+    def _serve(self, number: int, visits: int) -> None:
+        self.clock.advance(STEP_MS)
+        self.served.append(number)
+        if visits > 1:
+            self.add(number, visits - 1)
+
+    def turn(self) -> list[int]:
+        """A turn of the loop; who was served in it."""
+        self.served = []
+        due = self.soon[:]
+        self.soon.clear()
+        for call in due:
+            call()
+        return self.served
+
+
+def test_connections_that_wait_have_a_share_of_a_turn_and_none_is_passed_over() -> None:
+    """LM10: whoever comes is behind those that wait, and before those that have been served."""
+    visits = Visits()
+    for number in range(4):
+        visits.add(number, visits=3)
+    assert visits.turn() == [0, 1, 2]
+    visits.add(9)
+    assert [visits.turn(), visits.turn()] == [[3, 0, 1], [2, 9, 3]]
+    while visits.turn():
+        pass
+    assert not visits.turns.waiting
+
+
+def test_a_connection_that_fails_in_its_turn_does_not_keep_the_others_from_theirs() -> None:
+    """LM10"""
+    visits = Visits()
+
+    def fail() -> None:
+        raise RuntimeError
+
+    visits.turns.add(fail)
+    visits.add(1)
+    with pytest.raises(RuntimeError):
+        visits.turn()
+    assert visits.turn() == [1]
+
+
+def test_a_connection_may_go_on_for_long_only_while_no_other_waits() -> None:
+    """LM10"""
+    visits = Visits()
+    assert visits.turns.share_s == TURN_S
+    visits.add(1)
+    assert visits.turns.share_s == 0
+    visits.turn()
+    assert visits.turns.share_s == TURN_S

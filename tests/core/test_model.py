@@ -444,6 +444,7 @@ class Machine(RuleBasedStateMachine):
 TINY = [
     *((module, "BLOCK", 8) for module in (blocks, live, log, decide)),
     *((module, "PAGE_ROWS", 4) for module in (pages, parts, walk)),
+    (pages, "PAGE_BYTES", 30),
 ]
 
 

@@ -2,11 +2,14 @@
 
 import tracemalloc
 from array import array
+from itertools import pairwise
 
 import pytest
 from msgspec import Raw
 
 from topics.core.topic.pages import (
+    NO_ROW,
+    PAGE_BYTES,
     PAGE_OVERHEAD_BYTES,
     RENDERED_BYTES,
     Cache,
@@ -14,7 +17,9 @@ from topics.core.topic.pages import (
     Page,
     PageAddress,
     Projection,
+    page_around,
     render,
+    set_borders,
 )
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Sealed
 from topics.core.topic.records import parse_write
@@ -186,7 +191,7 @@ def test_a_page_of_a_segment_is_cold_until_it_is_loaded() -> None:
         cache.page(part, 1500, Projection())
     missing = cold.value.missing
     assert isinstance(missing, PageAddress)
-    assert missing.rows() == (PAGE_ROWS, 2000)
+    assert (missing.start, page_around(part, missing.start)) == (PAGE_ROWS, (PAGE_ROWS, 2000))
     cache.load(missing, render(missing))
     cache.load(missing, render(missing))
     page = cache.page(part, 1500, Projection())
@@ -194,10 +199,10 @@ def test_a_page_of_a_segment_is_cold_until_it_is_loaded() -> None:
     assert cache.size_bytes == page.size_bytes
 
 
-@pytest.mark.parametrize("metas", [None, [None, Raw(b'{"a":1}')] * 20])
+@pytest.mark.parametrize("metas", [None, [None, Raw(b'{"a":1}')] * 5])
 def test_a_large_page_of_a_segment_is_rendered_in_steps_to_the_same_text(metas: list[Raw | None] | None) -> None:
     """LM10: some rows are larger than a step."""
-    sizes = [RENDERED_BYTES * n // 10 for n in (1, 12, 3, 3, 5, 0, 10, 11, 1, 1)] * 4
+    sizes = [RENDERED_BYTES * n // 10 for n in (1, 12, 3, 3, 5, 0, 10, 11, 1, 1)]
     seqs = list(range(1, len(sizes) + 1))
     datas = [Raw(b'"%b"' % (b"x" * size)) for size in sizes]
     rows = Columns(seqs, [5] * len(seqs), None, None, metas, datas)
@@ -222,7 +227,7 @@ def test_the_pages_used_least_recently_are_dropped_first() -> None:
 def test_sealed_pages_take_no_room_from_those_of_records_in_memory() -> None:
     """LM8: whoever reads all that is sealed fills a small part of the cache, and pushes nobody's newest page out."""
     chunk, part = chunk_of(b'{"records":[{"data":1}]}', first=9001), sealed(columns(list(range(1, 9001))))
-    addresses = [PageAddress(part, number, Projection()) for number in range(part.count // PAGE_ROWS)]
+    addresses = [PageAddress(part, start, Projection()) for start in range(0, part.count, PAGE_ROWS)]
     size = render(addresses[0]).size_bytes
     cache = Cache(100 * size, 3 * size)
     newest = cache.page(chunk, 0, Projection())
@@ -230,6 +235,46 @@ def test_sealed_pages_take_no_room_from_those_of_records_in_memory() -> None:
         cache.load(address, render(address))
     assert cache.size_bytes <= newest.size_bytes + 3 * size
     assert cache.page(chunk, 0, Projection()) is newest
+
+
+@pytest.mark.parametrize(
+    ("sizes", "borders"),
+    [
+        ([10] * 3000, [0, 1024, 2048, 3000]),
+        ([5000] * 1500, [0, 838, 1500]),
+        ([10] * 2000 + [60_000] * 200, [0, 1024, 2048, 2117, 2186, 2200]),
+        ([60_000] * 100 + [10] * 2000, [0, 69, 1093, 2100]),
+        ([PAGE_BYTES + 1] * 3, [0, 1, 2, 3]),
+        ([PAGE_BYTES, 0, 1, 0], [0, 2, 4]),
+    ],
+)
+def test_a_page_of_a_segment_is_bounded_in_rows_and_in_bytes(sizes: list[int], borders: list[int]) -> None:
+    """LM6, LM11: a page takes its memory as a whole; wherever it ends, all rows are on one."""
+    texts = {size: Raw(b"x" * size) for size in set(sizes)}
+    datas = [texts[size] for size in sizes]
+    part = sealed(Columns(list(range(1, len(sizes) + 1)), [5] * len(sizes), None, None, None, datas))
+    if sum(sizes) > PAGE_BYTES:
+        with pytest.raises(Cold) as unknown:
+            page_around(part, 1)
+        assert unknown.value.missing == PageAddress(part, NO_ROW, None)
+        set_borders(part)
+    for start, stop in pairwise(borders):
+        assert page_around(part, start) == page_around(part, stop - 1) == (start, stop)
+        assert render(PageAddress(part, start, Projection())).count == stop - start
+
+
+def test_the_pages_of_a_part_are_forgotten_wherever_they_begin() -> None:
+    seqs = list(range(1, 301))
+    part = sealed(Columns(seqs, [5] * 300, None, None, None, [Raw(b'"%b"' % (b"x" * 60_000))] * 300))
+    cache = Cache(10**9)
+    cache.forget(part)
+    set_borders(part)
+    for row in range(0, 300, 20):
+        address = PageAddress(part, page_around(part, row)[0], Projection())
+        cache.load(address, render(address))
+    assert cache.size_bytes > 300 * 60_000
+    cache.forget(part)
+    assert cache.size_bytes == 0
 
 
 def test_pages_with_tags_or_nodes_weigh_what_these_take_in_memory() -> None:
@@ -262,7 +307,7 @@ def test_a_forgotten_part_leaves_nothing_in_the_cache() -> None:
 def test_a_page_that_someone_waits_for_is_not_dropped() -> None:
     seqs = list(range(1, 4000))
     part, cache = sealed(columns(seqs)), Cache(1)
-    awaited, other = PageAddress(part, 0, Projection()), PageAddress(part, 1, Projection())
+    awaited, other = PageAddress(part, 0, Projection()), PageAddress(part, PAGE_ROWS, Projection())
     for _ in range(2):
         cache.keep(awaited)
     for address in (awaited, other):

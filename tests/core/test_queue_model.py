@@ -23,7 +23,6 @@ from topics.core.topic import blocks, live, log, pages, parts, walk
 from topics.core.topic.config import ConfigIn
 from topics.engine import Engine
 from topics.engine.answers import Redriven
-from topics.engine.queues import job_pages
 from topics.errors import TopicFull
 from topics.model import TopicConfig
 from topics.settings import Settings
@@ -36,7 +35,8 @@ T = TypeVar("T")
 NODES = ["a", "b", "c"]
 TINY = [
     *((module, "BLOCK", 8) for module in (blocks, live, log, decide)),
-    *((module, "PAGE_ROWS", 4) for module in (pages, parts, walk, job_pages, letters)),
+    *((module, "PAGE_ROWS", 4) for module in (pages, parts, walk, letters)),
+    (pages, "PAGE_BYTES", 30),
     (jobs_module, "STALE_MAX", 2),
 ]
 configs = st.fixed_dictionaries(

@@ -29,10 +29,9 @@ from tests.core.test_model import (
 )
 from topics.core import decide
 from topics.core.entries import Forwarding
-from topics.core.routing import steps, table
+from topics.core.routing import table
 from topics.core.routing.steps import Step
-from topics.core.topic import blocks, live, log, pages, parts, walk
-from topics.engine import loading
+from topics.core.topic import blocks, live, log, pages, parts
 from topics.engine.routers.forwarder import Forwarder
 from topics.model import RouterDefinition, TopicConfig
 from topics.settings import Settings
@@ -246,14 +245,17 @@ class TinyRouterMachine(RouterMachine):
         for module in (blocks, live, log, decide):
             self.patch.setattr(module, "BLOCK", 8)
         self.patch.setattr(parts, "PAGE_ROWS", 4)
-        for module in (pages, walk, steps, loading):  # these have to agree
-            self.patch.setattr(module, "PAGE_ROWS", self.page_rows)
+        self.patch.setattr(pages, "PAGE_ROWS", self.page_rows)
 
 
 class PagedRouterMachine(TinyRouterMachine):
-    """The same with pages of 4 rows, at whose borders a step through segments ends."""
+    """The same with pages of 4 rows or few bytes, at whose borders a step through segments ends."""
 
     page_rows = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch.setattr(pages, "PAGE_BYTES", 30)
 
 
 TestRandomRouting = RouterMachine.TestCase

@@ -433,22 +433,67 @@ def test_reads_of_one_client_leave_others_their_turns(
         assert server.stop() == 0
 
 
-def test_reading_old_records_from_the_first_to_the_last_takes_little_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("record_bytes", "count"), [(300, 400_000), (60_000, 4_000)])
+def test_reading_old_records_from_the_first_to_the_last_takes_little_memory(
+    tmp_path: Path, record_bytes: int, count: int
+) -> None:
     """LM6, LM11: neither their rendered form nor the files that they lie in add up."""
     with ServerProcess(tmp_path) as server:
-        records = [{"data": "x" * 300, "tag": f"t{number}"} for number in range(10_000)]
+        write = min(10_000, 30 * MIB // record_bytes)
+        records = [{"data": "x" * record_bytes, "tag": f"t{number}"} for number in range(write)]
         api = Client(server.address)
         api.create("t")
-        for _ in range(40):
-            ok(api.post("/v0/topics/t?return_seqs=false", {"records": records}))
+        for written in range(0, count, write):
+            ok(api.post("/v0/topics/t?return_seqs=false", {"records": records[: count - written]}))
         assert server.stop() == 0
         server.start()
         api, before, cursor = Client(server.address), peak_bytes(server.pid), 0
-        while cursor < 400_000:
+        while cursor < count:
             cursor = ok(api.post("/v0/topics/t/diff", {"from_seq": cursor, "limit": 1000}))["next_from_seq"]
         grown = peak_bytes(server.pid) - before
-        print(f"old records: {grown / MIB:.0f} MiB")
+        print(f"old records of {record_bytes} bytes: {grown / MIB:.0f} MiB")
         assert grown <= MEMORY_BYTES_MAX
+        assert server.stop() == 0
+
+
+COMMANDS: Final = {
+    "gets": request_bytes("GET", "/v0/topics/t"),
+    "writes": request_bytes("POST", "/v0/topics/w", {"records": [{"data": 1}]}),
+    "diffs": request_bytes("POST", "/v0/topics/t/diff", {"limit": 100}),
+    "filtered": request_bytes("POST", "/v0/topics/t/diff", {"limit": 1, "not_nodes": ["n"]}),
+    "pings": client_frame(1, b'{"op":"ping"}'),
+    "publishes": client_frame(1, b'{"op":"publish","topic":"w","records":[{"data":1}]}'),
+}
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_many_connections_that_send_without_waiting_leave_others_their_turns(tmp_path: Path, kind: str) -> None:
+    """LM10: what is done in one turn of the loop is bounded over all of them."""
+    with ServerProcess(tmp_path) as server:
+        api = Client(server.address)
+        for name in ("t", "w"):
+            api.create(name)
+        ok(
+            api.post(
+                "/v0/topics/t?return_seqs=false", {"records": [{"data": 1, "tag": f"t{n % 2}"} for n in range(9000)]}
+            )
+        )
+        ok(api.post("/v0/topics/t/delete", {"match": "t0"}))
+        opening = handshake() if kind in ("pings", "publishes") else b""
+        closing = client_frame(8) if opening else b""
+        data = opening + COMMANDS[kind] * 100 + closing
+
+        def attack() -> None:
+            senders = [threading.Thread(target=send_all, args=(server.address, data)) for _ in range(100)]
+            for sender in senders:
+                sender.start()
+            for sender in senders:
+                sender.join(PATIENCE_S)
+
+        worst = worst_wait_s(server, attack)
+        print(f"100 connections, {kind}: {worst:.2f} s")
+        assert worst <= CPU_S_MAX
+        assert "Traceback" not in server.output
         assert server.stop() == 0
 
 

@@ -1,5 +1,6 @@
 """Segments: what goes in comes out, anything that reads Arrow can read it, and damage is found column by column."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from topics.engine.durability.catalogue import MAPPED_BYTES_MAX, Maps
 from topics.errors import Damaged
 from topics.model import Columns, TagMatch
 from topics.storage import segments
+from topics.storage.disk import RealDisk
 from topics.storage.segments import (
     DELETED,
     FileRef,
@@ -349,3 +351,27 @@ def test_a_file_that_is_removed_is_readable_for_whoever_keeps_its_bytes() -> Non
     maps.shrink()
     with pytest.raises(Damaged):
         kept.view()
+
+
+def test_what_was_read_of_a_large_file_does_not_stay_in_memory(tmp_path: Path) -> None:
+    """LM11: neither checking nor reading a file takes as much memory as it has bytes."""
+    builder, text = PieceBuilder(1), Raw(b'"%b"' % (b"x" * 60_000))
+    builder.extend(Columns(list(range(1, 301)), [5] * 300, None, None, None, [text] * 300))
+    image, ref, [piece_ref] = segments.encode(1, [builder])
+    (tmp_path / segments.name_of(1)).write_bytes(image)
+    piece = SegmentPiece(SegmentFile(RealDisk(tmp_path), ref), piece_ref)
+    for start in range(0, 300, 50):
+        assert piece.columns(start, start + 50).datas == [text] * 50
+        assert _resident_bytes(str(tmp_path)) < ref.size_bytes / 4
+
+
+def _resident_bytes(directory: str) -> int:
+    """What the maps of files in a directory take in this process."""
+    sizes: list[int] = []
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            is_ours = directory in line
+        elif is_ours and line.startswith("Rss:"):
+            sizes.append(int(line.split()[1]) * 1024)
+    assert sizes, "no file is mapped"
+    return sum(sizes)

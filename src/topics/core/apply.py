@@ -296,13 +296,6 @@ def _epoch_raised(state: State, entry: EpochRaised) -> None:
     state.unsaved[entry.topic] = topic
 
 
-def _leased(state: State, entry: Leased) -> None:
-    topic = state.by_id[entry.topic]
-    topic.queue.lease(entry.node, entry.leases)
-    weigh(state, topic)
-    state.unsaved[entry.topic] = topic
-
-
 def _time_passed(state: State, entry: TimePassed) -> None:
     topic = state.by_id[entry.topic]
     topic.queue.advance(entry.now)
@@ -319,11 +312,6 @@ def _changing(change: Callable[[Topic, Any], object]) -> Callable[[State, Any], 
         state.unsaved[entry.topic] = topic
 
     return carry_out
-
-
-@_changing
-def _reserved(topic: Topic, entry: Reserved) -> None:
-    topic.reservation.set(entry.last)
 
 
 @_changing
@@ -351,12 +339,12 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     Deleted: _shrinking(_delete),
     GapOpened: _shrinking(lambda log, entry: log.open_gap(entry.last, entry.reason, entry.ts)),
     HeadInherited: _shrinking(_inherit_head),
-    Reserved: _reserved,
+    Reserved: _changing(lambda topic, entry: topic.reservation.set(entry.last)),
     Reincarnated: _reincarnated,
     RouterSet: table.apply_set,
     RouterRemoved: table.apply_removed,
     Forwarding: table.apply_forwarding,
-    Leased: _leased,
+    Leased: _changing(lambda topic, entry: topic.queue.lease(entry.node, entry.leases)),
     Released: _changing(lambda topic, entry: topic.queue.release(entry.leases)),
     TimePassed: _time_passed,
     Freed: _changing(lambda topic, entry: topic.queue.free(entry.jobs)),

@@ -118,20 +118,14 @@ class Changes:
         """Delete a topic; see the engine's."""
         ledger = self._ledger
         topic = await ledger.when_unchanging(name)
-        routers = [] if topic is None else self._routers_of(topic)
+        by_id, touching = ledger.state.by_id, () if topic is None else ledger.state.routers.of(topic.id)
+        routers = sorted((one.name, by_id[one.source].name, by_id[one.dest].name) for one in touching)
         async with self._gates.refusing(name):
             decided = decide.delete_topic(ledger.state, DeleteTopic(name, if_empty, epoch))
         if decided:
             await ledger.change(topic, decided)
         await self._gates.wait_open(self._gates.of(None))
         return routers if decided else None
-
-    def _routers_of(self, topic: Topic) -> list[tuple[str, str, str]]:
-        """Routers into or out of a topic, sorted: name, source, dest."""
-        state = self._ledger.state
-        by_id = state.by_id
-        touching = state.routers.of(topic.id)
-        return sorted((one.name, by_id[one.source].name, by_id[one.dest].name) for one in touching)
 
 
 def _previewed(topic: Topic, decided: Sequence[AnyEntry]) -> DeleteResult:

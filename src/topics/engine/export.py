@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from topics.core.state import Topic
 from topics.core.topic.live import LiveRows
-from topics.core.topic.parts import Chunk, Part
+from topics.core.topic.parts import Chunk, Part, fitting
 from topics.core.topic.walk import Query, losses
 from topics.model import Tombstone
 from topics.ranges import Range
@@ -58,7 +58,8 @@ class Export(Struct):
     def runs(self, count_max: int) -> tuple[list[Range], int]:
         """The seqs of the records as runs, at most `count_max`, and up to where they tell of every seq. Blocking."""
         found: list[Range] = []
-        for looked, (first, last) in enumerate(self._seq_runs()):
+        live = ((part, *run) for part, start, stop in self.pieces for run in self.rows.runs(part, start, stop))
+        for looked, (first, last) in enumerate(run for some in live for run in _without_holes(*some)):
             is_next = bool(found) and found[-1][1] + 1 == first
             if looked >= LOOKS_MAX or (len(found) == count_max and not is_next):
                 return found, first - 1
@@ -68,14 +69,9 @@ class Export(Struct):
                 found.append((first, last))
         return found, self.last
 
-    def _seq_runs(self) -> Iterator[Range]:
-        for part, start, stop in self.pieces:
-            for first_row, stop_row in self.rows.runs(part, start, stop):
-                yield from _without_holes(part, first_row, stop_row)
-
     async def stream(self, run: Worker) -> AsyncIterator[bytes]:
         """The Arrow stream in parts; `run` does the blocking work."""
-        yield arrow_stream.encode_schema(self.metadata())
+        yield bytes(arrow_stream.stream_schema(self.metadata()).serialize())
         for part, start, stop in self.pieces:
             portions = _portions(part, self.rows.runs(part, start, stop))
             while portion := await run(partial(_encode_next, part, portions)):
@@ -114,7 +110,7 @@ def _portions(part: Part, runs: Iterable[tuple[int, int]]) -> Iterator[Runs]:
     rows = size = 0
     for start, stop in runs:
         while start < stop:
-            end = start + _fitting(part, start, min(stop - start, rows_max - rows), BATCH_BYTES - size)
+            end = max(start + 1, fitting(part, start, min(stop, start + rows_max - rows), BATCH_BYTES - size))
             some.append((start, end))
             rows, size = rows + end - start, size + part.bytes_before(end) - part.bytes_before(start)
             if rows >= rows_max or size >= BATCH_BYTES or end < stop:
@@ -125,19 +121,15 @@ def _portions(part: Part, runs: Iterable[tuple[int, int]]) -> Iterator[Runs]:
         yield some
 
 
-def _fitting(part: Part, start: int, rows: int, room_bytes: int) -> int:
-    """How many of `rows` rows from `start` on fit; one always does."""
-    base = part.bytes_before(start)
-    return max(1, bisect_right(range(1, rows + 1), room_bytes, key=lambda n: part.bytes_before(start + n) - base))
-
-
 def _encode_next(part: Part, portions: Iterator[Runs]) -> bytes:
     """The next portion; empty at the end. Blocking."""
     runs = next(portions, None)
     if runs is None:
         return b""
     if isinstance(part, SegmentPiece):
-        return arrow_stream.encode_sealed(part, runs)
+        encoded = arrow_stream.encode_sealed(part, runs)
+        part.file.release()
+        return encoded
     first = runs[0][0]
     columns = part.columns(first, runs[-1][1])
     return arrow_stream.encode_rows(columns.select([(start - first, stop - first) for start, stop in runs]))

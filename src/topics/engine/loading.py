@@ -12,10 +12,11 @@ import asyncio
 from array import array
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from topics.core.topic.pages import NEXT_TURN, PAUSE, Cache, Cold, PageAddress, render
-from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed
+from topics.core.topic.pages import NEXT_TURN, NO_ROW, PAUSE, Cache, Cold, PageAddress, page_around, render, set_borders
+from topics.core.topic.parts import Chunk, Part, Sealed
 from topics.errors import Damaged
 from topics.model import Columns, TagMatch
 
@@ -47,11 +48,11 @@ class Loader:
         """Rows of one page of a part, decoded."""
         if isinstance(part, Chunk):
             return part.columns(start, stop)
-        address = PageAddress(part, start // PAGE_ROWS, None)
+        first, _ = page_around(part, start)
+        address = PageAddress(part, first, None)
         page = self._rows.get(address)
         if page is None:
             raise Cold(address)
-        first = address.number * PAGE_ROWS
         return page.select([(start - first, stop - first)])
 
     async def until_warm(self, make: Callable[[bool], T], loads_max: int | None = None) -> T:
@@ -111,8 +112,10 @@ class Loader:
             if isinstance(match, TagMatch):
                 self._cache.load_matches(part, match, await self._run(lambda: array("I", sorted(part.matching(match)))))
                 return
-            if address.projection is None:
-                self._rows[address] = await self._run(lambda: part.columns(*address.rows()))
+            if address.start == NO_ROW:
+                await self._run(partial(set_borders, part))
+            elif address.projection is None:
+                self._rows[address] = await self._run(partial(part.columns, *page_around(part, address.start)))
                 if len(self._rows) > ROW_PAGES_MAX:
                     self._rows.popitem(last=False)
             else:

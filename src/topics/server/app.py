@@ -37,7 +37,7 @@ from topics.server.live.pressure import Pressure
 from topics.server.live.registry import Registry
 from topics.server.live.sessions import Sessions
 from topics.server.live.work import WorkStreams
-from topics.server.paced import Pace, Paced
+from topics.server.paced import Pace, Paced, Turns
 from topics.server.routes import Route, Routes
 from topics.server.seeing.history import History
 from topics.server.seeing.samples import SampleStreams
@@ -108,6 +108,7 @@ class App:
         self.waiting: dict[Callable[[], None], Call] = {}  # functions that end the waits of calls
         self._tasks: set[asyncio.Task[None]] = set()
         self._pace = Pace(engine.clock.monotonic)
+        self.turns = Turns(engine.clock.monotonic)  # of sockets
         self._inflating = asyncio.Semaphore(INFLATIONS_MAX)
         self.packing = asyncio.Semaphore(PACKINGS_MAX)
         self.decoding = asyncio.Semaphore(1)  # large bodies, which take many times their size while they are decoded

@@ -1,8 +1,9 @@
-"""The pace of calls that go on in tasks: all of them together have a share of each turn of the event loop (LM10).
+"""The pace of what many ask for at once: all of it together has a share of each turn of the event loop (LM10).
 
-Every step of such a call is short by itself. But a client may ask for a hundred things at once, over HTTP/2, and a
-hundred short steps in one turn are a long one. Once the share is used up, further steps wait, and then each turn has
-one of them, in the order in which they came. Must not know: what the calls do.
+Every step of a call that goes on in a task is short by itself. But a client may ask for a hundred things at once, over
+HTTP/2, and a hundred short steps in one turn are a long one. Once the share is used up, further steps wait, and then
+each turn has one of them, in the order in which they came. The same holds for connections on which more has come than
+is done at once: they take `Turns`. Must not know: what the calls and the connections do.
 """
 
 import asyncio
@@ -11,6 +12,11 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final
 
 TURN_S: Final = 0.005  # of one turn of the loop, for the steps of all calls
+
+
+def call_soon(turn: Callable[[], None]) -> None:
+    """Call `turn` in the next turn of the event loop."""
+    asyncio.get_running_loop().call_soon(turn)
 
 
 class Pace:
@@ -40,7 +46,7 @@ class Pace:
     def _notice_end(self) -> None:
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._turn_ended)
+            call_soon(self._turn_ended)
 
     def _turn_ended(self) -> None:
         self._spent_s, self._is_due = 0.0, False
@@ -52,6 +58,44 @@ class Pace:
         self.has_to_wait = bool(self._waiting)
         if self.has_to_wait:
             self._notice_end()
+
+
+class Turns:
+    """Connections that wait for a turn of their own: one after the other has one, as long as the share lasts."""
+
+    def __init__(self, monotonic: Callable[[], float], soon: Callable[[Callable[[], None]], None] = call_soon) -> None:
+        self.waiting: deque[Callable[[], None]] = deque()
+        self._monotonic = monotonic
+        self._soon = soon
+        self._is_due = False
+
+    @property
+    def share_s(self) -> float:
+        """For how long a connection may go on at once; 0: others wait, so it does one thing."""
+        return 0.0 if self.waiting else TURN_S
+
+    def add(self, turn: Callable[[], None]) -> None:
+        """Call `turn` in a later turn of the event loop, behind those that wait already."""
+        self.waiting.append(turn)
+        self._serve_soon()
+
+    def _serve_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._soon(self._serve)
+
+    def _serve(self) -> None:
+        """Those that are added meanwhile have the next turn of the loop."""
+        self._is_due = False
+        late_at, waiting = self._monotonic() + TURN_S, self.waiting
+        try:
+            for _ in range(len(waiting)):
+                waiting.popleft()()
+                if self._monotonic() > late_at:
+                    break
+        finally:
+            if waiting:
+                self._serve_soon()
 
 
 class Paced:

@@ -23,11 +23,6 @@ def stream_schema(metadata: Mapping[str, str] | None = None) -> Any:
     return pa.schema([whole.field(name) for name in NAMES], metadata=metadata)
 
 
-def encode_schema(metadata: Mapping[str, str]) -> bytes:
-    """The first message of a stream."""
-    return bytes(stream_schema(metadata).serialize())
-
-
 def encode_sealed(piece: SegmentPiece, runs: Runs) -> bytes:
     """A batch of rows of a segment."""
     import pyarrow as pa

@@ -8,6 +8,7 @@ This module knows a file by its descriptor, not where it lies or what is in it.
 """
 
 import asyncio
+import ctypes
 import errno
 import mmap
 import os
@@ -22,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from topics.uring.rings import map_memory
+from topics.uring.rings import map_memory, release_memory
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -31,6 +32,7 @@ RESERVE_DESCRIPTORS: Final = 12  # for the log and its checkpoints, once the pro
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 SHARED_STEP_BYTES: Final = 4 * 1024 * 1024  # put into shared memory at once
 BUFFERS_MAX: Final = 512  # given to one system call
+RELEASED_BYTES_MIN: Final = 4 * 1024 * 1024  # a map of fewer keeps what it has
 HELPER_END_SECONDS_MAX: Final = 5.0  # a helper that has not ended by then hangs in the kernel
 
 
@@ -172,6 +174,15 @@ def map_file(descriptor: int, size: int) -> memoryview:
     if sys.version_info >= (3, 13):
         return memoryview(mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ, trackfd=False))
     return memoryview(map_memory(descriptor, size, mmap.PROT_READ, 0)).cast("B").toreadonly()
+
+
+def release(view: memoryview) -> None:
+    """Give back the memory that the map behind a view takes, if it is large: what is touched again is read again."""
+    area = view.obj
+    if isinstance(area, mmap.mmap) and len(area) >= RELEASED_BYTES_MIN:
+        area.madvise(mmap.MADV_DONTNEED)
+    elif isinstance(area, ctypes.Array) and len(area) >= RELEASED_BYTES_MIN:
+        release_memory(area)
 
 
 class SpareDescriptors:

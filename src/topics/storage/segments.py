@@ -34,10 +34,12 @@ from xxhash import xxh3_64
 from topics.errors import Damaged
 from topics.model import Columns, TagMatch
 from topics.storage.disk import Disk, File
+from topics.storage.processes import release
 
 PREFIX, SUFFIX = "segment-", ".arrow"
 LIVE, DELETED = 0, 255
 FORMAT_VERSION = "1"
+STEP_BYTES = 1024 * 1024  # of a file, that are in memory at a time when it is checked
 ENDS_MIN = 100  # rows with a tag: of fewer, a search costs little, and such pieces may be very many
 
 Runs = list[tuple[int, int]]  # of rows, start and stop
@@ -144,11 +146,6 @@ def schema(metadata: Mapping[str, str] | None = None) -> Any:
     )
 
 
-def warm_up() -> None:
-    """Import pyarrow now, rather than when the first segment is written."""
-    schema()
-
-
 def encode(number: int, pieces: Sequence[PieceBuilder]) -> tuple[memoryview, FileRef, list[PieceRef]]:
     """The bytes of segment file `number`, and references to it and to each piece in it."""
     import pyarrow as pa
@@ -163,7 +160,8 @@ def encode(number: int, pieces: Sequence[PieceBuilder]) -> tuple[memoryview, Fil
         writer.write_batch(batch)
     image = sink.getvalue()
     with pa.ipc.open_file(image) as reader:
-        columns = _columns(reader.get_batch(0), image.address)
+        written = zip(names, reader.get_batch(0).columns, strict=True)
+        columns = {name: column_of(some, image.address, _checksum_of(_buffers(some))) for name, some in written}
     assert all(columns[name].checksum == checksums[name] for name in _CHECKED), "Arrow wrote other bytes"
     starts = accumulate((piece.count for piece in pieces), initial=0)
     refs = [piece.ref(number, start) for piece, start in zip(pieces, starts, strict=False)]
@@ -230,12 +228,6 @@ def text_array(values: Sequence[Any] | None, count: int) -> Any:
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
 
 
-def _columns(batch: Any, base: int) -> dict[str, Column]:
-    """Where the columns of a batch lie in the file image at address `base`."""
-    pairs = zip(batch.schema.names, batch.columns, strict=True)
-    return {name: column_of(column, base, _checksum_of(_buffers(column))) for name, column in pairs}
-
-
 def column_of(array: Any, base: int, checksum: str) -> Column:
     """Where an Arrow array lies in the file image at address `base`."""
     buffers = array.buffers()
@@ -250,7 +242,9 @@ def _buffers(array: Any) -> Iterator[memoryview]:
 def _checksum_of(buffers: Iterable[memoryview]) -> str:
     digest = xxh3_64()
     for buffer in buffers:
-        digest.update(buffer)
+        for start in range(0, len(buffer), STEP_BYTES):
+            digest.update(buffer[start : start + STEP_BYTES])
+            release(buffer)
     return digest.hexdigest()
 
 
@@ -362,13 +356,15 @@ class SegmentFile:
         """Show the delete flags as they are at this moment from now on."""
         self._flags = self.flags(0, self.ref.count)
 
-    def hold_flags(self) -> None:
-        """Read all delete flags at once, until they are let go: a file may have pieces of thousands of topics."""
-        if self._held is None:
-            self._held = self.read(self.ref.columns["deleted"].values[0], self.ref.count)
+    def hold_flags(self, holds: bool) -> None:
+        """Read all delete flags at once, or let them go: a file may have pieces of thousands of topics."""
+        if (self._held is not None) != holds:
+            self._held = self.read(self.ref.columns["deleted"].values[0], self.ref.count) if holds else None
 
-    def let_flags_go(self) -> None:
-        self._held = None
+    def release(self) -> None:
+        """Give back the memory that the map takes by now, if that may be much."""
+        if self._view is not None:
+            release(self._view)
 
     def let_go(self) -> None:
         """Unmap the file. It is mapped again when it is touched, and not checked again."""
@@ -386,15 +382,19 @@ class SegmentFile:
 class SegmentPiece:
     """One piece: its rows, numbered from 0 and read from the map, and how many of them are live."""
 
-    __slots__ = ("_ends", "count", "file", "first", "flagged", "has_tags", "last", "live_bytes", "live_count", "ref")
+    __slots__ = ("_ends", "borders", "count", "file", "first", "flagged", "last", "live_bytes", "live_count", "ref")
 
     def __init__(self, file: SegmentFile, ref: PieceRef) -> None:
         self.file, self.ref = file, ref
         self.first, self.last, self.count = ref.first, ref.last, ref.count
-        self.has_tags = ref.tagged > 0
         self._ends: tuple[bytes, bytes] | None = None  # its first and last tag, once it was searched
+        self.borders: array[int] | None = None  # of the pages that it is read in, once these were looked for
         self.live_count, self.live_bytes = ref.count, ref.size_bytes
         self.flagged = 0  # rows that were dead when delete flags were last set; -1 = not known
+
+    @property
+    def has_tags(self) -> bool:
+        return self.ref.tagged > 0
 
     def seq_at(self, row: int) -> int:
         if self.last - self.first + 1 == self.count:
@@ -422,9 +422,11 @@ class SegmentPiece:
     def columns(self, start: int, stop: int) -> Columns:
         """Rows start..stop, deleted ones included."""
         nodes, tags, metas, datas = (self._texts(name, start, stop) for name in _TEXTS)
+        seqs, timestamps = (self._numbers(*name)[start:stop].tolist() for name in (("seq", "Q"), ("ts", "q")))
+        self.file.release()
         return Columns(
-            self._numbers("seq", "Q")[start:stop].tolist(),
-            self._numbers("ts", "q")[start:stop].tolist(),
+            seqs,
+            timestamps,
             None if nodes is None else [None if node is None else node.decode() for node in nodes],
             None if tags is None else [None if tag is None else tag.decode() for tag in tags],
             None if metas is None else [None if meta is None else Raw(meta) for meta in metas],

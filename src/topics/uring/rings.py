@@ -23,6 +23,7 @@ _libc.mmap.argtypes = (
     *(ctypes.c_int, ctypes.c_int, ctypes.c_longlong),
 )
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 _SETUP, _ENTER = 425, 426  # on every architecture
 _ONE_MAP: Final = 1  # a feature: both rings lie in one map
@@ -88,6 +89,11 @@ def map_memory(
     area = (ctypes.c_char * size).from_address(address)  # which every view of it keeps alive
     weakref.finalize(area, _libc.munmap, address, size).atexit = False
     return area
+
+
+def release_memory(area: "ctypes.Array[ctypes.c_char]") -> None:
+    """Give back what a map of a file takes: what is touched again is read again."""
+    _libc.madvise(ctypes.byref(area), len(area), mmap.MADV_DONTNEED)
 
 
 def failure_of(number: int, name: str | None = None) -> OSError:

@@ -16,8 +16,8 @@ from topics.core.entries import AnyEntry, Appended, Evicted, Forwarded, Forwardi
 from topics.core.routing.copies import Copier, HopRun, hops_between
 from topics.core.routing.table import HOPS_MAX, Router, holes
 from topics.core.state import State, Topic
-from topics.core.topic.pages import Cold
-from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
+from topics.core.topic.pages import Cold, page_around
+from topics.core.topic.parts import Chunk, Part, fitting
 from topics.core.topic.records import Batch
 from topics.errors import Refusal
 from topics.model import Columns
@@ -148,8 +148,8 @@ class Picker:
         self.reached, rows_left = after, STEP_ROWS
         for part, first, end in self._source.log.runs_between(after, stop):
             while first < end:
-                upto = min(end, (first // PAGE_ROWS + 1) * PAGE_ROWS)
                 try:
+                    upto = min(end, page_around(part, first)[1])
                     if not all(self._take(*pick) for pick in self._wanted(part, first, upto)):
                         return
                 except Cold:
@@ -165,9 +165,7 @@ class Picker:
 
     def _take(self, part: Part, start: int, stop: int, hops: int) -> bool:
         """Take as much of a pick as a step may copy. False: that is the end of the step."""
-        until = min(stop, start + self._records_left)
-        while until > start and part.bytes_before(until) - part.bytes_before(start) > self._bytes_left:
-            until = start + (until - start) // 2
+        until = fitting(part, start, min(stop, start + self._records_left), self._bytes_left)
         if until == start and not self.picks:
             until = start + 1
         if until > start:

@@ -131,7 +131,8 @@ def _grow(state: "State", dest: "Topic", entry: Forwarded, batches: Sequence[Bat
             dest.stamps.add(entry.stamp, entry.source, first, last, at, log.earliest)
         at += last - first + 1
     if len(dest.hops) > HOP_RUNS and is_source:
-        _forget_hops(state, dest)
+        passed = min(router.cursor for router in state.routers.outgoing[dest.id].values())  # by all routers
+        del dest.hops[: bisect_right(dest.hops, passed, key=lambda run: run[1])]
     weigh(state, dest)
 
 
@@ -139,12 +140,6 @@ def _advance(state: "State", router: Router, entry: Forwarded) -> None:
     """The router's part."""
     router.cursor, router.total = entry.cursor, entry.total
     state.unsaved_routers[router.name] = None
-
-
-def _forget_hops(state: "State", source: "Topic") -> None:
-    """Forget the hops of records that all routers have forwarded."""
-    passed = min(router.cursor for router in state.routers.outgoing[source.id].values())
-    del source.hops[: bisect_right(source.hops, passed, key=lambda run: run[1])]
 
 
 def is_to_be_replayed(state: "State", entry: RouterSet | RouterRemoved, position: int) -> bool:

@@ -1,9 +1,10 @@
 """Pages: records of a part as the JSON text that readers get, and the cache that keeps them.
 
-A `Page` holds up to PAGE_ROWS records of a part, rendered for one projection. It is made on first use and kept in the
-`Cache`; reading is slicing pages. What a filter looks at comes without rendering: of records in memory their `Labels`,
-of sealed ones the rows that match a tag. Nothing here does I/O: what is needed of a sealed part and not cached raises
-`Cold`, and whoever owns the files loads it.
+A `Page` holds up to PAGE_ROWS records of a part, and of a sealed one about PAGE_BYTES, rendered for one projection. It
+is made on first use and kept in the `Cache`; reading is slicing pages. `page_around` alone says where one begins and
+ends. What a filter looks at comes without rendering: of records in memory their `Labels`, of sealed ones the rows that
+match a tag. Nothing here does I/O: what is needed of a sealed part and not known raises `Cold`, and whoever owns the
+files loads it.
 
 The cache counts what it makes (`made_us`), in microseconds as they are on a slow machine: so a walk knows when it has
 had its share of a turn without a clock.
@@ -13,13 +14,14 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Container, Hashable, Iterable, Sequence
+from contextlib import suppress
 from itertools import accumulate, product, repeat, takewhile
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, Sealed, fitting
 from topics.model import Columns, TagMatch, Texts
 
 T = TypeVar("T")
@@ -28,6 +30,7 @@ PAGE_OVERHEAD_BYTES = 400
 LABEL_BYTES: Final = 80  # of a row's tag and node, about
 ROW_US: Final = 2  # to decode and render a row,
 BYTES_PER_US: Final = 200  # and so many bytes of it
+PAGE_BYTES: Final = 4 * 1024 * 1024  # of sealed records on one page, if these are two or more; a chunk has no more
 RENDERED_BYTES: Final = 256 * 1024  # of sealed records, about, that are rendered in one step
 MATCHES_MAX: Final = 256  # answers about which rows of a sealed part match that are kept
 
@@ -96,14 +99,13 @@ class Page:
 
 
 def render(address: "PageAddress") -> Page:
-    """The page of a sealed part, some of its rows at a time: it may be as large as its file. For any thread."""
+    """The page of a sealed part, some of its rows at a time. For any thread."""
     part, _, projection = address
     assert isinstance(projection, Projection), "rows that are not rendered are kept elsewhere"
-    start, end = address.rows()
+    start, end = page_around(part, address.start)
     page = Page(start)
     while start < end:
-        most = part.bytes_before(start) + RENDERED_BYTES
-        stop = max(start + 1, bisect_right(range(end + 1), most, start, key=part.bytes_before) - 1)
+        stop = max(start + 1, fitting(part, start, end, RENDERED_BYTES))
         page.extend(part.columns(start, stop), projection)
         start = stop
     return page
@@ -177,26 +179,23 @@ _IDLE: Final = (Chunk(1), 0, None)  # no page: those before it in the cache were
 class PageAddress(NamedTuple):
     """A page of a sealed part, rendered for a projection; without one, its rows as they are.
 
-    With a match in the projection's place: which rows of the part have a tag that matches, asked for this page first.
+    With a match in the projection's place: which rows of the part have a tag that matches, asked for this row first.
+    With NO_ROW as its start: where the pages of the part begin.
     """
 
     part: Sealed
-    number: int
+    start: int  # its first row
     projection: Projection | TagMatch | None
 
     @property
     def place(self) -> tuple[int, int]:
         """Where in the topic it is: pages with higher seqs have higher places."""
-        return self.part.first, self.number
-
-    def rows(self) -> tuple[int, int]:
-        """The rows of the page, as start and stop."""
-        start = self.number * PAGE_ROWS
-        return start, min(self.part.count, start + PAGE_ROWS)
+        return self.part.first, self.start
 
 
 PAUSE: Final = 0  # nothing is missing but a turn of the loop for others: the work goes on afterwards
 NEXT_TURN: Final = -1  # the same: it has not begun, because others have had all of this turn
+NO_ROW: Final = -1
 
 
 class Cold(Exception):
@@ -205,6 +204,25 @@ class Cold(Exception):
     def __init__(self, missing: PageAddress | int) -> None:
         super().__init__()
         self.missing = missing
+
+
+def page_around(part: Part, row: int) -> tuple[int, int]:
+    """The rows of the page that has `row`, as start and stop; those of a chunk as of now."""
+    if isinstance(part, Chunk) or part.bytes_before(part.count) <= PAGE_BYTES:
+        start = row - row % PAGE_ROWS
+        return start, min(part.count, start + PAGE_ROWS)
+    if part.borders is None:
+        raise Cold(PageAddress(part, NO_ROW, None))
+    at = bisect_right(part.borders, row)
+    return part.borders[at - 1], part.borders[at]
+
+
+def set_borders(part: Sealed) -> None:
+    """Look where the pages of a part begin. For any thread."""
+    borders = array("I", [0])
+    while (start := borders[-1]) < part.count:
+        borders.append(max(start + 1, fitting(part, start, min(part.count, start + PAGE_ROWS), PAGE_BYTES)))
+    part.borders = borders
 
 
 class _Shelf:
@@ -268,22 +286,22 @@ class Cache:
 
     def labels(self, part: Part, row: int, projection: Projection) -> Page | Labels:
         """The nodes and tags around `row`: of the page if it is there or sealed, or else without making it."""
-        is_page = not isinstance(part, Chunk) or (part, row // PAGE_ROWS, projection) in self._fresh.pages
+        is_page = not isinstance(part, Chunk) or (part, row - row % PAGE_ROWS, projection) in self._fresh.pages
         return self._around(part, row, projection if is_page else None)
 
     def _around(self, part: Part, row: int, projection: Projection | None) -> Page | Labels:
-        number = row // PAGE_ROWS
-        key = (part, number, projection)
+        start, stop = page_around(part, row)
+        key = (part, start, projection)
         shelf = self._fresh if isinstance(part, Chunk) else self._sealed
         page = shelf.pages.get(key)
         if page is None:
             if not isinstance(part, Chunk):
-                raise Cold(PageAddress(part, number, projection))
-            page = (Labels if projection is None else Page)(number * PAGE_ROWS)
+                raise Cold(PageAddress(part, start, projection))
+            page = (Labels if projection is None else Page)(start)
             shelf.put(key, page)
         else:
             shelf.pages.move_to_end(key)
-        start, stop = page.start + page.count, min(part.count, page.start + PAGE_ROWS)
+        start += page.count
         if start < stop:
             before = page.size_bytes
             page.extend(part.columns(start, stop), projection or JOB)
@@ -295,9 +313,9 @@ class Cache:
 
     def load(self, address: PageAddress, page: Page) -> None:
         """Take in a page that was cold."""
-        part, number, projection = address
+        part, start, projection = address
         assert isinstance(projection, Projection), "rows that are not rendered are kept elsewhere"
-        key = (part, number, projection)
+        key = (part, start, projection)
         if key not in self._sealed.pages:
             self._sealed.put(key, page)
             self._sealed.shrink()
@@ -306,7 +324,7 @@ class Cache:
         """Those of the rows start..stop whose tag matches, ascending; live or not."""
         rows = self._matches.get((part, match))
         if rows is None:
-            raise Cold(PageAddress(part, start // PAGE_ROWS, match))
+            raise Cold(PageAddress(part, start, match))
         self._matches.move_to_end((part, match))
         return rows[bisect_left(rows, start) : bisect_left(rows, stop)]
 
@@ -329,9 +347,12 @@ class Cache:
     def forget(self, part: Part) -> None:
         """Drop the pages of a part that is no longer read."""
         shelf = self._fresh if isinstance(part, Chunk) else self._sealed
-        for number in range(part.count // PAGE_ROWS + 1):
-            for projection in _PROJECTIONS:
-                shelf.drop((part, number, projection))
+        row = 0
+        with suppress(Cold):  # nobody has looked where its pages are
+            while row < part.count:
+                start, row = page_around(part, row)
+                for projection in _PROJECTIONS:
+                    shelf.drop((part, start, projection))
         for key in [key for key in self._matches if key[0] is part]:
             del self._matches[key]
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 from operator import sub
 from typing import Protocol, TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from topics.core.memory import CHUNK, FOLDED_WRITE, ROW, TAGGED_ROW, WRITE
 from topics.core.topic.records import NO_META, Body, RecordIn, decode_body, meta_of
@@ -213,12 +213,13 @@ class Chunk:
             else:
                 nodes += [decoded.node if record.node is None else record.node for record in some]
             body += 1
+        metas = [record.meta for record in records]
         return Columns(
             range(self.first + start, self.first + stop),
             timestamps,
             _column(nodes),
             _column([record.tag for record in records]) if self.has_tags else None,
-            _metas(records),
+            None if metas.count(NO_META) == len(metas) else _column([meta_of(record) for record in records]),
             [record.data for record in records],
         )
 
@@ -265,11 +266,6 @@ def _column(values: list[T | None]) -> list[T | None] | None:
     return values if values.count(None) < len(values) else None
 
 
-def _metas(records: Sequence[RecordIn]) -> list[Raw | None] | None:
-    metas = [r.meta for r in records]
-    return None if metas.count(NO_META) == len(metas) else _column([meta_of(r) for r in records])
-
-
 class Sealed(Protocol):
     """Records in a segment; the storage side has them. Its rows are all that were sealed, including dead ones."""
 
@@ -278,8 +274,10 @@ class Sealed(Protocol):
     count: int
     live_count: int
     live_bytes: int
-    has_tags: bool
+    borders: "array[int] | None"  # the rows at which its pages begin, and its end; None: not known yet
 
+    @property
+    def has_tags(self) -> bool: ...
     def seq_at(self, row: int) -> int: ...
     def row_from(self, seq: int) -> int: ...
     def bytes_before(self, row: int) -> int: ...
@@ -290,3 +288,11 @@ class Sealed(Protocol):
 
 
 Part = Chunk | Sealed
+
+
+def fitting(part: Part, start: int, stop: int, bytes_max: int) -> int:
+    """Up to which of the rows start..stop of a part their sizes sum to at most `bytes_max`."""
+    most = part.bytes_before(start) + bytes_max
+    if part.bytes_before(stop) <= most:
+        return stop
+    return bisect_right(range(stop), most, start, key=part.bytes_before) - 1

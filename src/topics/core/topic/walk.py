@@ -7,15 +7,14 @@ rendered.
 """
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
 
 from topics.core.topic.log import Log
-from topics.core.topic.pages import PAUSE, Cache, Cold, Page, Projection
-from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
+from topics.core.topic.pages import PAUSE, Cache, Cold, Labels, Page, Projection
+from topics.core.topic.parts import PAGE_ROWS, Chunk, Part, fitting
 from topics.model import EXAMINED_MIN, Reason, TagMatch, Tombstone
 
 NO_NODES: frozenset[str] = frozenset()
@@ -114,22 +113,22 @@ def _walk(log: Log, query: Query, plan: Plan, last: int, cache: Cache) -> None:
         part = log.parts[index]
         row, stop = part.row_from(plan.next + 1), part.row_from(last + 1)
         while row < stop:
-            page_stop = min(stop, (row // PAGE_ROWS + 1) * PAGE_ROWS)
+            step_stop = min(stop, (row // PAGE_ROWS + 1) * PAGE_ROWS)
             if spent_us + cache.made_us - made_before > share_us:
                 if is_filtered or query.stops_at_cold:
                     return
                 raise Cold(PAUSE)
             try:
-                room, work_us = _collect(log, query, plan, part, row, page_stop, room, cache)
+                room, work_us = _collect(log, query, plan, part, row, step_stop, room, cache)
             except Cold:
                 if query.stops_at_cold and plan.next > cursor:
                     return
                 raise
-            examined_left -= page_stop - row
+            examined_left -= step_stop - row
             if room < 0 or examined_left <= 0:
                 return
             spent_us += work_us
-            row = page_stop
+            row = step_stop
         index += 1
     plan.next = max(plan.next, last)
 
@@ -137,7 +136,7 @@ def _walk(log: Log, query: Query, plan: Plan, last: int, cache: Cache) -> None:
 def _collect(
     log: Log, query: Query, plan: Plan, part: Part, start: int, stop: int, room: int, cache: Cache
 ) -> tuple[int, int]:
-    """Deliver from rows start..stop of one page and move plan.next.
+    """Deliver from rows start..stop of a part and move plan.next.
 
     Gives the room left, -1 if the walk ends; and what its filter has cost, beside what the cache made.
     """
@@ -150,28 +149,29 @@ def _collect(
         if is_filtered:
             work_us += RUN_US + (run_stop - run_start) // ROWS_PER_US
         for first, end in _wanted(part, query, run_start, run_stop, cache) if is_filtered else ((run_start, run_stop),):
-            page = cache.page(part, first, query.projection)
-            until = min(end, first + query.limit - plan.count)
-            until = first + _fitting(part, first, until, room)
-            if until == first and not plan.count:
-                until = first + 1
-            if until > first:
-                plan.pieces.append((page, first, until))
-                plan.count += until - first
-                room -= part.bytes_before(until) - part.bytes_before(first)
-            if plan.count == query.limit:
-                plan.next = part.seq_at(until - 1)
-                return -1, work_us
-            if until < end:
-                plan.next = part.seq_at(until) - 1
-                return -1, work_us
-            room = max(room, 0)
+            while first < end:
+                page = cache.page(part, first, query.projection)
+                page_stop = min(end, page.start + page.count)
+                until = fitting(part, first, min(page_stop, first + query.limit - plan.count), room)
+                if until == first and not plan.count:
+                    until = first + 1
+                if until > first:
+                    plan.pieces.append((page, first, until))
+                    plan.count += until - first
+                    room = max(0, room - part.bytes_before(until) + part.bytes_before(first))
+                if plan.count == query.limit:
+                    plan.next = part.seq_at(until - 1)
+                    return -1, work_us
+                if until < page_stop:
+                    plan.next = part.seq_at(until) - 1
+                    return -1, work_us
+                first = until
     plan.next = part.seq_at(stop - 1)
     return room, work_us
 
 
 def _wanted(part: Part, query: Query, start: int, stop: int, cache: Cache) -> Iterator[tuple[int, int]]:
-    """Runs of the rows start..stop, all of one page, that pass the query's filters. Renders nothing."""
+    """Runs of the rows start..stop that pass the query's filters. Renders nothing."""
     match = query.match
     if match is not None and not isinstance(part, Chunk):
         runs = _runs_in(cache.matching(part, match, start, stop))
@@ -182,23 +182,30 @@ def _wanted(part: Part, query: Query, start: int, stop: int, cache: Cache) -> It
     else:
         runs = iter(((start, stop),))
     for first, end in runs:
-        labels = cache.labels(part, first, query.projection)
-        nodes = labels.nodes if query.nodes else None
-        if nodes is None and match is None:
-            yield first, end
-            continue
-        run = first
-        for row in range(first, end):
+        while first < end:
+            labels = cache.labels(part, first, query.projection)
+            labels_stop = min(end, labels.start + labels.count)
+            yield from _passing(labels, first, labels_stop, query.nodes, match)
+            first = labels_stop
+
+
+def _passing(
+    labels: Page | Labels, start: int, stop: int, without: frozenset[str], match: TagMatch | None
+) -> Iterator[tuple[int, int]]:
+    """Runs of the rows start..stop whose labels pass the filters."""
+    nodes, run = labels.nodes if without else None, start
+    if nodes is not None or match is not None:
+        for row in range(start, stop):
             at = row - labels.start
-            is_wanted = nodes is None or nodes[at] is None or nodes[at] not in query.nodes
+            is_wanted = nodes is None or nodes[at] is None or nodes[at] not in without
             if is_wanted and match is not None:
                 is_wanted = labels.tags is not None and match.matches(labels.tags[at])
             if not is_wanted:
                 if run < row:
                     yield run, row
                 run = row + 1
-        if run < end:
-            yield run, end
+    if run < stop:
+        yield run, stop
 
 
 def _runs_in(rows: "array[int]") -> Iterator[tuple[int, int]]:
@@ -210,11 +217,3 @@ def _runs_in(rows: "array[int]") -> Iterator[tuple[int, int]]:
             end += 1
         yield rows[at], rows[end - 1] + 1
         at = end
-
-
-def _fitting(part: Part, first: int, until: int, room: int) -> int:
-    """How many of the rows first..until have sizes that sum to at most `room`."""
-    base = part.bytes_before(first)
-    if part.bytes_before(until) - base <= room:
-        return until - first
-    return bisect_left(range(first + 1, until + 1), True, key=lambda row: part.bytes_before(row) - base > room)

@@ -114,7 +114,7 @@ class Recovery:
             self._attach_pieces(contents.pieces, files, unreadable)
         finally:
             for file in files.values():
-                file.let_flags_go()
+                file.hold_flags(False)
         _count_from_here(self.state)
         self.state.count_records()
 
@@ -137,14 +137,14 @@ class Recovery:
                 identified.add(ref.file)
                 file.identify()
             if unseen[ref.file]:
-                file.hold_flags()
+                file.hold_flags(True)
             piece = SegmentPiece(file, ref)
             if _attach(topic.log, piece):
                 self.attached.append(piece)
             else:
                 self.unattached.append(ref)
             if not unseen[ref.file]:
-                file.let_flags_go()
+                file.hold_flags(False)
 
     def replay(self) -> Iterator[None]:
         """Replay the log, a little with each step. The state is complete when all is replayed."""

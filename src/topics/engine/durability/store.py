@@ -60,7 +60,7 @@ class Store:
 
     async def recover(self) -> State:
         """The state as of the end of the log; the log is open for writing. Refuses without changing anything."""
-        await self._disk.run(segments.warm_up)
+        await self._disk.run(segments.schema)  # imports pyarrow now, rather than when the first segment is written
         recovery = self.catalogue.load()
         log, slice_end = recovery.log, REPLAY_SLICE_BYTES
         for _ in recovery.replay():

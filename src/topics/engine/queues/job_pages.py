@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from topics.core.topic.log import Log
 from topics.core.topic.pages import JOB, Cache, Cold, Page
-from topics.core.topic.parts import PAGE_ROWS, Chunk, Part
+from topics.core.topic.parts import Chunk, Part
 from topics.errors import StorageError
 
 _PREFIX = len(b'{"$seq":,')
@@ -54,7 +54,7 @@ class JobPages:
                 part, page = self._log.part_at(seq), None
                 assert part is not None, "a job that is not in the log"
             row = seq - part.first if type(part) is Chunk else part.row_from(seq)
-            if page is None or not page.start <= row < page.start + PAGE_ROWS:
+            if page is None or not page.start <= row < page.start + page.count:
                 page = self._cache.page(part, row, JOB)
             row -= page.start
             start, stop = (page.ends[row - 1] if row else 0) + _PREFIX + len(str(seq)), page.ends[row] - 1

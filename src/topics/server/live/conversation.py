@@ -37,7 +37,7 @@ from topics.server.wire.large import LARGE_BYTES
 if TYPE_CHECKING:
     from topics.server.app import App
 
-BURST_MAX: Final = 64  # commands of one socket that run in one turn of the loop
+BURST_MAX: Final = 64  # commands of one socket that run in one turn of the loop; one, if other sockets have to wait
 ANSWERS_MAX: Final = 256  # answers that wait for the log
 AHEAD_MAX: Final = 64  # commands that wait while another one runs …
 AHEAD_BYTES_MAX: Final = 64 * 1024  # … and their size; the last one may be larger
@@ -262,7 +262,7 @@ class Conversation(SocketReader):
             self._is_busy
             or self._farewell is not None
             or self.socket.is_blocked
-            or self._burst >= BURST_MAX
+            or self._burst >= (1 if self.app.turns.waiting else BURST_MAX)
             or len(self._answers) >= ANSWERS_MAX
         )
 
@@ -289,7 +289,12 @@ class Conversation(SocketReader):
     def _turn_ended(self) -> None:
         self._burst = 0
         if self._ahead:
-            self._go_on()
+            self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self.app.turns.add(self._go_on)
 
     def _run(self, text: bytes | None, large: LargeIn | None = None, failure: Exception | None = None) -> None:
         """Run a command; `large` is what was decoded of it beside the loop, or `failure` what came of that."""
@@ -363,9 +368,8 @@ class Conversation(SocketReader):
         """An answer is known long after its command ran: commands that wait for it go on in a turn of their own."""
         self.answer(place, text)
         is_awaited = self._ahead or self._is_leaving or self._farewell is not None or self.socket.is_paused
-        if is_awaited and not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self._go_on)
+        if is_awaited:
+            self._go_on_soon()
 
     # --- waits
 

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import msgspec
 
 from topics.clock import Clock
+from topics.server.paced import Turns
 from topics.uring.lines import Line
 
 logger = logging.getLogger("topics.server")
@@ -30,7 +31,6 @@ Headers = Sequence[tuple[bytes, bytes]]
 Callback = Callable[[], None]
 
 KIB: Final = 1024
-TURN_S: Final = 0.005  # after so long a connection begins no further request in the same turn of the loop
 NEVER: Final = float("inf")
 JSON: Final = b"application/json"
 REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -331,10 +331,10 @@ class Connections:
     def __init__(self, app: Application, limits: Limits, clock: Clock) -> None:
         self.app = app
         self.limits = limits
+        self.turns = Turns(clock.monotonic, lambda turn: self.soon(turn))
         self.open: set[Connection] = set()
         self.is_draining = False
-        self.accepted_total = 0
-        self.http2_total = 0
+        self.accepted_total = self.http2_total = 0
         self.broken_total = 0  # ended because their input was not followed any further
         self.expired_total = 0
         self.refused_total = 0  # closed at once, because there were enough
@@ -398,7 +398,7 @@ class Connections:
 
     def refresh(self) -> None:
         """Read the clock. Deadlines and the Date header are only as precise as these calls are frequent."""
-        self.now = self._clock.monotonic()
+        self.now = self.monotonic()
         self.date = formatdate(self._clock.now_ms() // 1000, usegmt=True).encode()
         self.heads.clear()
 

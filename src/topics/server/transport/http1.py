@@ -15,13 +15,13 @@ Invariants
 import asyncio
 from typing import Final, cast
 
+from topics.server.paced import TURN_S
 from topics.server.transport.exchange import (
     BODYLESS,
     JSON,
     KIB,
     NEVER,
     TOO_SLOW,
-    TURN_S,
     Answer,
     Connections,
     Exchange,
@@ -34,8 +34,9 @@ from topics.server.transport.exchange import (
 from topics.server.transport.http1_reader import FULL_BYTES, READ_S, WORK_MAX, Http1Reader, is_one_known
 
 SLICE_BYTES: Final = 16 * KIB  # parsed at a time: this bounds how many small requests are parsed early
+LONE_BYTES: Final = 2 * KIB  # more at once, which may be many requests, waits for its turn if others do
 COPY_BYTES_MAX: Final = 64 * KIB  # up to here head and body are joined into one write
-BURST_MAX: Final = 16  # requests of one connection that are handled in one turn of the loop
+BURST_MAX: Final = 16  # requests of one connection that are handled in one turn of the loop, if no other has to wait
 NO_REQUEST: Final = Request("GET", b"", b"", b"", {}, (), 0, False, ("", 0))
 
 OPEN, DEAF, CLOSING, LOST = range(4)
@@ -49,8 +50,7 @@ class Http1Exchange(Exchange):
         self.is_answered = self.is_disconnected = False
         self.stream = self.on_disconnect = None
         self._connection = connection
-        self.keeps_alive = keeps_alive
-        self.is_http10 = is_http10
+        self.keeps_alive, self.is_http10 = keeps_alive, is_http10
 
     @property
     def is_lost(self) -> bool:
@@ -59,8 +59,7 @@ class Http1Exchange(Exchange):
     def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
         if self.is_answered:
             self.must_be_unanswered()
-        connection = self._connection
-        shared = connection.shared
+        connection, shared = self._connection, self._connection.shared
         head = shared.heads.get((status, content_type)) or shared.head(status, content_type)
         if headers or not self.keeps_alive or self.is_http10 or shared.is_draining:
             head += self._extra(headers)
@@ -199,8 +198,7 @@ class Http1(asyncio.Protocol):
         self._burst = 0  # requests handled in this turn
         self._since = 0.0  # when the first of them was done
         self.stage = OPEN
-        self._lingers = self._has_eof = False
-        self._is_advance_due = self._is_advancing = self._is_read_paused = False
+        self._lingers = self._has_eof = self._is_advance_due = self._is_advancing = self._is_read_paused = False
         self._stalled_bytes = 0  # waiting to be sent when the peer was last seen to take some
 
     # --- what the event loop calls
@@ -214,8 +212,11 @@ class Http1(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.stage != OPEN:
             return
-        if self._current is not None or self._ahead or self.is_write_blocked or self._is_advance_due:
+        is_busy = self._current is not None or self._ahead or self.is_write_blocked or self._is_advance_due
+        if is_busy or (len(data) > LONE_BYTES and self.shared.turns.waiting):
             self._hold(data)
+            if not is_busy:
+                self._advance_soon()
             return
         self._burst = self.reader.work = 0
         if len(data) <= SLICE_BYTES:
@@ -393,7 +394,7 @@ class Http1(asyncio.Protocol):
         """Go on with what waits in a turn of the connection's own, unless this is one."""
         if not self._is_advancing and not self._is_advance_due:
             self._is_advance_due = True
-            self.shared.soon(self._advance_later)
+            self.shared.turns.add(self._advance_later)
 
     def _advance_later(self) -> None:
         self._is_advance_due = False
@@ -456,9 +457,8 @@ class Http1(asyncio.Protocol):
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
         """Give the connection to another protocol; the listener learns of its end through `Upgraded`."""
-        rest = bytes(self._ahead)
+        rest, self._ahead = bytes(self._ahead), bytearray()
         self.stage, self._current = LOST, None
-        self._ahead.clear()
         self.reader.close()
         self.shared.forget(self)
         self.transport.set_protocol(Upgraded(self.shared, self.transport, protocol))
@@ -481,7 +481,7 @@ def _pause_reading(connection: Http1) -> None:
 
 def _has_worked(connection: Http1) -> bool:
     """Whether this turn has done its share of work (LM10): the rest waits for the next turn."""
-    if connection._burst >= BURST_MAX or connection.reader.work >= WORK_MAX:
+    if connection._burst >= (1 if connection.shared.turns.waiting else BURST_MAX) or connection.reader.work >= WORK_MAX:
         return True
     if connection._burst <= 1:  # one request in a turn is not timed
         connection._since = connection.shared.monotonic()

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
+from topics.server.paced import TURN_S
 from topics.server.transport.encoding import FILLED_BYTES_MIN, Filling
 from topics.server.transport.exchange import (
     HEAD_TOO_LARGE,
@@ -24,7 +25,6 @@ from topics.server.transport.exchange import (
     KIB,
     SINGLE_HEADERS,
     TOO_LARGE,
-    TURN_S,
     Answer,
     Connections,
     Request,

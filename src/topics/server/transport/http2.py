@@ -30,10 +30,10 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError
 
+from topics.server.paced import TURN_S
 from topics.server.transport.exchange import (
     KIB,
     TOO_LARGE,
-    TURN_S,
     Connections,
     logger,
 )
@@ -109,7 +109,7 @@ class Http2(asyncio.Protocol):
             for _ in range(SLICES_MAX):
                 data = _take_slice(self, data)
                 spent_s = self.shared.monotonic() - self._since
-                if not data or spent_s > TURN_S:
+                if not data or spent_s > self.shared.turns.share_s:
                     break
             self.flush()
             self._ahead += data
@@ -223,10 +223,10 @@ class Http2(asyncio.Protocol):
             return
         exchange.request.body = exchange.take_body()
         self._refill()
-        if self._due or self.shared.monotonic() - self._since > TURN_S:
+        if self._due or self.shared.monotonic() - self._since > self.shared.turns.share_s:
             self._due.append(exchange)
             if len(self._due) == 1:
-                self.shared.soon(partial(_handle_due, self))
+                self.shared.turns.add(partial(_handle_due, self))
         else:
             exchange.run()
 
@@ -323,19 +323,21 @@ def _later(connection: Http2, spent_s: float) -> None:
     if spent_s > LONG_TURN_S:
         asyncio.get_running_loop().call_later(REST_FACTOR * spent_s, connection._take_more)
     else:
-        connection.shared.soon(connection._take_more)
+        connection.shared.turns.add(connection._take_more)
 
 
 def _handle_due(connection: Http2) -> None:
     """A turn of its own: handle what was complete before, as much as is enough for a turn (LM10)."""
     shared, due = connection.shared, connection._due
     connection._since = shared.monotonic()
-    while due and shared.monotonic() - connection._since <= TURN_S:
+    while due:
         if not due[0].is_gone:
             due[0].run()
         del due[:1]  # it was lost with its connection, perhaps
+        if shared.monotonic() - connection._since > shared.turns.share_s:
+            break
     if due:
-        shared.soon(partial(_handle_due, connection))
+        shared.turns.add(partial(_handle_due, connection))
 
 
 HANDLERS: Final[dict[type[Event], Callable[[Http2, Any], None]]] = {
