@@ -213,7 +213,7 @@ def almost_full(start: Start, topic: str) -> tuple[ServerThread, Client]:
     """A server whose log has nine tenths of what may wait to be sealed."""
     server = start(cache_bytes=2 << 20)
     api = Client(server.address)
-    ok(api.post(f"/v0/topics/{topic}", {"records": LARGE["records"] * 86}), 201)
+    ok(api.post(f"/v0/topics/{topic}", {"records": LARGE["records"] * 43}), 201)
     server.until(lambda: server.server.pressure.slows(65_000))
     return server, api
 

@@ -436,8 +436,12 @@ async def test_losses_by_copies_have_the_time_at_which_they_happened() -> None:
         await engine.append("a", data(2, 3))
         (copy,) = (await engine.read("b")).records
         assert copy.ts == written_at
-        assert [(one.first, one.last, one.ts) for one in await engine.losses("b", 9)] == [(1, 2, written_at - 2000)]
-        assert [(one.first, one.last, one.ts) for one in await engine.losses("c", 9)] == [(2, 2, written_at - 2000)]
+        assert [(one.first, one.last, one.ts) for one in await engine.reading.losses("b", 9)] == [
+            (1, 2, written_at - 2000)
+        ]
+        assert [(one.first, one.last, one.ts) for one in await engine.reading.losses("c", 9)] == [
+            (2, 2, written_at - 2000)
+        ]
 
 
 async def test_a_cursor_behind_a_hole_knows_how_many_sealed_records_were_lost_above_it() -> None:

@@ -14,6 +14,7 @@ from tests.engine.running import data, running, seqs, tick
 from topics.core.memory import used
 from topics.core.topic.parts import Chunk
 from topics.engine import Engine
+from topics.engine.routers.blocked import RETRY_MS_MIN
 from topics.errors import Throttled
 from topics.model import TagMatch
 from topics.settings import MIB, Settings
@@ -222,7 +223,8 @@ async def test_a_topic_that_evicts_what_it_takes_goes_on() -> None:
 
 async def test_routers_wait_until_there_is_room() -> None:
     """LM14, LM4: nothing is lost, and nothing comes twice."""
-    async with running(settings=limited()) as engine:
+    clock = ManualClock()
+    async with running(clock=clock, settings=limited()) as engine:
         await engine.put_topic("copies", IN_MEMORY)
         await engine.put_router("r", "source", "copies")
         await engine.append("source", data(1))
@@ -236,6 +238,8 @@ async def test_routers_wait_until_there_is_room() -> None:
             await tick(engine)
         assert copies.log.head <= 2
         engine.footprint.hold(-2 * LIMIT)
+        clock.advance(RETRY_MS_MIN)
+        await tick(engine)
         assert await seqs(engine, "copies") == [1, 2]
 
 

@@ -72,5 +72,5 @@ async def test_what_is_in_memory_only_is_lost_when_the_engine_stops() -> None:
         clock.advance(3_600_000)
         stopped_at = clock.now_ms()
     async with running(disk.kill(), clock=clock) as engine:
-        (loss,) = await engine.losses("t", 10)
+        (loss,) = await engine.reading.losses("t", 10)
     assert (loss.first, loss.last, loss.reason, loss.ts) == (1, 2, "cap", stopped_at)

@@ -57,7 +57,7 @@ class Server:
         if settings.key_file:
             self.key_file = KeyFile(settings.key_file, keyring, engine.clock, self.app.keys_changed)
         self._following: asyncio.Task[None] | None = None
-        self.listener = Listener(self.app, _limits(settings))
+        self.listener = Listener(self.app, _limits(settings), turns_monotonic=engine.clock.monotonic)
         self.app.connections = self.listener.connections
 
     @classmethod

@@ -28,7 +28,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 
 from topics.clock import Clock
 from topics.errors import CommitFailed
@@ -47,7 +47,7 @@ QUEUE_BYTES_MAX = 64 * 1024 * 1024  # frames that may wait for the disk
 
 logger = logging.getLogger("topics.wal")
 
-_ZEROS = bytes(AHEAD_BYTES)  # made once: memory that was read as zeros is slow to write to when it is used again
+_zeros = lru_cache(1)(bytes)  # made once: memory that was read as zeros is slow to write to when it is used again
 
 
 class Wal(Progress):
@@ -273,7 +273,7 @@ class Wal(Progress):
         """Write zeros at least up to `offset`."""
         while offset > self._ahead:
             assert self._file is not None
-            self._file.write(self._ahead, _ZEROS)
+            self._file.write(self._ahead, _zeros(AHEAD_BYTES))
             self._ahead += AHEAD_BYTES
 
     # --- obstacles

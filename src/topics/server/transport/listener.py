@@ -10,11 +10,12 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, cast
 
 from topics.clock import Clock, SystemClock
+from topics.server.paced import Turns
 from topics.server.transport.exchange import Application, Connections, Limits
 from topics.server.transport.http1 import Http1
 from topics.server.transport.http2 import Http2
@@ -81,8 +82,17 @@ class Sniffer(asyncio.Protocol):
 class Listener:
     """Call `sweep` by hand, or let `start` call it every second."""
 
-    def __init__(self, app: Application, limits: Limits | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        app: Application,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        turns_monotonic: Callable[[], float] | None = None,
+    ) -> None:
+        """`turns_monotonic` says how long the turns of connections take; by default the clock does."""
         self.connections = Connections(app, limits or Limits(), clock or SystemClock())
+        if turns_monotonic is not None:
+            self.connections.turns = Turns(turns_monotonic, self.connections.soon)
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self.address = ("", 0)  # where it is bound; the first address, if the host name has several
