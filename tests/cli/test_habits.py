@@ -150,7 +150,16 @@ def test_a_completion_script_is_printed(shell: Shell, name: str) -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     """What costs most of a start: `topics --help` and the declaration of all commands must do without."""
-    heavy = ("pyarrow", "pyspark", "topics.server", "topics.client", "topics.spark", "uvloop", "rich", "asyncio")
+    heavy = (
+        "pyarrow",
+        "pyspark",
+        "topics.server",
+        "topics.client",
+        "topics.spark.session",
+        "uvloop",
+        "rich",
+        "asyncio",
+    )
     code = f"import sys, topics.cli; print([m for m in {heavy!r} if m in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"

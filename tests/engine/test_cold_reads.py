@@ -4,8 +4,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+import pytest
+
 from tests.engine.running import data, running
-from topics.core.topic.pages import PageAddress, Projection
+from topics.core.topic import pages, walk
+from topics.core.topic.pages import Cache, PageAddress, Projection, page_around, render, set_borders
+from topics.core.topic.parts import Chunk
+from topics.core.topic.walk import Query
 from topics.settings import Settings
 from topics.testing.disk import MemoryDisk
 from topics.testing.patience import PATIENCE_S
@@ -106,3 +111,21 @@ async def test_a_read_gets_all_it_asks_for_however_many_pages_that_takes() -> No
             await engine.checkpoint()
     async with running(disk.kill(), settings=settings) as engine:
         assert len((await engine.read("t", 0)).records) == 80
+
+
+async def test_a_read_that_ends_at_a_cold_page_goes_on_behind_what_it_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DF2, SS9: nothing comes twice, also where that page is not the first one of its part."""
+    monkeypatch.setattr(pages, "PAGE_BYTES", 30)
+    async with running(settings=Settings(segment_max_events=4)) as engine:
+        await engine.append("t", data(*["x" * 12] * 8))
+        await engine.checkpoint()
+        log = engine.state.topics["t"].log
+        cache = Cache(1 << 20)
+        for part, row in ((log.parts[0], 0), (log.parts[0], 2), (log.parts[1], 0)):
+            assert not isinstance(part, Chunk)
+            set_borders(part)
+            assert page_around(part, row) == (row, row + 2)
+            address = PageAddress(part, row, Projection())
+            cache.load(address, render(address))
+        plan = walk.read(log, Query(0, 100, 1 << 20, stops_at_cold=True), engine.state.topics["t"].epoch, cache)
+        assert (plan.count, plan.next) == (6, 6)

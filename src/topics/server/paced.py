@@ -65,7 +65,7 @@ class Turns:
 
     def __init__(self, monotonic: Callable[[], float], soon: Callable[[Callable[[], None]], None] = call_soon) -> None:
         self.waiting: deque[Callable[[], None]] = deque()
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._soon = soon
         self._is_due = False
 
@@ -87,11 +87,11 @@ class Turns:
     def _serve(self) -> None:
         """Those that are added meanwhile have the next turn of the loop."""
         self._is_due = False
-        late_at, waiting = self._monotonic() + TURN_S, self.waiting
+        late_at, waiting = self.monotonic() + TURN_S, self.waiting
         try:
             for _ in range(len(waiting)):
                 waiting.popleft()()
-                if self._monotonic() > late_at:
+                if self.monotonic() > late_at:
                     break
         finally:
             if waiting:

@@ -159,8 +159,8 @@ def _collect(
                     plan.pieces.append((page, first, until))
                     plan.count += until - first
                     room = max(0, room - part.bytes_before(until) + part.bytes_before(first))
+                    plan.next = part.seq_at(until - 1)  # now: the next page may be cold
                 if plan.count == query.limit:
-                    plan.next = part.seq_at(until - 1)
                     return -1, work_us
                 if until < page_stop:
                     plan.next = part.seq_at(until) - 1

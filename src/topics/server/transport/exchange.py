@@ -347,7 +347,6 @@ class Connections:
         self.known_heads: dict[bytes, Request] = {}  # HTTP/1.1 heads of requests that passed, as they came …
         self.secret_heads: dict[bytes, Request] = {}  # … and the digests of those that hold a key
         self._clock = clock
-        self.monotonic = clock.monotonic  # more precise than `now`
         self._emptied: asyncio.Future[None] | None = None
         self.refresh()
 
@@ -398,7 +397,7 @@ class Connections:
 
     def refresh(self) -> None:
         """Read the clock. Deadlines and the Date header are only as precise as these calls are frequent."""
-        self.now = self.monotonic()
+        self.now = self._clock.monotonic()
         self.date = formatdate(self._clock.now_ms() // 1000, usegmt=True).encode()
         self.heads.clear()
 

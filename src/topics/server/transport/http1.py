@@ -222,9 +222,9 @@ class Http1(asyncio.Protocol):
         if len(data) <= SLICE_BYTES:
             self.reader.feed(data)
         else:
-            began = self.shared.monotonic()
+            began = (monotonic := self.shared.turns.monotonic)()
             self.reader.feed(data) if is_one_known(self.reader, data) else self._feed_sliced(memoryview(data))
-            if self.shared.monotonic() - began > (READ_S if len(data) > FULL_BYTES else TURN_S) and self.stage == OPEN:
+            if monotonic() - began > (READ_S if len(data) > FULL_BYTES else TURN_S) and self.stage == OPEN:
                 _pause_reading(self)
                 self._advance_soon()
         if self._ahead:
@@ -484,9 +484,9 @@ def _has_worked(connection: Http1) -> bool:
     if connection._burst >= (1 if connection.shared.turns.waiting else BURST_MAX) or connection.reader.work >= WORK_MAX:
         return True
     if connection._burst <= 1:  # one request in a turn is not timed
-        connection._since = connection.shared.monotonic()
+        connection._since = connection.shared.turns.monotonic()
         return False
-    return connection.shared.monotonic() - connection._since > TURN_S
+    return connection.shared.turns.monotonic() - connection._since > TURN_S
 
 
 def _is_idle(connection: Http1) -> bool:

@@ -105,10 +105,10 @@ class Http2(asyncio.Protocol):
             return
         try:
             self.shared.grew(len(data))
-            self._since, is_full, spent_s = self.shared.monotonic(), len(data) > READ_BYTES_MAX, 0.0
+            self._since, is_full, spent_s = self.shared.turns.monotonic(), len(data) > READ_BYTES_MAX, 0.0
             for _ in range(SLICES_MAX):
                 data = _take_slice(self, data)
-                spent_s = self.shared.monotonic() - self._since
+                spent_s = self.shared.turns.monotonic() - self._since
                 if not data or spent_s > self.shared.turns.share_s:
                     break
             self.flush()
@@ -223,7 +223,7 @@ class Http2(asyncio.Protocol):
             return
         exchange.request.body = exchange.take_body()
         self._refill()
-        if self._due or self.shared.monotonic() - self._since > self.shared.turns.share_s:
+        if self._due or self.shared.turns.monotonic() - self._since > self.shared.turns.share_s:
             self._due.append(exchange)
             if len(self._due) == 1:
                 self.shared.turns.add(partial(_handle_due, self))
@@ -329,12 +329,12 @@ def _later(connection: Http2, spent_s: float) -> None:
 def _handle_due(connection: Http2) -> None:
     """A turn of its own: handle what was complete before, as much as is enough for a turn (LM10)."""
     shared, due = connection.shared, connection._due
-    connection._since = shared.monotonic()
+    connection._since = shared.turns.monotonic()
     while due:
         if not due[0].is_gone:
             due[0].run()
         del due[:1]  # it was lost with its connection, perhaps
-        if shared.monotonic() - connection._since > shared.turns.share_s:
+        if shared.turns.monotonic() - connection._since > shared.turns.share_s:
             break
     if due:
         shared.turns.add(partial(_handle_due, connection))
