@@ -1,6 +1,8 @@
 """Sealing: which rows go where, and the helper process that does the work."""
 
 import asyncio
+import gc
+import logging
 import os
 import signal
 from pathlib import Path
@@ -32,7 +34,7 @@ from topics.storage import processes
 from topics.storage.disk import RealDisk
 from topics.storage.segments import SegmentFile, SegmentPiece
 from topics.testing.clock import ManualClock
-from topics.testing.disk import MemoryDisk
+from topics.testing.disk import Faulty, MemoryDisk
 from topics.testing.patience import POLL_S
 
 SETTINGS = Settings()
@@ -222,6 +224,24 @@ async def test_many_files_of_a_checkpoint_are_under_way_at_once_and_stay_in_orde
         assert await everything(engine) == list(range(1, COUNT + 1))
     async with Engine.open(str(tmp_path), settings, background=False) as engine:
         assert await everything(engine) == list(range(1, COUNT + 1))
+
+
+async def test_files_of_a_checkpoint_that_fail_together_are_one_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """ST7, ER7: the checkpoint tells of it, none of them is left unheard, and the next one succeeds."""
+    caplog.set_level(logging.CRITICAL + 1, "topics")  # a record that is kept would keep the failure, and its tasks
+    disk, fault, unheard = MemoryDisk(), Faulty("create", name="segment-*", times=2), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context["message"]))
+    settings = Settings(segment_max_events=10)
+    async with Engine.open("memory", settings, disk=disk, clock=ManualClock(), background=False) as engine:
+        await engine.append("t", [{"data": n} for n in range(100)])
+        disk.hooks.append(fault)
+        with pytest.raises(OSError, match="segment-"):
+            await engine.checkpoint()
+        assert fault.failed == 2
+        await engine.checkpoint()
+        assert len(await everything(engine)) == 100
+    gc.collect()  # a failure that nobody heard of is told when its task goes
+    assert not unheard
 
 
 async def test_files_of_different_sizes_that_are_asked_for_at_once_get_their_own_images(

@@ -266,8 +266,7 @@ class Checkpoint:
             while files:
                 self._add(await files.popleft())
         finally:
-            if files:
-                await asyncio.wait(files)
+            await asyncio.gather(*files, return_exceptions=True)  # the first failure is the checkpoint's
             self._sealer.let_go()
         if self._numbers:
             await self._disk.run(self._disk.sync_directory)
