@@ -97,7 +97,7 @@ def signed_log(image: bytes) -> bytes:
         number = frames.decode_header(bytes(out))[0].number
     except Exception:
         return bytes(out)
-    while offset + 24 <= len(out) and out[offset : offset + 4] in (b"FRME", b"VOID"):
+    while offset + 24 <= len(out) and out[offset : offset + 4] in (b"FRME", b"VOME", b"VOID"):
         size, synced = struct.unpack_from("<IQ", out, offset + 4)
         size = min(size, len(out) - offset - 24)
         payload = bytes(out[offset + 24 : offset + 24 + size])

@@ -27,8 +27,8 @@ QUICK = 6
 FULL = 10_000
 FULL_SLICE = 100
 # Seeds beyond those that found a bug in earnest: 38425 readers that let nobody else have a turn, 300054 files of a
-# checkpoint that fail together, and in the checks 13285, 40699, 60185 and 61533.
-FINDERS = (10151, 11002, 12512, 13285, 38425, 40699, 60185, 61533, 300054)
+# checkpoint that fail together, 304689 a torn mark, and in the checks 13285, 40699, 60185 and 61533.
+FINDERS = (10151, 11002, 12512, 13285, 38425, 40699, 60185, 61533, 300054, 304689)
 
 
 def slices(seeds: range, size: int) -> list[range]:

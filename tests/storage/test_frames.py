@@ -112,13 +112,23 @@ def test_a_frame_of_another_file_is_none() -> None:
     assert list(frames.scan(memoryview(FILE), NUMBER + 1, START)) == [End(START, is_clean=False)]
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("mark", [b"VO", b"VOI", b"VOID"])
 @pytest.mark.parametrize("index", range(3))
-def test_a_frame_marked_void_is_skipped(index: int, size: int) -> None:
-    """ST4: a commit that failed is never replayed, even if its mark is half written."""
-    mark = frames.VOID_MARK[:size]
+def test_a_frame_marked_void_is_skipped(index: int, mark: bytes) -> None:
+    """ST4: a commit that failed is never replayed; nor one that an earlier version marked, in whole or in part."""
     data = FILE[: STARTS[index]] + mark + FILE[STARTS[index] + len(mark) :]
     assert scanned(data) == ([p for n, p in enumerate(PAYLOADS) if n != index], End(len(FILE), is_clean=True))
+
+
+@pytest.mark.parametrize("lead", range(frames.SECTOR_BYTES))
+def test_a_void_mark_lies_within_a_sector_wherever_its_frame_begins(lead: int) -> None:
+    """ST4, G5: a crash cannot leave a part of it, which would be damage."""
+    offset = START + frames.FRAME_OVERHEAD_BYTES + lead
+    data = bytearray(file_of([bytes(lead), b"failed", b"after"]))
+    first, mark = frames.void_mark(offset)
+    assert first // frames.SECTOR_BYTES == (first + len(mark) - 1) // frames.SECTOR_BYTES
+    data[first : first + len(mark)] = mark
+    assert scanned(bytes(data)) == ([bytes(lead), b"after"], End(len(data), is_clean=True))
 
 
 @given(st.lists(st.binary(max_size=300), max_size=20), st.binary(max_size=60))

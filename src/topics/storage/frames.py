@@ -27,8 +27,8 @@ _HEADER_MAGIC = b"TOPICLOG"
 FRAME_FORMAT = "<4sIQQ"
 _FRAME = Layout(FRAME_FORMAT)
 FRAME_MAGIC = b"FRME"
-VOID_MARK = b"VOID"  # written over the start of a frame whose commit failed: it is skipped
-_VOID_MAGICS = (VOID_MARK, b"VOIE", b"VOME")  # also half written; a single wrong byte does not make a frame void
+_VOID_MAGICS = (b"VOME", b"FOIE", b"VOID", b"VOIE")  # the last two: of earlier versions. One wrong byte makes none
+SECTOR_BYTES = 512  # no disk and no kernel tears a write of a few bytes within one
 FRAME_OVERHEAD_BYTES = _FRAME.size
 
 
@@ -109,6 +109,14 @@ def encode_parts(payload: Sequence[bytes], position: int, synced: int) -> list[b
     for part in payload:
         digest.update(part)
     return [_FRAME.pack(FRAME_MAGIC, sum(map(len, payload)), synced, digest.intdigest()), *payload]
+
+
+def void_mark(offset: int) -> tuple[int, bytes]:
+    """What makes the frame at `offset` void, and where: its commit failed, and it is skipped.
+
+    Two bytes in one sector, so a crash leaves both or none: one alone would be taken for damage.
+    """
+    return (offset + 1, b"OI") if offset % SECTOR_BYTES == SECTOR_BYTES - 1 else (offset, b"VO")
 
 
 def scan(data: memoryview, number: int, offset: int) -> Iterator[Frame | End]:

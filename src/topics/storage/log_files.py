@@ -79,7 +79,7 @@ def mark_void(disk: Disk, positions: Iterable[int], opened: File | None) -> None
         with suppress(OSError):
             file = opened if opened is not None and opened.name == name else disk.open(name)
             for offset in offsets:
-                file.write(offset, frames.VOID_MARK)
+                file.write(*frames.void_mark(offset))
             file.sync()
             if file is not opened:
                 file.close()

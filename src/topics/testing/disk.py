@@ -44,6 +44,7 @@ from topics.testing.held_syncs import HeldSyncs, completed
 T = TypeVar("T")
 
 SECTOR_BYTES: Final = 512
+WHOLE_BYTES_MAX: Final = 8  # a write of so few bytes within a sector is done or not, never in part
 EVERYTHING: Final = sys.maxsize
 
 Kind = Literal["write", "sync", "truncate", "create", "rename", "remove", "sync_directory"]
@@ -60,6 +61,12 @@ class Operation:
     offset: int = 0
     size: int = 0
     to: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is done or not, but never in part."""
+        last = self.offset + self.size - 1
+        return self.size <= WHOLE_BYTES_MAX and self.offset // SECTOR_BYTES == last // SECTOR_BYTES
 
 
 @dataclass(frozen=True)
@@ -494,7 +501,7 @@ class _EntryChange:
 class CrashAt:
     """The process dies at mutating operation `n` (from 0), and every operation after that raises, too.
 
-    `before` it; `after` it; or, for a write, `torn`: after `part` of its bytes (None = half).
+    `before` it; `after` it; or, for a write that can be, `torn`: after `part` of its bytes (None = half).
     """
 
     def __init__(self, n: int, mode: Literal["before", "torn", "after"] = "before", *, part: int | None = None) -> None:
@@ -507,7 +514,7 @@ class CrashAt:
         error = Crashed(f"{self.mode} operation {self.n}: {operation}")
         if self.mode == "after":
             return Interruption(error, EVERYTHING)
-        if self.mode == "before" or operation.kind != "write":
+        if self.mode == "before" or operation.kind != "write" or operation.is_whole:
             return Interruption(error)
         return Interruption(error, operation.size // 2 if self.part is None else self.part)
 
@@ -519,7 +526,7 @@ def crash_points(operations: Sequence[Operation]) -> Iterator[CrashAt]:
     """A crash before, inside and after each of these operations: those that a run without a crash made."""
     for n, operation in enumerate(operations):
         yield CrashAt(n, "before")
-        if operation.kind == "write":
+        if operation.kind == "write" and not operation.is_whole:
             for part in sorted({1, operation.size // 2, operation.size - 1} & set(range(1, operation.size))):
                 yield CrashAt(n, "torn", part=part)
         yield CrashAt(n, "after")
