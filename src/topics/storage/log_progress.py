@@ -18,8 +18,8 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from topics.errors import CommitFailed
-from topics.storage.disk import NO_SPACE
 from topics.storage.processes import NO_DESCRIPTOR
+from topics.storage.reserve import NO_SPACE
 
 READ_ONLY = "the log is read-only after a failure of the disk; it is tried again every second"
 
