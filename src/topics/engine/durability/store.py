@@ -144,6 +144,7 @@ class Store:
         if not self.wal.is_full:
             try:
                 await self._new_checkpoint(self.catalogue.sparse_files).take(current, on_sealed, is_last)
+                self.wal.unsealable = None
                 return
             except OSError as error:
                 if error.errno not in NO_SPACE:
@@ -151,6 +152,11 @@ class Store:
                 self.wal.note_full(error)
         try:
             await self._checkpoint_when_full(current, on_sealed, is_last)
+            self.wal.unsealable = None
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                self.wal.unsealable = error
+            raise
         finally:
             await self._disk.run(self._set_space_aside)
 
@@ -168,7 +174,11 @@ class Store:
                     raise
         await self._new_checkpoint(set).take(current, on_sealed, is_last)
         if not is_last and self.reducible_files():
-            await self._new_checkpoint(self.reducible_files).take(current, on_sealed, is_last)
+            try:
+                await self._new_checkpoint(self.reducible_files).take(current, on_sealed, is_last)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
 
     def reducible_files(self) -> set[int]:
         """Files that are worth rewriting while the disk is full."""
