@@ -48,7 +48,7 @@ class Upkeep:
         self._checkpoint_bytes = min(CHECKPOINT_BYTES, settings.cache_bytes // 2)
         self._due_bytes = self._checkpoint_bytes  # the same, or less if the disk has little room
         self._checkpoint_ms = min(CHECKPOINT_MS, settings.segment_max_age_ms)
-        self._failed_with: tuple[float, int] | None = None  # room and log when a checkpoint last failed on a full disk
+        self._failed_with: tuple[float, int] | None = None  # room, and log at its begin, of a checkpoint that failed
         self._checkpointed_at = self._clock.monotonic()
         self._checkpoint: asyncio.Task[None] | None = None
         self._background: asyncio.Task[None] | None = None
@@ -59,6 +59,7 @@ class Upkeep:
 
     def start(self) -> None:
         self.is_running = True
+        self._look_at_room()
         self._background = asyncio.create_task(self._run_background())
 
     async def stop(self, end_at: float) -> None:
@@ -121,14 +122,14 @@ class Upkeep:
         return now
 
     async def _take_checkpoint(self) -> None:
-        begun_at, counts = self._clock.monotonic(), self._checkpoints
+        begun_at, counts, log = self._clock.monotonic(), self._checkpoints, self._ledger.wal.bytes_appended
         try:
             await self._ledger.store.checkpoint(lambda: self._ledger.state, self._parts_to_free.append)
             self._failed_with = None
         except Exception as error:
             counts.failed += 1
             counts.failure = str(error)
-            self._failed_with = self._room_and_log()
+            self._failed_with = self._ledger.store.free_bytes, log
             logger.error("a checkpoint failed and will be tried again: %s", error)
             raise
         finally:
@@ -214,9 +215,6 @@ class Upkeep:
         self._due_bytes = round(max(min(self._checkpoint_bytes, room), min(self._checkpoint_bytes, TIGHT_BYTES_MIN)))
         self._checkpoints.due_bytes = self._due_bytes
 
-    def _room_and_log(self) -> tuple[float, int]:
-        return self._ledger.store.free_bytes, self._ledger.wal.bytes_appended
-
     def _is_checkpoint_due(self) -> bool:
         wal, state = self._ledger.wal, self._ledger.state
         is_full = wal.is_full
@@ -225,7 +223,8 @@ class Upkeep:
             return False
         age_ms = (self._clock.monotonic() - self._checkpointed_at) * 1000
         if is_full:  # what failed fails again while nothing has changed
-            return age_ms >= (self._checkpoint_ms if self._failed_with == self._room_and_log() else FREEING_MS)
+            now = self._ledger.store.free_bytes, wal.bytes_appended
+            return age_ms >= (self._checkpoint_ms if self._failed_with == now else FREEING_MS)
         is_tight = used(state) > self._tight_bytes > 0
         due_bytes = TIGHT_BYTES_MIN if is_tight else self._due_bytes
         return wal.bytes_since_roll > due_bytes or age_ms >= self._checkpoint_ms

@@ -264,9 +264,9 @@ class Wal(Progress):
 
     def _check_room(self) -> None:
         """Raise OSError unless there is room for more than one write, beside the space that is kept back."""
-        self._disk.set_space_aside()
         if self.unsealable is not None:
             raise OSError(*self.unsealable.args)
+        self._disk.set_space_aside()
         self._fill_ahead(frames.offset_of(self.end) + AHEAD_BYTES)
 
     def _fill_ahead(self, offset: int) -> None:

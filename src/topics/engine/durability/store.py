@@ -7,8 +7,10 @@ are in force.
 import asyncio
 import logging
 from collections.abc import Callable
+from errno import ENOSPC
 from functools import partial
 from math import inf
+from os import strerror
 
 from topics.clock import Clock
 from topics.core import entries
@@ -150,12 +152,13 @@ class Store:
                 if error.errno not in NO_SPACE:
                     raise
                 self.wal.note_full(error)
+        self.wal.unsealable = OSError(ENOSPC, strerror(ENOSPC))  # the space kept back is for this alone meanwhile
         try:
             await self._checkpoint_when_full(current, on_sealed, is_last)
             self.wal.unsealable = None
         except OSError as error:
             if error.errno in NO_SPACE:
-                self.wal.unsealable = error
+                self.wal.note_full(error)
             raise
         finally:
             await self._disk.run(self._set_space_aside)
