@@ -59,7 +59,8 @@ SLICE_SECONDS = 0.002  # work done on the loop before others get their turn
 SEGMENT_BYTES_LIMIT = 1024 * 1024 * 1024  # Arrow's text columns have 32-bit offsets
 LOOKED_AT_ROWS_MAX = 4096  # of one topic on the loop; the rows of larger ones are looked at by a thread
 SMALL_FILE_BYTES_MAX = 8 * 1024 * 1024  # of a larger one, nothing else is in memory
-SMALL_PIECES_MAX = 8  # a topic's small pieces are merged beyond this number
+SMALL_PIECES_MAX = 8  # a topic's small pieces are merged beyond this number …
+MERGE_ROOM = 4  # … if the disk has room for so many times what is written by that
 
 
 class Group(Struct):
@@ -119,6 +120,7 @@ class Checkpoint:
         self._state = State()
         self._meta = Meta()  # what the snapshot will say of the whole
         self._generation = 0  # of the log: another one means that the state was rebuilt
+        self._room = 0  # on the disk, before anything is written
         self._find_sparse = find_sparse
         self._sparse: set[int] = set()  # files to be rewritten
         self._topics: list[Topic] = []  # captured, or about to be
@@ -190,7 +192,7 @@ class Checkpoint:
 
     async def _capture_all(self) -> None:
         """Capture every topic and router that changed, in slices of time."""
-        state = self._state
+        state, self._room = self._state, self._disk.free_bytes
         for topic_id in list(state.changing):
             await self._applied(topic_id)
         if self._releases_bytes is None:
@@ -265,7 +267,8 @@ class Checkpoint:
         while first and parts[first - 1].count * 2 < self._events_max:
             first -= 1
         rows = sum(part.count for part in parts[first:])
-        if (hot - first < SMALL_PIECES_MAX and rows < self._events_max) or self._wal.is_full:
+        is_worthwhile = hot - first >= SMALL_PIECES_MAX or rows >= self._events_max
+        if not is_worthwhile or sum(part.live_bytes for part in parts[first:]) * MERGE_ROOM > self._room:
             first = hot
         for piece in _pieces_in(parts[:first]):
             if piece.ref.file in self._sparse:

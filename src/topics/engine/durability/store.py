@@ -161,6 +161,7 @@ class Store:
                 self.wal.note_full(error)
             raise
         finally:
+            self.catalogue.maps.shrink()
             await self._disk.run(self._set_space_aside)
 
     async def _checkpoint_when_full(
@@ -175,6 +176,7 @@ class Store:
             except OSError as error:
                 if error.errno not in NO_SPACE or not kept_bytes:
                     raise
+        self.catalogue.maps.shrink()  # a file that is removed has its space for as long as it is mapped
         await self._new_checkpoint(set).take(current, on_sealed, is_last)
         if not is_last and self.reducible_files():
             try:
