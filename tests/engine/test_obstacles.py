@@ -8,7 +8,7 @@ import pytest
 from tests.engine.running import data, open_engine, running, seqs, texts, tick
 from topics.engine import Engine
 from topics.errors import CommitFailed
-from topics.storage.disk import RESERVE_BYTES
+from topics.storage.reserve import RESERVE_BYTES
 from topics.storage.wal import AHEAD_BYTES, ATTEMPT_SECONDS
 from topics.testing.clock import ManualClock
 from topics.testing.disk import Capacity, Faulty, MemoryDisk
@@ -147,7 +147,7 @@ async def test_no_seq_of_an_epoch_is_given_twice_by_a_start_without_a_log(is_cle
         await engine.close()
     seen = (await engine.topic_state("t")).epoch if not is_clean else 0
     full = disk.kill()
-    full.has_reserve = False
+    full.reserved_bytes = 0
     full.hooks.append(capacity := Capacity(0))
     async with running(full, clock) as again:
         assert reason(again) == "disk_full"
@@ -172,7 +172,7 @@ async def test_a_start_on_a_full_disk_succeeds_and_writes_are_taken_once_there_i
     await engine.start()
     await engine.append("t", data(1, 2, 3), config=FSYNC)
     full = disk.kill()
-    full.has_reserve = has_reserve
+    full.reserved_bytes = RESERVE_BYTES * has_reserve
     full.hooks.append(capacity := Capacity(sum(map(len, full.files().values())) + RESERVE_BYTES * has_reserve + 100))
     async with running(full, clock) as again:
         assert await seqs(again, "t") == [1, 2, 3]

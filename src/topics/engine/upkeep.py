@@ -21,6 +21,9 @@ CHECKPOINT_BYTES = 64 * 1024 * 1024
 CHECKPOINT_MS = 60_000
 FREEING_MS = 1_000  # between checkpoints while the disk is full: what was deleted leaves it
 BACKGROUND_MS = 200  # a directory that is removed is noticed within this (ST14)
+ROOM_FACTOR = (
+    5  # a checkpoint is due for a fifth of the room: as much again is sealed, and twice as much comes meanwhile
+)
 UNSEALED_FACTOR = 3  # writes wait when this many times the log of a checkpoint is not sealed yet
 TIGHT = (3, 4)  # of the memory that may be used: from here on a checkpoint is due for what it gives back
 TIGHT_BYTES_MIN = 1024 * 1024  # of the log, since the last one
@@ -43,7 +46,9 @@ class Upkeep:
         self.is_full = False  # sealing is so far behind that writes should wait
         self._tight_bytes = hall.caps.max_memory_bytes * TIGHT[0] // TIGHT[1]
         self._checkpoint_bytes = min(CHECKPOINT_BYTES, settings.cache_bytes // 2)
+        self._due_bytes = self._checkpoint_bytes  # the same, or less if the disk has little room
         self._checkpoint_ms = min(CHECKPOINT_MS, settings.segment_max_age_ms)
+        self._failed_with: tuple[float, int] | None = None  # room, and log at its begin, of a checkpoint that failed
         self._checkpointed_at = self._clock.monotonic()
         self._checkpoint: asyncio.Task[None] | None = None
         self._background: asyncio.Task[None] | None = None
@@ -54,6 +59,7 @@ class Upkeep:
 
     def start(self) -> None:
         self.is_running = True
+        self._look_at_room()
         self._background = asyncio.create_task(self._run_background())
 
     async def stop(self, end_at: float) -> None:
@@ -76,14 +82,16 @@ class Upkeep:
 
     def committed(self) -> None:
         """Something was logged: a checkpoint may be due."""
-        if self.is_running and self._ledger.wal.bytes_since_roll > self._checkpoint_bytes:
+        if self.is_running and self._ledger.wal.bytes_since_roll > self._due_bytes:
             self.is_full = self.fill >= 1.0
             self._wake_background()
 
     @property
     def fill(self) -> float:
         """How full the way to the disk is: at 1.0 and above writes should wait."""
-        unsealed = self._ledger.store.unsealed_bytes / (UNSEALED_FACTOR * self._checkpoint_bytes)
+        if self._ledger.wal.obstacle() is not None:  # they are refused, and nothing else need wait for sealing
+            return self._ledger.wal.fill
+        unsealed = self._ledger.store.unsealed_bytes / (UNSEALED_FACTOR * self._due_bytes)
         return max(self._ledger.wal.fill, unsealed)
 
     async def checkpoint(self) -> None:
@@ -114,12 +122,14 @@ class Upkeep:
         return now
 
     async def _take_checkpoint(self) -> None:
-        begun_at, counts = self._clock.monotonic(), self._checkpoints
+        begun_at, counts, log = self._clock.monotonic(), self._checkpoints, self._ledger.wal.bytes_appended
         try:
             await self._ledger.store.checkpoint(lambda: self._ledger.state, self._parts_to_free.append)
+            self._failed_with = None
         except Exception as error:
             counts.failed += 1
             counts.failure = str(error)
+            self._failed_with = self._ledger.store.free_bytes, log
             logger.error("a checkpoint failed and will be tried again: %s", error)
             raise
         finally:
@@ -156,6 +166,7 @@ class Upkeep:
     def _do_some(self) -> None:
         """What is due now: a look at the disk, a sync, expiry, memory to give back, a checkpoint."""
         self._ledger.attend()
+        self._look_at_room()
         self._ledger.wal.start_sync()
         self._expire_some()
         self._drop_old_keys()
@@ -166,7 +177,7 @@ class Upkeep:
             self._begin(self._announce_log)
         elif self._is_checkpoint_due():
             self._begin(self._take_checkpoint)
-        elif self._ledger.wal.bytes_since_roll > max(self._checkpoint_bytes // 4, LARGE_BYTES_MIN):
+        elif self._ledger.wal.bytes_since_roll > max(self._due_bytes // 4, LARGE_BYTES_MIN):
             self._ledger.store.expect_checkpoint()
 
     def _expire_some(self) -> None:
@@ -197,15 +208,26 @@ class Upkeep:
             if left <= 0:
                 return
 
+    def _look_at_room(self) -> None:
+        """Seal the sooner the less room there is: what is not sealed must fit on the disk a second time."""
+        store = self._ledger.store
+        room = (store.free_bytes + store.unsealed_bytes) / ROOM_FACTOR
+        self._due_bytes = round(max(min(self._checkpoint_bytes, room), min(self._checkpoint_bytes, TIGHT_BYTES_MIN)))
+        self._checkpoints.due_bytes = self._due_bytes
+
     def _is_checkpoint_due(self) -> bool:
         wal, state = self._ledger.wal, self._ledger.state
-        if wal.is_read_only or not (state.unsaved or state.unsaved_routers):
+        is_full = wal.is_full
+        has_work = state.unsaved or state.unsaved_routers or (is_full and self._ledger.store.reducible_files())
+        if wal.is_read_only or not has_work:
             return False
         age_ms = (self._clock.monotonic() - self._checkpointed_at) * 1000
-        due_ms = FREEING_MS if wal.is_full else self._checkpoint_ms
+        if is_full:  # what failed fails again while nothing has changed
+            now = self._ledger.store.free_bytes, wal.bytes_appended
+            return age_ms >= (self._checkpoint_ms if self._failed_with == now else FREEING_MS)
         is_tight = used(state) > self._tight_bytes > 0
-        due_bytes = TIGHT_BYTES_MIN if is_tight else self._checkpoint_bytes
-        return wal.bytes_since_roll > due_bytes or age_ms >= due_ms
+        due_bytes = TIGHT_BYTES_MIN if is_tight else self._due_bytes
+        return wal.bytes_since_roll > due_bytes or age_ms >= self._checkpoint_ms
 
     def _free(self) -> None:
         """Give back the memory of some parts that are dead or sealed."""
@@ -226,7 +248,7 @@ class Upkeep:
     async def wait_for_room(self) -> None:
         """Make writers wait while sealing is behind, so that memory stays bounded and the disk sets the pace."""
         self._ledger.wal.counters.full_total += 1
-        while self.fill >= 1.0 and self.is_running:
+        while self.fill >= 1.0 and self.is_running and self._ledger.wal.obstacle() is None:
             checkpoint = self._checkpoint
             if checkpoint is None:
                 self._wake_background()

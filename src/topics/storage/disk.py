@@ -18,7 +18,6 @@ This module does not know what is in the files.
 import errno
 import fcntl
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -26,6 +25,7 @@ from typing import Final, Literal, Protocol, TypeVar
 
 from topics.errors import DirectoryLocked, UnusableDirectory
 from topics.storage.processes import SpareDescriptors, WorkThread, map_file
+from topics.storage.reserve import RESERVE_NAME, Reserve
 from topics.storage.syncing import syncer
 from topics.storage.syncing.syncs import Syncs
 from topics.storage.syncing.ways import Done
@@ -33,9 +33,6 @@ from topics.storage.syncing.ways import Done
 T = TypeVar("T")
 
 LOCK_NAME: Final = "lock"
-RESERVE_NAME: Final = "reserve"
-RESERVE_BYTES: Final = 4 * 1024 * 1024  # of the disk, for what frees space once the disk is full
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class File(Protocol):
@@ -119,11 +116,14 @@ class Disk(Protocol):
         ...
 
     def set_space_aside(self) -> None:
-        """Keep some space of the disk back for `use_reserved_space`; OSError if there is none. Blocking."""
+        """Keep some space of the disk back for `use_reserved_space`. Blocking.
+
+        OSError: there is not enough. Then what there is is kept back.
+        """
         ...
 
-    def use_reserved_space(self) -> bool:
-        """The disk is full: release the space that was set aside. False: none was."""
+    def use_reserved_space(self, kept_bytes: int = 0) -> bool:
+        """The disk is full: release the space that was set aside, but for so much. False: there was no more."""
         ...
 
     @property
@@ -254,6 +254,7 @@ class RealDisk:
         self.boot_id = _read_boot_id()
         self._descriptor = _open_directory(self.path, create)
         self._reserve = SpareDescriptors(self._descriptor if create else -1)
+        self._space = Reserve(self._descriptor, self._reserve)
         self._lock: int | None = None
         self._thread = WorkThread("topics-storage")
         self._syncs = Syncs(self.path, by_kernel=sync == "kernel")
@@ -345,28 +346,10 @@ class RealDisk:
         return "" if file.is_linked else f"{self.path}/{file.name}"
 
     def set_space_aside(self) -> None:
-        descriptor = self._reserve.get(
-            lambda: os.open(RESERVE_NAME, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._directory)
-        )
-        try:
-            if os.fstat(descriptor).st_size < RESERVE_BYTES:
-                if sys.platform == "linux":
-                    os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
-                else:
-                    os.pwrite(descriptor, bytes(RESERVE_BYTES), 0)
-        except OSError as error:
-            self.use_reserved_space()
-            if error.errno in NO_SPACE:
-                raise
-        finally:
-            os.close(descriptor)
+        self._space.fill()
 
-    def use_reserved_space(self) -> bool:
-        try:
-            os.unlink(RESERVE_NAME, dir_fd=self._directory)
-        except OSError:
-            return False
-        return True
+    def use_reserved_space(self, kept_bytes: int = 0) -> bool:
+        return self._space.use(kept_bytes)
 
     def close(self) -> None:
         if not self._is_closed:

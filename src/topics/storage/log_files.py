@@ -17,16 +17,39 @@ from typing import NamedTuple
 
 from topics.errors import Damaged, UnusableDirectory
 from topics.storage import frames
-from topics.storage.disk import NO_SPACE, Disk, File
+from topics.storage.disk import Disk, File
+from topics.storage.reserve import KEPT_FOR_RELEASE, NO_SPACE
 
 PREFIX = "log-"
 UNFINISHED = "log-restore-unfinished"  # no log file: while it is there, no server may start
+AHEAD_BYTES_MIN = 64 * 1024  # zeros in a new file, if the disk is full
 STEP_BYTES = 4 * 1024 * 1024  # more than this is written in several turns of the loop
 PADDING_BYTES = frames.FRAME_OVERHEAD_BYTES  # zeros that follow the last frame at least
 
 
-def create(disk: Disk, number: int, cut: int, ahead_bytes: int) -> tuple[File, int]:
-    """A new file, not started yet, and the position of its first frame. Its directory entry is durable (ST5)."""
+def create(
+    disk: Disk, number: int, cut: int, payload_bytes: int, ahead_bytes: int, on_full: Callable[[OSError], None]
+) -> tuple[File, int]:
+    """A new file, not started yet, and the position of its first frame. Its directory entry is durable (ST5).
+
+    It has room for a first payload and so many bytes ahead. On a full disk these are fewer, of the space that is kept
+    back if need be, and `on_full` is told.
+    """
+    fewer = min(ahead_bytes, AHEAD_BYTES_MIN)
+    for ahead, kept_bytes in ((ahead_bytes, -1), (fewer, -1), (fewer, KEPT_FOR_RELEASE), (0, 0)):
+        if kept_bytes >= 0:
+            disk.use_reserved_space(kept_bytes)
+        try:
+            return _create(disk, number, cut, ahead + payload_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            on_full(error)
+            failure = error
+    raise failure
+
+
+def _create(disk: Disk, number: int, cut: int, ahead_bytes: int) -> tuple[File, int]:
     name = name_of(number)
     if name in disk.names():
         disk.remove(name)

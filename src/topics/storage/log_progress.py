@@ -18,8 +18,8 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from topics.errors import CommitFailed
-from topics.storage.disk import NO_SPACE
 from topics.storage.processes import NO_DESCRIPTOR
+from topics.storage.reserve import NO_SPACE
 
 READ_ONLY = "the log is read-only after a failure of the disk; it is tried again every second"
 
@@ -79,6 +79,9 @@ class Progress:
         self._sync_wanted = 0  # what lies below this position is synced as soon as it is written
         self._due: list[Callback] = []  # what they waited for is true; the end of a turn tells them
         self._full: OSError | None = None  # the disk is full: only what frees space is taken
+        self.unsealable: OSError | None = (
+            None  # why a checkpoint found no room: until one does, the disk counts as full
+        )
         self._missing = ""  # the directory or file of the log that was removed
         self._latched: OSError | None = None  # why the log is read-only
 

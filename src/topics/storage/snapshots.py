@@ -21,6 +21,7 @@ from xxhash import xxh3_64_intdigest
 
 from topics.errors import Damaged, UnusableDirectory
 from topics.storage.disk import Disk
+from topics.storage.reserve import NO_SPACE
 
 VERSION = 2
 PREFIX, BASE, DELTA, TEMPORARY = "snapshot-", ".base", ".delta", ".tmp"
@@ -81,12 +82,16 @@ class Snapshots:
 
         If it fails and `number` has risen all the same, the snapshot is in force, but a power loss may undo that.
         """
-        content = self._encoded(changed)
+        content, number = self._encoded(changed), self.number + 1
         deltas_bytes = len(content) + sum(size for _, size in self._chain[1:])
         if not self._chain or len(self._chain) > DELTAS_MAX or deltas_bytes > max(DELTA_BYTES_MIN, self._chain[0][1]):
-            self._install_base(changed)
-        else:
-            self._write(DELTA, content)
+            try:
+                self._install_base(changed)
+                return
+            except OSError as error:  # a delta is smaller
+                if error.errno not in NO_SPACE or not self._chain or self.number >= number:
+                    raise
+        self._write(DELTA, content)
 
     def obsolete(self) -> list[str]:
         """Snapshot files that are not in force."""
@@ -114,10 +119,15 @@ class Snapshots:
         temporary = name + TEMPORARY
         if temporary in self._disk.names():
             self._disk.remove(temporary)
-        with closing(self._disk.create(temporary)) as file:
-            file.write(0, _HEADER.pack(_MAGIC, VERSION, len(content), xxh3_64_intdigest(content)) + content)
-            file.sync()
-        self._disk.rename(temporary, name)
+        try:
+            with closing(self._disk.create(temporary)) as file:
+                file.write(0, _HEADER.pack(_MAGIC, VERSION, len(content), xxh3_64_intdigest(content)) + content)
+                file.sync()
+            self._disk.rename(temporary, name)
+        except OSError:
+            with suppress(OSError):  # on a full disk it may be all the space that was left
+                self._disk.remove(temporary)
+            raise
         self.number += 1
         self._chain.append((name, len(content)))
         self._disk.sync_directory()

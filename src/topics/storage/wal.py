@@ -33,14 +33,14 @@ from functools import lru_cache, partial
 from topics.clock import Clock
 from topics.errors import CommitFailed
 from topics.storage import frames, log_files
-from topics.storage.disk import NO_SPACE, Disk, File
+from topics.storage.disk import Disk, File
 from topics.storage.log_files import PADDING_BYTES
 from topics.storage.log_progress import READ_ONLY, Callback, Counters, DiskFull, Obstacle, Progress, resolve
+from topics.storage.reserve import KEPT_FOR_FILES, NO_SPACE
 
 __all__ = ["READ_ONLY", "Callback", "DiskFull", "Obstacle", "Wal", "resolve", "write_zeros_ahead"]
 
 AHEAD_BYTES = 1024 * 1024  # zeros written at a time
-AHEAD_BYTES_MIN = 64 * 1024  # in the first file, if the disk is full
 ATTEMPT_SECONDS = 1.0  # between attempts of a read-only log to go on
 UNSYNCED_BYTES_MAX = 8 * 1024 * 1024  # more than this is synced unasked
 QUEUE_BYTES_MAX = 64 * 1024 * 1024  # frames that may wait for the disk
@@ -88,7 +88,7 @@ class Wal(Progress):
         Earlier files are synced, and end at `synced`. Their frames from `cut` on do not count; 0 = all count.
         """
         self.synced = synced
-        file, start = self._create(number, cut, len(payload))
+        file, start = log_files.create(self._disk, number, cut, len(payload), AHEAD_BYTES, self.note_full)
         frame = frames.encode_frame(payload, start, synced)
         file.write(frames.offset_of(start), frame)
         file.sync()
@@ -105,19 +105,6 @@ class Wal(Progress):
             self.written = self.end = self.synced
             self._latch(error, lambda: self.begin(number, payload, synced))
 
-    def _create(self, number: int, cut: int, payload_bytes: int) -> tuple[File, int]:
-        """A new file, and the position of its first frame. On a full disk there are fewer zeros in it."""
-        for ahead in (AHEAD_BYTES, AHEAD_BYTES, AHEAD_BYTES_MIN):
-            try:
-                return log_files.create(self._disk, number, cut, ahead + payload_bytes)
-            except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise
-                self.note_full(error)
-                failure = error
-                self._disk.use_reserved_space()
-        raise failure
-
     def _append_to(self, file: File, number: int, position: int) -> None:
         """Frames go to `file` from now on, the next one at `position`."""
         assert not self._buffer and self._steps is None, "frames that were encoded for one file must not go to another"
@@ -125,16 +112,22 @@ class Wal(Progress):
         self._ahead = file.size()
         self.bytes_since_roll = 0
 
-    async def roll(self) -> int:
-        """Go on in a new file. Gives the position at which it starts; everything below it is synced."""
+    async def roll(self, used: int | None = None) -> int:
+        """Go on in a new file. Gives the position at which it starts; everything below it is synced.
+
+        A file that is short goes on if the log is used from an earlier one on, `used`: whoever rolls again and again
+        in vain, on a full disk, must not fill the disk with empty files.
+        """
         generation, number, old = self.generation, self.number + 1, self._file
         if old is None or self.is_read_only:
             raise CommitFailed(READ_ONLY)
+        if used is not None and frames.number_of(used) < self.number and self.bytes_since_roll < AHEAD_BYTES:
+            return frames.position_of(self.number, 0)
 
         def create() -> tuple[File, int]:
             with self._creating:
                 self._check_generation(generation)
-                return log_files.create(self._disk, number, 0, AHEAD_BYTES)
+                return log_files.create(self._disk, number, 0, 0, AHEAD_BYTES, self.note_full)
 
         file, start = await self._disk.run(create)
         try:
@@ -253,11 +246,11 @@ class Wal(Progress):
         """
         try:
             if self._full is not None and not frees:
-                self._disk.set_space_aside()
+                self._check_room()
             try:
                 self._fill_ahead(offset)
             except OSError as error:
-                if not (frees and error.errno in NO_SPACE and self._disk.use_reserved_space()):
+                if not (frees and error.errno in NO_SPACE and self._disk.use_reserved_space(KEPT_FOR_FILES)):
                     raise
                 self.note_full(error)
                 self._fill_ahead(offset)
@@ -269,12 +262,25 @@ class Wal(Progress):
         if not frees:
             self._full = None
 
+    def _check_room(self) -> None:
+        """Raise OSError unless there is room for more than one write, beside the space that is kept back."""
+        if self.unsealable is not None:
+            raise OSError(*self.unsealable.args)
+        self._disk.set_space_aside()
+        self._fill_ahead(frames.offset_of(self.end) + AHEAD_BYTES)
+
     def _fill_ahead(self, offset: int) -> None:
-        """Write zeros at least up to `offset`."""
+        """Write zeros at least up to `offset`. Of a disk that becomes full by that, all that is left is taken."""
         while offset > self._ahead:
             assert self._file is not None
-            self._file.write(self._ahead, _zeros(AHEAD_BYTES))
-            self._ahead += AHEAD_BYTES
+            try:
+                self._file.write(self._ahead, _zeros(AHEAD_BYTES))
+            except OSError:
+                self._ahead = max(self._ahead, self._file.size())
+                if offset > self._ahead:
+                    raise
+            else:
+                self._ahead += AHEAD_BYTES
 
     # --- obstacles
 
@@ -294,7 +300,7 @@ class Wal(Progress):
             if self._latched is not None:
                 self._resume()
             if self._full is not None:
-                self._disk.set_space_aside()
+                self._check_room()
                 self._full = None
                 logger.info("the disk has space again; writes are taken")
         except OSError as error:

@@ -38,8 +38,9 @@ from typing import Final, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from topics.errors import DirectoryLocked
-from topics.storage.disk import RESERVE_BYTES, File, check_name
+from topics.storage.disk import File, check_name
 from topics.testing.held_syncs import HeldSyncs, completed
+from topics.testing.space import Limit, Space
 
 T = TypeVar("T")
 
@@ -84,11 +85,12 @@ class Crashed(BaseException):
     """The process is dead. Not an Exception, so that no handler keeps it alive."""
 
 
-class MemoryDisk(HeldSyncs):
+class MemoryDisk(HeldSyncs, Space):
     """A data directory in memory. `files` are in it from the start, durable."""
 
     def __init__(self, files: Mapping[str, bytes] | None = None, *, boot: int = 1, hooks: Iterable[Hook] = ()) -> None:
-        super().__init__()
+        HeldSyncs.__init__(self)
+        Space.__init__(self)
         self.path = "memory"
         self.boot_id = f"boot-{boot}"
         self.hooks: list[Hook] = list(hooks)
@@ -100,8 +102,6 @@ class MemoryDisk(HeldSyncs):
         self._entry_changes: list[_EntryChange] = []  # since the last sync_directory, in order
         self.is_removed = False  # the directory was removed
         self.has_descriptors = True  # False: nothing can be opened (EMFILE)
-        self.has_reserve = False  # some space is kept back
-        self.free_bytes, self.total_bytes = 1 << 40, 1 << 41
         self._is_locked = False
         self._is_closed = False
 
@@ -179,14 +179,7 @@ class MemoryDisk(HeldSyncs):
 
     def set_space_aside(self) -> None:
         self._check_usable()
-        for hook in self.hooks:
-            if isinstance(hook, Capacity):
-                hook.check(self, RESERVE_BYTES)
-        self.has_reserve = True
-
-    def use_reserved_space(self) -> bool:
-        had, self.has_reserve = self.has_reserve, False
-        return had
+        super().set_space_aside()
 
     def close(self) -> None:
         self._is_closed = True
@@ -197,7 +190,7 @@ class MemoryDisk(HeldSyncs):
     def kill(self) -> "MemoryDisk":
         """What the next process finds if this one ends now, in whatever way."""
         after = type(self)(boot=self._boot)
-        after.boot_id, after.has_reserve = self.boot_id, self.has_reserve
+        after.boot_id, after.reserved_bytes = self.boot_id, self.reserved_bytes
         inodes = {*self._entries.values(), *self._durable_entries.values(), *(c.inode for c in self._entry_changes)}
         copies = {inode: inode.copy() for inode in inodes}
         after._entries = {name: copies[inode] for name, inode in self._entries.items()}
@@ -253,6 +246,10 @@ class MemoryDisk(HeldSyncs):
     def files(self) -> dict[str, bytes]:
         """Names and bytes as the process sees them."""
         return {name: bytes(self._entries[name].content) for name in sorted(self._entries)}
+
+    def sizes(self) -> dict[str, int]:
+        """Names and sizes as the process sees them."""
+        return {name: len(inode.content) for name, inode in self._entries.items()}
 
     def is_synced(self, name: str) -> bool:
         """Whether all bytes of the file are durable, its name or not."""
@@ -568,27 +565,18 @@ class Faulty:
         return Interruption(OSError(self.error, os.strerror(self.error), operation.name), part)
 
 
-class Capacity:
-    """A disk of `size` bytes: a write that makes a file longer than fits is refused with ENOSPC."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
+class Capacity(Limit):
+    """A disk of `size` bytes: of a write that makes a file longer, only what fits is done, and ENOSPC raised."""
 
     def __call__(self, disk: MemoryDisk, operation: Operation) -> Interruption | None:
         if operation.kind != "write":
             return None
-        grown = operation.offset + operation.size - len(disk.files().get(operation.name, b""))
+        grown = operation.offset + operation.size - disk.sizes().get(operation.name, 0)
         try:
             self.check(disk, grown)
         except OSError as error:
-            return Interruption(error)
+            return Interruption(error, max(0, operation.size - grown + self.room(disk)))
         return None
-
-    def check(self, disk: MemoryDisk, more: int) -> None:
-        """Refuse `more` bytes if they do not fit."""
-        used = sum(map(len, disk.files().values())) + (RESERVE_BYTES if disk.has_reserve else 0)
-        if more > 0 and used + more > self.size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 Rule = Callable[[MemoryDisk, Operation], str | None]  # what is wrong with doing this now; None = nothing

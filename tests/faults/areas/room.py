@@ -7,8 +7,9 @@ from tests.faults.areas.log import later
 from tests.faults.case import Area, Play
 from tests.faults.disks import Dies
 from tests.faults.lab import Lab
-from topics.storage.disk import RESERVE_BYTES
+from topics.storage.reserve import RESERVE_BYTES
 from topics.testing.disk import Capacity, Faulty, MemoryDisk
+from topics.testing.space import Space
 
 FULL = Area("Disk full and read-only")
 GONE = Area("Descriptors and directories")
@@ -21,7 +22,7 @@ class Tight(Capacity):
 
     failed = 0
 
-    def check(self, disk: MemoryDisk, more: int) -> None:
+    def check(self, disk: Space, more: int) -> None:
         try:
             super().check(disk, more)
         except OSError:
@@ -30,7 +31,7 @@ class Tight(Capacity):
 
 
 def used(disk: MemoryDisk) -> int:
-    return sum(map(len, disk.files().values())) + (RESERVE_BYTES if disk.has_reserve else 0)
+    return disk.used_bytes
 
 
 async def fill_up(lab: Lab, name: str = "fsync") -> None:
@@ -129,7 +130,7 @@ def starts_full(*, has_reserve: bool, room: int) -> Play:
     async def play(lab: Lab) -> None:
         await lab.begin()
         disk = lab.disk.kill()
-        disk.has_reserve = has_reserve
+        disk.reserved_bytes = RESERVE_BYTES * has_reserve
         tight = Tight(used(disk) + room)
         disk.hooks.append(tight)
         lab.faults.append(tight)

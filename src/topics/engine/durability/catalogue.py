@@ -24,6 +24,7 @@ from topics.storage.disk import Disk
 from topics.storage.segments import PieceRef, SegmentFile, SegmentPiece
 from topics.storage.snapshots import Snapshots, names_in
 
+REDUCIBLE_PART = (3, 4)  # on a full disk a file of which less than this is in force is rewritten, if that fits
 SPARSE_FACTOR = 4  # a file this much larger than what is in force of it is rewritten
 MAPPED_BYTES_MAX = 24 * 1024 * 1024  # of files that stay mapped
 
@@ -132,6 +133,17 @@ class Catalogue:
         """Files of which little is in force."""
         live = {number: sum(piece.live_count for piece in pieces) for number, pieces in self.pieces.items()}
         return {number for number, count in live.items() if count * SPARSE_FACTOR < self.files[number].ref.count}
+
+    def reducible_files(self, bytes_max: float) -> set[int]:
+        """Files of which a good part is dead, the cheapest to rewrite first, as many as fit: for a full disk."""
+        cheapest = sorted((sum(piece.live_bytes for piece in self.pieces[number]), number) for number in self.pieces)
+        found = set()
+        for size, number in cheapest:
+            live, count = sum(piece.live_count for piece in self.pieces[number]), self.files[number].ref.count
+            if live * REDUCIBLE_PART[1] < count * REDUCIBLE_PART[0] and size <= bytes_max:
+                found.add(number)
+                bytes_max -= size
+        return found
 
     def ending(self, refs: list[PieceRef]) -> dump.Items:
         """The items that end pieces, and the files that nothing but these refers to."""

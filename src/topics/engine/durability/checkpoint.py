@@ -14,6 +14,10 @@ A `Checkpoint` lives as long as it takes:
 If a step fails before the snapshot is in force, the checkpoint is abandoned: its topics count as changed again, and its
 segments go. If the log fails, the state has been rebuilt, and nothing of this checkpoint may touch the new one. It is
 also abandoned if it is not done when the engine's time to stop is over: the next start replays the log instead.
+
+On a full disk there may be no room for all this. A checkpoint that only *releases* captures the topics that have lost
+whole pieces and are cheap to capture: those that are gone, and those that have little in memory. The log stays as it
+is, and so does what recovery starts from; the files in which nothing is in force any more go.
 """
 
 import asyncio
@@ -55,7 +59,8 @@ SLICE_SECONDS = 0.002  # work done on the loop before others get their turn
 SEGMENT_BYTES_LIMIT = 1024 * 1024 * 1024  # Arrow's text columns have 32-bit offsets
 LOOKED_AT_ROWS_MAX = 4096  # of one topic on the loop; the rows of larger ones are looked at by a thread
 SMALL_FILE_BYTES_MAX = 8 * 1024 * 1024  # of a larger one, nothing else is in memory
-SMALL_PIECES_MAX = 8  # a topic's small pieces are merged beyond this number
+SMALL_PIECES_MAX = 8  # a topic's small pieces are merged beyond this number …
+MERGE_ROOM = 4  # … if the disk has room for so many times what is written by that
 
 
 class Group(Struct):
@@ -100,6 +105,8 @@ class Checkpoint:
         clock: Clock,
         settings: Settings,
         end_at: Callable[[], float],
+        find_sparse: Callable[[], set[int]],
+        releases_bytes: int | None = None,
     ) -> None:
         self._disk = disk
         self._catalogue = catalogue
@@ -107,11 +114,14 @@ class Checkpoint:
         self._sealer = sealer
         self._clock = clock
         self._end_at = end_at  # monotonic: when the engine has to be closed
+        self._releases_bytes = releases_bytes  # it only releases, and may seal so much; None: it does all
         self._events_max = settings.segment_max_events
         self._bytes_max = min(settings.segment_max_bytes, SEGMENT_BYTES_LIMIT)
         self._state = State()
         self._meta = Meta()  # what the snapshot will say of the whole
         self._generation = 0  # of the log: another one means that the state was rebuilt
+        self._room = 0  # on the disk, before anything is written
+        self._find_sparse = find_sparse
         self._sparse: set[int] = set()  # files to be rewritten
         self._topics: list[Topic] = []  # captured, or about to be
         self._routers: dict[str, None] = {}  # captured, by name
@@ -125,10 +135,13 @@ class Checkpoint:
     async def take(self, current: Callable[[], State], on_sealed: Callable[[Part], None], is_last: bool) -> None:
         """Do all steps, as `Store.checkpoint` says."""
         catalogue, wal = self._catalogue, self._wal
-        start = await wal.roll()
-        await self._disk.run(partial(catalogue.announce_log, frames.number_of(start)))
+        releases = self._releases_bytes is not None
+        start = catalogue.start if releases else await wal.roll(catalogue.start)
+        if catalogue.announced_log < wal.number:
+            await self._disk.run(partial(catalogue.announce_log, wal.number))
         state = self._state = current()
-        keep_references_short(state)
+        if not releases:
+            keep_references_short(state)
         if is_last:  # records in memory only are lost at this moment, not when their topic was last captured (LS1)
             state.unsaved |= {one.id: one for one in state.by_id.values() if one.log.count and not one.is_logged}
         self._generation, sealed_bytes, installed = wal.generation, wal.bytes_appended, catalogue.snapshots.number
@@ -139,24 +152,33 @@ class Checkpoint:
             await wal.wait_synced(wal.end)
             self._check_log()
             await self._write_flags()
+            last_log = catalogue.announced_log
             if is_last:
-                start = frames.position_of(frames.number_of(start) + 1, 0)
-            last_log = frames.number_of(start) - is_last
-            now = self._clock.now_ms()
-            self._meta = Meta(start, state.next_id, catalogue.next_segment, is_last, last_log, now)
+                start = frames.position_of(last_log + 1, 0)
+            taken_ms = catalogue.meta.taken_ms if releases else self._clock.now_ms()
+            self._meta = Meta(start, state.next_id, catalogue.next_segment, is_last, last_log, taken_ms)
             self._items[dump.META] = msgspec.msgpack.encode(self._meta)
-            replaced = [part for group in self._groups for part in group.old if isinstance(part, SegmentPiece)]
-            obsolete = [*catalogue.obsolete, *(piece.ref for piece in (*self._dropped, *replaced))]
+            obsolete = self._ended()
+            if releases and not obsolete:
+                return
             self._items.update(catalogue.ending(obsolete))
             await self._disk.run(self._install)
         finally:
             if catalogue.snapshots.number == installed:
                 self._abandon()
             elif self._generation == wal.generation:
-                catalogue.start, catalogue.sealed_bytes = start, sealed_bytes
+                if not releases:
+                    catalogue.start, catalogue.sealed_bytes = start, sealed_bytes
                 self._replace(obsolete, on_sealed)
         self._check_log()
         await self._disk.run(lambda: self._remove_superfluous(is_last))
+
+    def _ended(self) -> list[PieceRef]:
+        """The pieces that the snapshot will no longer name. One that a topic lost counts until that is captured."""
+        replaced = [part for group in self._groups for part in group.old if isinstance(part, SegmentPiece)]
+        uncaptured = self._state.unsaved.keys() - {topic.id for topic in self._topics}
+        earlier = [ref for ref in self._catalogue.obsolete if ref.topic not in uncaptured]
+        return [*earlier, *(piece.ref for piece in (*self._dropped, *replaced))]
 
     def _check_log(self) -> None:
         if self._generation != self._wal.generation:
@@ -170,11 +192,14 @@ class Checkpoint:
 
     async def _capture_all(self) -> None:
         """Capture every topic and router that changed, in slices of time."""
-        state = self._state
+        state, self._room = self._state, self._disk.free_bytes
         for topic_id in list(state.changing):
             await self._applied(topic_id)
-        self._mark_sparse()
-        self._topics = list(state.unsaved.values())
+        if self._releases_bytes is None:
+            self._mark_sparse()
+            self._topics = list(state.unsaved.values())
+        else:
+            self._topics = self._released(self._releases_bytes)
         slice_end = self._clock.monotonic() + SLICE_SECONDS
         for topic in self._topics:
             await self._applied(topic.id)
@@ -191,9 +216,18 @@ class Checkpoint:
         self._routers, state.unsaved_routers = state.unsaved_routers, {}
         self._items.update(dump.dump_routers(state, self._routers, self._wal.end))
 
+    def _released(self, bytes_max: int) -> list[Topic]:
+        """Topics that have lost pieces, as many as can be captured by sealing so much."""
+        ended = {ref.topic for ref in self._catalogue.obsolete}
+        lost = [one for one in self._state.unsaved.values() if one.id in ended or _pieces_in(one.log.dropped)]
+        sizes = {one.id: sum(part.live_bytes for part in one.log.parts if isinstance(part, Chunk)) for one in lost}
+        lost.sort(key=lambda one: sizes[one.id])
+        left = bytes_max
+        return [one for one in lost if (left := left - sizes[one.id]) >= 0]
+
     def _mark_sparse(self) -> None:
         """Let the topics be captured whose pieces lie in files of which little is in force."""
-        self._sparse = self._catalogue.sparse_files()
+        self._sparse = self._find_sparse()
         for number in self._sparse:
             for piece in self._catalogue.pieces[number]:
                 topic = self._state.by_id.get(piece.ref.topic)
@@ -233,7 +267,8 @@ class Checkpoint:
         while first and parts[first - 1].count * 2 < self._events_max:
             first -= 1
         rows = sum(part.count for part in parts[first:])
-        if hot - first < SMALL_PIECES_MAX and rows < self._events_max:
+        is_worthwhile = hot - first >= SMALL_PIECES_MAX or rows >= self._events_max
+        if not is_worthwhile or sum(part.live_bytes for part in parts[first:]) * MERGE_ROOM > self._room:
             first = hot
         for piece in _pieces_in(parts[:first]):
             if piece.ref.file in self._sparse:
@@ -323,7 +358,8 @@ class Checkpoint:
     def _replace(self, obsolete: list[PieceRef], on_sealed: Callable[[Part], None]) -> None:
         """The snapshot is in force: let the sealed parts stand in for those they were made of."""
         catalogue = self._catalogue
-        catalogue.obsolete = []
+        ended = set(obsolete)
+        catalogue.obsolete = [ref for ref in catalogue.obsolete if ref not in ended]
         for ref in obsolete:
             catalogue.forget(ref)
         for group in self._groups:

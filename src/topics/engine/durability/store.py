@@ -7,7 +7,10 @@ are in force.
 import asyncio
 import logging
 from collections.abc import Callable
+from errno import ENOSPC
+from functools import partial
 from math import inf
+from os import strerror
 
 from topics.clock import Clock
 from topics.core import entries
@@ -20,11 +23,13 @@ from topics.engine.durability.checkpoint import Checkpoint
 from topics.engine.durability.sealing import Sealer
 from topics.settings import Settings
 from topics.storage import segments
-from topics.storage.disk import NO_SPACE, Disk, RealDisk
+from topics.storage.disk import Disk, RealDisk
 from topics.storage.log_files import Replay
+from topics.storage.reserve import KEPT_FOR_RELEASE, NO_SPACE
 from topics.storage.wal import Wal
 
 REPLAY_SLICE_BYTES = 256 * 1024  # of the log replayed before others get their turn
+RELEASE_BYTES_MAX = 1024 * 1024  # of records sealed to let go of what is dead on a full disk
 
 logger = logging.getLogger("topics.engine.durability.store")
 
@@ -81,14 +86,17 @@ class Store:
     def _begin(self, log: Replay, payload: bytes) -> None:
         """Make the directory fit for writing: the log's end, its next file, and nothing that is not in force."""
         log.repair()
-        self.wal.begin_or_wait(log.next_number, payload, log.end)
-        self.catalogue.flagged_at = self.wal.end
-        self._announce_log()
         superfluous = [*self.catalogue.snapshots.obsolete(), *self.catalogue.superfluous()]
-        for name in superfluous:
+        for name in superfluous:  # first: a checkpoint that was cut off by a kill may have filled the disk
             self._disk.remove(name)
         if superfluous:
             self._disk.sync_directory()
+        self.wal.begin_or_wait(log.next_number, payload, log.end)
+        self.catalogue.flagged_at = self.wal.end
+        self._announce_log()
+        self._set_space_aside()
+
+    def _set_space_aside(self) -> None:
         try:
             self._disk.set_space_aside()
         except OSError as error:
@@ -133,20 +141,73 @@ class Store:
         """Make recovery start here. `on_sealed` is told of parts that a sealed one replaces.
 
         `current` gives the state. It is asked for once the log has rolled: a failure before that replaces the state.
+        On a full disk, what is dead is let go of first; then there may be room to seal what is not.
         """
+        if not self.wal.is_full:
+            try:
+                await self._new_checkpoint(self.catalogue.sparse_files).take(current, on_sealed, is_last)
+                self.wal.unsealable = None
+                return
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                self.wal.note_full(error)
+        self.wal.unsealable = OSError(ENOSPC, strerror(ENOSPC))  # the space kept back is for this alone meanwhile
         try:
-            await self._new_checkpoint().take(current, on_sealed, is_last)
+            await self._checkpoint_when_full(current, on_sealed, is_last)
+            self.wal.unsealable = None
         except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
-            self.wal.note_full(error)
-            if not await self._disk.run(self._disk.use_reserved_space):
-                raise
-            await self._new_checkpoint().take(current, on_sealed, is_last)
+            if error.errno in NO_SPACE:
+                self.wal.note_full(error)
+            raise
+        finally:
+            self.catalogue.maps.shrink()
+            await self._disk.run(self._set_space_aside)
 
-    def _new_checkpoint(self) -> Checkpoint:
+    async def _checkpoint_when_full(
+        self, current: Callable[[], State], on_sealed: Callable[[Part], None], is_last: bool
+    ) -> None:
+        """Let go of what is dead, with all of the reserve if need be; then seal; then rewrite what fits."""
+        for kept_bytes in (KEPT_FOR_RELEASE, 0):
+            await self._disk.run(partial(self._disk.use_reserved_space, kept_bytes))
+            try:
+                await self._new_checkpoint(set, RELEASE_BYTES_MAX).take(current, on_sealed, is_last=False)
+                break
+            except OSError as error:
+                if error.errno not in NO_SPACE or not kept_bytes:
+                    raise
+        self.catalogue.maps.shrink()  # a file that is removed has its space for as long as it is mapped
+        await self._new_checkpoint(set).take(current, on_sealed, is_last)
+        if not is_last and self.reducible_files():
+            try:
+                await self._new_checkpoint(self.reducible_files).take(current, on_sealed, is_last)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+
+    def reducible_files(self) -> set[int]:
+        """Files that are worth rewriting while the disk is full."""
+        return self.catalogue.reducible_files(self.free_bytes / 2)
+
+    @property
+    def free_bytes(self) -> float:
+        """What the disk has room for."""
+        try:
+            return self._disk.free_bytes
+        except OSError:
+            return inf
+
+    def _new_checkpoint(self, find_sparse: Callable[[], set[int]], releases_bytes: int | None = None) -> Checkpoint:
         return Checkpoint(
-            self._disk, self.catalogue, self.wal, self._sealer, self._clock, self._settings, lambda: self.end_at
+            self._disk,
+            self.catalogue,
+            self.wal,
+            self._sealer,
+            self._clock,
+            self._settings,
+            lambda: self.end_at,
+            find_sparse,
+            releases_bytes,
         )
 
 
