@@ -28,6 +28,7 @@ from topics.errors import InvalidRequest, Refusal, StorageError, TopicsError
 from topics.server.auth import READ, Key
 from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
 from topics.server.live.outlet import NEVER, Wheel
+from topics.server.paced import Paced
 from topics.server.transport.exchange import logger
 from topics.server.transport.websocket import CLOSING, WebSocket, text_frame
 from topics.server.wire import commands
@@ -337,7 +338,7 @@ class Conversation(SocketReader):
 
     async def _finish(self, work: Coroutine[Any, Any, bytes], place: Place, request_id: Raw) -> None:
         try:
-            text = await work
+            text = await Paced(work, self.app.pace)
         except Exception as error:
             self.app.traffic.count_refusal(error)
             text, place.then = error_text(error, request_id), None
