@@ -134,7 +134,7 @@ class Conversation(SocketReader):
         "_ahead_bytes",
         "_answers",
         "_burst",
-        "_entry",
+        "_entry_id",
         "_farewell",
         "_is_awaited",
         "_is_busy",
@@ -167,7 +167,7 @@ class Conversation(SocketReader):
             None  # the last message and the code to close with, once all is answered
         )
         self._stop: asyncio.Future[None] | None = None  # done when nobody waits for an answer any more
-        self._entry = app.registry.enter(self, "ws", key, peer)
+        self._entry_id = app.registry.enter(self, "ws", key, peer)
         self.wheel.add(self, self.wheel.now + PING_MS)
 
     # --- what the socket calls
@@ -207,7 +207,7 @@ class Conversation(SocketReader):
         self._answers.clear()
         _end_waits(self._stop)
         self._let_go()
-        self.app.registry.leave(self._entry)
+        self.app.registry.leave(self._entry_id)
         self.app.delivery.close(self)
         self.app.slots.give_stream(self.key)
 
