@@ -34,7 +34,6 @@ ASKED = {
     "a filtered diff": post("/v0/topics/t/diff", {"filter": ["tag", "Glob", "a*b"]}),
     "a wait": post("/v0/topics/t/diff", {"from_seq": 3, "wait_ms": 60_000}),
     "a claim": post("/v0/topics/q/claim", {"node": "n"}),
-    "a claim that waits": post("/v0/topics/empty/claim", {"node": "n", "wait_ms": 60_000}),
     "a claim of no queue": post("/v0/topics/t/claim", {"node": "n"}),
     "an ack of nothing": post("/v0/topics/q/ack", {"node": "n", "seqs": [99]}),
     "an export": request_bytes("GET", "/v0/topics/t/export"),
