@@ -1,12 +1,15 @@
 """What is held for connections, how many there may be, and what ends when it is too much (LM11); sessions per key."""
 
+import asyncio
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 import pytest
+from h2.events import PingAckReceived, StreamEnded
 
 from tests.api.clients.raw import (
     Http2Client,
@@ -19,10 +22,12 @@ from tests.api.clients.raw import (
     post,
     until,
 )
-from tests.api.clients.transcript import Client, refused
+from tests.api.clients.transcript import Client, ok, refused
 from tests.api.clients.websocket import client_frame, handshake, open_socket
 from tests.api.conftest import Start
 from topics.server.transport.exchange import Limits
+from topics.server.transport.http2 import Http2
+from topics.server.transport.http2_reader import WINDOW_BYTES
 from topics.server.transport.listener import serve
 from topics.testing.server import ServerThread
 
@@ -67,7 +72,7 @@ def test_a_head_that_waits_is_held() -> None:
 @on_loop
 async def test_answers_that_a_window_holds_back_are_held_and_end_their_connection() -> None:
     """LM11: HTTP/2 with a window of zero; each answer is a hundred thousand bytes."""
-    async with serve(ScriptedApp(), limits=SMALL) as listener:
+    async with serve(ScriptedApp(), limits=replace(SMALL, answers_bytes_max=HELD_MAX)) as listener:
         other = await RawClient.connect(listener)
         client = await Http2Client.connect(listener, refills=False, settings={4: 0})
         for _ in range(40):
@@ -76,6 +81,111 @@ async def test_answers_that_a_window_holds_back_are_held_and_end_their_connectio
         await until(lambda: listener.open_count == 1)
         assert (await other.ask(get("/a"))).status == 200
         other.close()
+
+
+@on_loop
+async def test_while_answers_wait_no_request_is_begun() -> None:
+    """LM11: and all are answered once the client takes them."""
+    app = ScriptedApp()
+    async with serve(app, limits=Limits(answers_bytes_max=MIB)) as listener:
+        client = await Http2Client.connect(listener, settings={4: 0})
+        streams = [await client.start("/large") for _ in range(40)]
+        await until(lambda: sum(one.held_bytes for one in listener.connections.open) >= MIB)
+        (connection,) = listener.connections.open
+        last = await client.start("/large", bytes(10 * KIB))
+        await until(lambda: connection.held_bytes >= MIB + 10 * KIB)
+        assert len(app.requests) == 11
+        assert connection.held_bytes <= MIB + len(app.large) + 10 * KIB
+        for stream in (*streams, last):
+            client.h2.increment_flow_control_window(len(app.large), stream)
+        client.h2.increment_flow_control_window(2**30)
+        await client.flush()
+        for stream in (*streams, last):
+            await client.read_for(StreamEnded, stream)
+            assert bytes(client.bodies[stream]) == app.large
+        assert connection.held_bytes == 0
+        client.raw.close()
+
+
+@on_loop
+async def test_requests_that_wait_for_room_go_with_their_connection() -> None:
+    """LM11"""
+    app = ScriptedApp()
+    async with serve(app, limits=Limits(answers_bytes_max=MIB)) as listener:
+        client = await Http2Client.connect(listener, settings={4: 0})
+        for _ in range(20):
+            await client.start("/large")
+        await until(lambda: sum(one.held_bytes for one in listener.connections.open) >= MIB)
+        client.raw.close()
+        await until(lambda: not listener.open_count)
+        assert len(app.requests) == 11
+
+
+@on_loop
+async def test_a_body_waits_at_the_client_while_answers_wait() -> None:
+    """LM11: requests that have not begun are not more than one body."""
+    app = ScriptedApp()
+    limits = Limits(answers_bytes_max=MIB, body_bytes_max=MIB)
+    async with serve(app, limits=limits) as listener:
+        client = await Http2Client.connect(listener, settings={4: 0})
+        for _ in range(11):
+            await client.start("/large")
+        await until(lambda: sum(one.held_bytes for one in listener.connections.open) >= MIB)
+        (connection,) = listener.connections.open
+        answers_bytes = connection.held_bytes
+        await client.start("/first", bytes(MIB))
+        second = await client.start("/second", None, method="POST", is_end=False)
+        await client.send_body(second, bytes(WINDOW_BYTES), is_end=False)
+        await until(lambda: connection.held_bytes >= answers_bytes + MIB + WINDOW_BYTES)
+        client.h2.ping(b"anything")
+        await client.flush()
+        await client.read_for(PingAckReceived)
+        assert client.h2.local_flow_control_window(second) == 0
+        assert len(app.requests) == 11
+        client.h2.increment_flow_control_window(2**30)
+        for stream in range(1, 23, 2):
+            client.h2.increment_flow_control_window(len(app.large), stream)
+        await client.flush()
+        while not client.h2.local_flow_control_window(second):
+            await client.read_more()
+        assert app.requests[-1].path == b"/first"
+        client.raw.close()
+
+
+@pytest.mark.parametrize("path", ["/v0/topics/t/diff?wait_ms=60000&max_batch_bytes=8000000", "/v0/topics/t/export"])
+def test_answers_that_are_made_in_tasks_wait_for_room(start: Start, path: str) -> None:
+    """LM11: a hundred polls that all get the news at once, and a hundred downloads that begin at once."""
+    server = start()
+    api, app, connections = Client(server.address), server.server.app, server.server.listener.connections
+    api.create("t")
+    large = {"records": [{"data": "x" * 900 * KIB}] * 3}
+    if "wait_ms" not in path:
+        ok(api.post("/v0/topics/t", large))
+
+    def connection() -> Http2 | None:
+        return next((one for one in connections.open if isinstance(one, Http2)), None)
+
+    def has_stalled() -> bool:
+        held = connection()
+        assert held is not None
+        return held.is_write_blocked or held.answers.is_full
+
+    @on_loop
+    async def run() -> None:
+        client = await Http2Client.connect(server.server.listener, refills=False, settings={4: 2**30})
+        client.h2.increment_flow_control_window(2**30)
+        for _ in range(100):
+            await client.start(path)
+        await until(lambda: server.run(lambda: app.slots.running) == 100)
+        if "wait_ms" in path:
+            await asyncio.to_thread(api.post, "/v0/topics/t", large)
+        await until(lambda: server.run(has_stalled))
+        for _ in range(500):  # turns, in which all of them would have been made
+            assert server.run(lambda: 0 if (one := connection()) is None else one.held_bytes) <= 20 * MIB
+        client.raw.close()
+
+    run()
+    server.until(lambda: connection() is None and not app.slots.running)
 
 
 @on_loop

@@ -11,7 +11,7 @@ RUSH = 20 * ACCEPTS_PER_TURN
 
 
 def test_a_rush_of_connections_is_taken_by_many_per_turn_of_the_loop() -> None:
-    """CV16: clients that all come back at once do not queue for as many turns as they are."""
+    """CV16, LM10: clients that all come back at once do not queue for as many turns as they are."""
     with ServerThread() as server, ExitStack() as stack:
         connections = server.server.listener.connections
         before = connections.accepted_total
@@ -35,4 +35,4 @@ def test_a_rush_of_connections_is_taken_by_many_per_turn_of_the_loop() -> None:
             stack.enter_context(socket.create_connection(server.address))
         may_go.set()
         server.until(lambda: connections.accepted_total == before + RUSH)
-        assert turns <= RUSH // ACCEPTS_PER_TURN * 2
+        assert turns <= 10

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -20,6 +21,8 @@ from topics.ranges import Range
 from topics.storage.disk import Disk
 
 T = TypeVar("T")
+Stop = asyncio.Future[None] | None
+Room = Callable[[], AbstractAsyncContextManager[None]]  # an answer may be made inside
 
 FILTERED_LOADS_MAX: Final = 16  # pages that a read with a filter loads; then it answers what it has (LM13)
 WHOLE: Final = Projection(True, True, True)
@@ -61,21 +64,14 @@ class Reading:
         self._exporting = asyncio.Lock()
 
     async def read_query(
-        self, name: str, query: Query, wait_ms: int = 0, stop: "asyncio.Future[None] | None" = None
+        self, name: str, query: Query, wait_ms: int = 0, stop: Stop = None, room: Room = nullcontext
     ) -> ReadResult:
-        """Answer a query. With `wait_ms` wait for news if there are none; when `stop` is done, wait no longer."""
-        if not wait_ms:
-            return await self._read(name, query)
-        return await self._read_waiting(name, query, min(wait_ms, WAIT_MS_MAX), stop)
-
-    async def _read_waiting(
-        self, name: str, query: Query, wait_ms: int, stop: "asyncio.Future[None] | None"
-    ) -> ReadResult:
-        deadline = self._clock.monotonic() + wait_ms / 1000
+        """Answer a query, which is made inside a `room`. With `wait_ms` wait for news until `stop` is done."""
         topic = self._ledger.state.topics.get(name)
-        if topic is None:
-            return await self._read(name, query)
-        news = asyncio.get_running_loop().create_future()
+        if not wait_ms or topic is None:
+            async with room():
+                return await self._read(name, query)
+        deadline = self._clock.monotonic() + min(wait_ms, WAIT_MS_MAX) / 1000
 
         def wake() -> None:
             if not news.done():
@@ -87,7 +83,8 @@ class Reading:
         try:
             while True:
                 news = asyncio.get_running_loop().create_future()
-                answer = await self._read(name, query)
+                async with room():
+                    answer = await self._read(name, query)
                 left_ms = (deadline - self._clock.monotonic()) * 1000
                 if answer.count or answer.tombstone or not answer.caught_up or left_ms <= 0:
                     return answer

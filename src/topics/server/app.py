@@ -107,7 +107,7 @@ class App:
         self._started_at = engine.clock.monotonic()
         self.waiting: dict[Callable[[], None], Call] = {}  # functions that end the waits of calls
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pace = Pace(engine.clock.monotonic)
+        self.pace = Pace(engine.clock.monotonic)
         self.turns = Turns(engine.clock.monotonic)  # of sockets
         self._inflating = asyncio.Semaphore(INFLATIONS_MAX)
         self.packing = asyncio.Semaphore(PACKINGS_MAX)
@@ -273,7 +273,7 @@ class App:
 
     async def _run(self, work: Coroutine[Any, Any, None], call: Call) -> None:
         try:
-            await Paced(work, self._pace)
+            await Paced(work, self.pace)
         except TopicsError as error:
             if call.exchange.is_answered:
                 call.fail(error)

@@ -9,7 +9,9 @@ is done at once: they take `Turns`. Must not know: what the calls and the connec
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T")
 
 TURN_S: Final = 0.005  # of one turn of the loop, for the steps of all calls
 
@@ -98,14 +100,14 @@ class Turns:
                 self._serve_soon()
 
 
-class Paced:
+class Paced(Generic[T]):
     """A coroutine whose steps keep to a pace; to be awaited once."""
 
-    def __init__(self, work: Coroutine[Any, Any, None], pace: Pace) -> None:
+    def __init__(self, work: Coroutine[Any, Any, T], pace: Pace) -> None:
         self._work = work
         self._pace = pace
 
-    def __await__(self) -> Generator[Any, Any, None]:
+    def __await__(self) -> Generator[Any, Any, T]:
         work, pace = self._work, self._pace
         try:
             # An exception has a traceback, and so this frame: what leads from here to it would be a cycle.
@@ -120,8 +122,9 @@ class Paced:
                 began = pace.monotonic()
                 try:
                     waits_for = work.send(wakes) if error is None else work.throw(error)
-                except StopIteration:
-                    return
+                except StopIteration as ended:
+                    given: T = ended.value
+                    return given
                 finally:
                     wakes = error = None
                     pace.add(pace.monotonic() - began)

@@ -3,6 +3,8 @@
 A read whose records are in memory and may be shown is answered without a task.
 """
 
+from functools import partial
+
 import msgspec
 
 from topics.engine.instance import Cold, Query
@@ -47,6 +49,7 @@ async def _read_slowly(call: Call, query: Query, asked: DiffIn) -> None:
         query = msgspec.structs.replace(query, after=max(query.after, cursor))
     wait_ms = min(asked.wait_ms, WAIT_MS_MAX)
     call.waits = bool(wait_ms)
-    result = await engine.reading.read_query(call.name, query, wait_ms, call.stop if wait_ms else None)
+    stop, room = call.stop if wait_ms else None, partial(call.exchange.room, query.bytes_max)
+    result = await engine.reading.read_query(call.name, query, wait_ms, stop, room)
     call.check_key()
     call.respond(200, diff_answer(result, call.total_ms, throttle_ms))

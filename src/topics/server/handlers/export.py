@@ -5,8 +5,10 @@ What was lost of a topic is in its stream's schema metadata. What is in a backup
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from functools import partial
+from typing import Final
 
 from topics.errors import Forbidden
 from topics.server.auth import ADMIN
@@ -18,15 +20,15 @@ from topics.server.wire.requests import backup_in, seq
 
 BACKUP_TYPE = "application/vnd.topics.backup"
 BACKUP_SCOPES = frozenset((ADMIN,))
+PART_BYTES: Final = 1024 * 1024  # of a download, about
 
 
 async def export(call: Call) -> None:
     _, parts = await call.app.engine.export(call.name, *_range(call))
     stream = call.start_stream(ARROW_TYPE.encode(), survives_eof=True)
     if call.request.method != "HEAD":
-        async for part in parts:
-            if not await _send(call, stream, part):
-                break
+        while await _is_wanted(call, stream) and (part := await _next(call, parts)) is not None:
+            stream.write(part)
     stream.end()
     call.finish(200)
 
@@ -63,9 +65,9 @@ async def back_up(call: Call) -> None:
     stop = call.stop if asked.follow else None
     stream = call.start_stream(BACKUP_TYPE.encode(), survives_eof=not asked.follow)
     async with aclosing(call.app.engine.backup_stream(set(asked.have), stop)) as parts:
-        async for part in parts:
-            if not await _send(call, stream, part):
-                break
+        next_part = partial(anext, parts, None) if asked.follow else partial(_next, call, parts)  # or it may take hours
+        while await _is_wanted(call, stream) and (part := await next_part()) is not None:
+            stream.write(part)
             if call.key.prefixes or not call.key.permits(BACKUP_SCOPES, ()):
                 stream.abort()  # the key has changed (AU17)
                 break
@@ -80,12 +82,17 @@ class _Sleeper:
         self.stream_writable = self.stream_closed = wake
 
 
-async def _send(call: Call, stream: Stream, part: bytes) -> bool:
-    """Send a part, and wait until the client takes more. False: the client is gone.
+async def _next(call: Call, parts: AsyncIterator[bytes]) -> bytes | None:
+    """The next part, once there is room for it; None: that was all."""
+    async with call.exchange.room(PART_BYTES):
+        return await anext(parts, None)
+
+
+async def _is_wanted(call: Call, stream: Stream) -> bool:
+    """Wait until the client takes more; only then is it made. False: the client is gone.
 
     A key that is gone ends the export in its midst (AU17), which nobody can take for its end.
     """
-    stream.write(part)
     while stream.is_blocked and not stream.is_closed and call.is_still_allowed:
         writable = asyncio.get_running_loop().create_future()
 

@@ -28,6 +28,7 @@ from topics.errors import InvalidRequest, Refusal, StorageError, TopicsError
 from topics.server.auth import READ, Key
 from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
 from topics.server.live.outlet import NEVER, Wheel
+from topics.server.paced import Paced
 from topics.server.transport.exchange import logger
 from topics.server.transport.websocket import CLOSING, WebSocket, text_frame
 from topics.server.wire import commands
@@ -133,7 +134,7 @@ class Conversation(SocketReader):
         "_ahead_bytes",
         "_answers",
         "_burst",
-        "_entry",
+        "_entry_id",
         "_farewell",
         "_is_awaited",
         "_is_busy",
@@ -166,7 +167,7 @@ class Conversation(SocketReader):
             None  # the last message and the code to close with, once all is answered
         )
         self._stop: asyncio.Future[None] | None = None  # done when nobody waits for an answer any more
-        self._entry = app.registry.enter(self, "ws", key, peer)
+        self._entry_id = app.registry.enter(self, "ws", key, peer)
         self.wheel.add(self, self.wheel.now + PING_MS)
 
     # --- what the socket calls
@@ -206,7 +207,7 @@ class Conversation(SocketReader):
         self._answers.clear()
         _end_waits(self._stop)
         self._let_go()
-        self.app.registry.leave(self._entry)
+        self.app.registry.leave(self._entry_id)
         self.app.delivery.close(self)
         self.app.slots.give_stream(self.key)
 
@@ -337,7 +338,7 @@ class Conversation(SocketReader):
 
     async def _finish(self, work: Coroutine[Any, Any, bytes], place: Place, request_id: Raw) -> None:
         try:
-            text = await work
+            text = await Paced(work, self.app.pace)
         except Exception as error:
             self.app.traffic.count_refusal(error)
             text, place.then = error_text(error, request_id), None

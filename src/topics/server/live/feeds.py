@@ -214,6 +214,7 @@ class Hub:
     """The feeds of one topic instance, and which of them are to be read."""
 
     __slots__ = (
+        "_wake",
         "cold",
         "feeds",
         "id",
@@ -227,7 +228,6 @@ class Hub:
         "order",
         "pending",
         "topic",
-        "wake",
     )
 
     def __init__(self, topic: Followed, wake: "Callable[[Hub], None]") -> None:
@@ -240,11 +240,15 @@ class Hub:
         self.is_midway = False  # a pass was interrupted, and `pending` starts with the feeds that it left out
         self.is_ready = False  # queued, being served, or deferred
         self.order = (0.0, 0)  # its place in the queue
-        self.wake: Callable[[], None] = lambda: wake(self)  # the engine's listener
+        self._wake = wake
         self.cold: dict[PageAddress | int, list[list[Feed]]] = {}  # what is to be loaded, and who waits for it
         self.kept: PageAddress | int = 0  # what was loaded last, kept until it was read
         self.loaded = (0, 0)  # the place of the page loaded last
         self.is_loading = False
+
+    def wake(self) -> None:
+        """For the engine: there may be something new in the topic, or it is gone."""
+        self._wake(self)
 
     def next_cold(self) -> tuple[PageAddress | int, list[list[Feed]]]:
         """What to load next: the page behind the last one, or the first one if there is none behind."""

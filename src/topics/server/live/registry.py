@@ -83,14 +83,15 @@ class Registry:
         """All connections; they may come and go meanwhile."""
         return (entry.member for entry in list(self._entries.values()))
 
-    def enter(self, member: Member, kind: ConnectionKind, key: Key, peer: tuple[str, int]) -> Entry:
+    def enter(self, member: Member, kind: ConnectionKind, key: Key, peer: tuple[str, int]) -> str:
+        """A connection is open: its id. The entry refers to the member, so the member does not refer to the entry."""
         entry = Entry(member, kind, key, peer, self._clock.monotonic())
         self._entries[entry.id] = entry
-        return entry
+        return entry.id
 
-    def leave(self, entry: Entry) -> None:
+    def leave(self, connection_id: str) -> None:
         """A connection is over. Idempotent."""
-        self._entries.pop(entry.id, None)
+        self._entries.pop(connection_id, None)
 
     def after(self, last_id: str, count: int) -> list[Entry]:
         """A page of entries, in the order of their ids."""

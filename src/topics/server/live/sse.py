@@ -21,7 +21,6 @@ from topics.server.auth import READ
 from topics.server.live.feeds import Feed, Push, Reader, topic_deleted_json
 from topics.server.live.outlet import NEVER, Outlet
 from topics.server.live.pressure import RETRY_AFTER_MS
-from topics.server.live.registry import Entry
 from topics.server.transport.exchange import Stream
 from topics.server.wire.streaming import ANOTHER_EPOCH, EPOCHS
 
@@ -92,7 +91,7 @@ class EventStream(Outlet):
     __slots__ = ()  # these are slots of the subclasses, which may have other bases
 
     _stream: Stream
-    _entry: Entry
+    _entry_id: str
     _error_name: bytes
 
     @property
@@ -167,7 +166,7 @@ class SseStream(EventStream, Reader):
     __slots__ = (
         "_delivery",
         "_doubtful",
-        "_entry",
+        "_entry_id",
         "_error_name",
         "_has_epochs",
         "_sessions",
@@ -185,7 +184,8 @@ class SseStream(EventStream, Reader):
         self._error_name = opening.error_name
         self._has_epochs = opening.has_epochs
         self._stream = stream
-        self._entry = sessions.registry.enter(self, "watch" if session.is_kept else "events", session.key, opening.peer)
+        kind: Final = "watch" if session.is_kept else "events"
+        self._entry_id = sessions.registry.enter(self, kind, session.key, opening.peer)
         self._doubtful = NOTHING  # cursors from before what the transport may still buffer
 
     def start(self) -> None:
@@ -287,7 +287,7 @@ class SseStream(EventStream, Reader):
 
     def stream_closed(self) -> None:
         if not self.is_over:
-            self._sessions.registry.leave(self._entry)
+            self._sessions.registry.leave(self._entry_id)
             is_in_doubt = self.blocked_at != NEVER or self._stream.buffered > 0
             self._delivery.close(self)
             self._sessions.ended(self.session, self._doubtful if is_in_doubt else NOTHING)

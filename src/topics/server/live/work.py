@@ -74,7 +74,7 @@ class _Worker(Worker):
 class WorkStream(EventStream):
     """One open stream."""
 
-    __slots__ = ("_entry", "_error_name", "_name", "_stream", "_streams", "_worker", "key")
+    __slots__ = ("_entry_id", "_error_name", "_name", "_stream", "_streams", "_worker", "key")
 
     def __init__(self, streams: WorkStreams, name: str, key: Key, opening: Opening) -> None:
         super().__init__(streams.wheel)
@@ -83,7 +83,7 @@ class WorkStream(EventStream):
         self._streams = streams
         self._error_name = opening.error_name
         self._stream = opening.start()
-        self._entry = streams.registry.enter(self, "work", key, opening.peer)
+        self._entry_id = streams.registry.enter(self, "work", key, opening.peer)
 
     def begin(self, name: str, worker: Worker) -> None:
         self._worker = worker
@@ -130,6 +130,7 @@ class WorkStream(EventStream):
         if not self.is_over:
             self.is_over = True
             self.wheel.discard(self)
-            self._streams.registry.leave(self._entry)
+            self._streams.registry.leave(self._entry_id)
             self._streams.engine.remove_worker(self._worker)
+            del self._worker  # which refers to this stream
             self._streams.ended(self)

@@ -62,7 +62,7 @@ class SampleStreams:
 class SampleStream(EventStream):
     """One open stream."""
 
-    __slots__ = ("_entry", "_error_name", "_stream", "_streams", "key")
+    __slots__ = ("_entry_id", "_error_name", "_stream", "_streams", "key")
 
     def __init__(self, streams: SampleStreams, key: Key, opening: Opening) -> None:
         super().__init__(streams.wheel)
@@ -70,7 +70,7 @@ class SampleStream(EventStream):
         self._streams = streams
         self._error_name = opening.error_name
         self._stream = opening.start()
-        self._entry = streams.registry.enter(self, "events", key, opening.peer)
+        self._entry_id = streams.registry.enter(self, "events", key, opening.peer)
 
     def begin(self, past: list[Sample]) -> None:
         self._open(b"".join((RETRY, *map(frame_of, past))))
@@ -98,5 +98,5 @@ class SampleStream(EventStream):
         if not self.is_over:
             self.is_over = True
             self.wheel.discard(self)
-            self._streams.registry.leave(self._entry)
+            self._streams.registry.leave(self._entry_id)
             self._streams.ended(self)

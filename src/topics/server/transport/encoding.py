@@ -20,6 +20,8 @@ MEMBERS_PER_STEP: Final = 256
 MEMBERS_MAX: Final = 100_000  # of one body; each costs some microseconds, however empty it is
 SHOWN_FIRST_BYTES: Final = 256  # of the input, to a new member …
 SHOWN_MAX_BYTES: Final = 64 * 1024  # … and at most
+PART_BYTES_MIN: Final = 4 * 1024  # of a body: smaller parts are put together …
+PART_BYTES_MAX: Final = 64 * 1024  # … up to this size
 FILLED_BYTES_MIN: Final = 1024 * 1024  # a smaller body is joined of its parts
 
 JSON_TYPE: Final = "application/json"
@@ -152,6 +154,22 @@ def inflate(body: bytes, bytes_max: int) -> bytes:
     while inflation.step():
         pass
     return inflation.result()
+
+
+def add_part(parts: list[bytes | bytearray], data: bytes) -> None:
+    """Keep a part of a body. Small ones are put together: an object of its own is many times their size."""
+    if parts and len(data) < PART_BYTES_MIN:
+        last = parts[-1]
+        if type(last) is bytearray and len(last) < PART_BYTES_MAX:
+            last += data
+            return
+        data = bytearray(data)  # type: ignore[assignment]
+    parts.append(data)
+
+
+def joined(parts: list[bytes | bytearray]) -> bytes:
+    """The body that consists of these parts."""
+    return parts[0] if len(parts) == 1 and type(parts[0]) is bytes else b"".join(parts)
 
 
 # --- large bodies, as they come in

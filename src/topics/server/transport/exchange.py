@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from email.utils import formatdate
 from hashlib import blake2b
@@ -35,8 +36,6 @@ NEVER: Final = float("inf")
 JSON: Final = b"application/json"
 REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 LOOK_BYTES: Final = 8 * KIB * KIB  # may come in, or wait to go out, between two looks at what is held
-PART_BYTES_MIN: Final = 4 * KIB  # of a body: smaller parts are put together …
-PART_BYTES_MAX: Final = 64 * KIB  # … up to this size
 HEADS_KEPT_MAX: Final = 4096  # heads of requests
 DIGEST_KEY: Final = os.urandom(32)
 BODYLESS: Final = frozenset((204, 304))  # an answer without body and without a length
@@ -68,6 +67,7 @@ class Limits:
     connections_max: int = 0  # 0 = as many as descriptors allow
     connection_held_bytes_max: int = 96 * KIB * KIB  # unsent answers, unfinished bodies and heads of one connection …
     held_bytes_max: int = 256 * KIB * KIB  # … and of all
+    answers_bytes_max: int = 8 * KIB * KIB  # HTTP/2: that wait on one connection; above it nothing more is begun
     streams_max: int = 100  # HTTP/2: concurrent requests of one connection
     noise_max: int = 2000  # HTTP/2: control frames within noise_s; a reset counts ten times
     noise_s: float = 10.0
@@ -232,6 +232,10 @@ class Exchange:
         if self.is_disconnected:
             callback()
 
+    def room(self, bytes_max: int) -> AbstractAsyncContextManager[None]:
+        """Make an answer of up to so many bytes inside: where many wait already, this one waits before it is made."""
+        return nullcontext()
+
     def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
         """Answer as a whole. Ignored when the client is gone."""
         raise NotImplementedError
@@ -282,22 +286,6 @@ def check_headers(headers: Headers) -> None:
             raise ValueError(f"{name!r} is set by the transport")
         if b"\r" in value or b"\n" in value or b"\0" in value:
             raise ValueError(f"{name!r} holds a line break")
-
-
-def add_part(parts: list[bytes | bytearray], data: bytes) -> None:
-    """Keep a part of a body. Small ones are put together: an object of its own is many times their size."""
-    if parts and len(data) < PART_BYTES_MIN:
-        last = parts[-1]
-        if type(last) is bytearray and len(last) < PART_BYTES_MAX:
-            last += data
-            return
-        data = bytearray(data)  # type: ignore[assignment]
-    parts.append(data)
-
-
-def joined(parts: list[bytes | bytearray]) -> bytes:
-    """The body that consists of these parts."""
-    return parts[0] if len(parts) == 1 and type(parts[0]) is bytes else b"".join(parts)
 
 
 def head_digest(head: bytes) -> bytes:

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from topics.server.paced import TURN_S
-from topics.server.transport.encoding import FILLED_BYTES_MIN, Filling
+from topics.server.transport.encoding import FILLED_BYTES_MIN, Filling, add_part, joined
 from topics.server.transport.exchange import (
     HEAD_TOO_LARGE,
     INTERNAL,
@@ -28,8 +28,6 @@ from topics.server.transport.exchange import (
     Answer,
     Connections,
     Request,
-    add_part,
-    joined,
     logger,
     malformed,
 )

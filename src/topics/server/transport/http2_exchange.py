@@ -1,17 +1,19 @@
 """One request of an HTTP/2 connection and its answer: a stream of the h2 state machine.
 
-Owns what came in of a body and what still has to go out, and the end of the stream. Must not know: sockets, the other
-streams of its connection, when it is its turn to send (`http2`).
+Owns what came in of a body and what still has to go out, the end of the stream, and what all answers of a connection
+may take together (`Answers`). Must not know: sockets, when it is its turn to send (`http2`).
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
-from topics.server.transport.encoding import FILLED_BYTES_MIN, Filling
+from topics.server.transport.encoding import FILLED_BYTES_MIN, Filling, add_part, joined
 from topics.server.transport.exchange import (
     BODYLESS,
     JSON,
@@ -24,15 +26,58 @@ from topics.server.transport.exchange import (
     Limits,
     Request,
     Stream,
-    add_part,
     check_headers,
-    joined,
 )
 
 if TYPE_CHECKING:
     from topics.server.transport.http2 import Http2
 
 CHUNK_BYTES_MAX: Final = 64 * KIB  # of one frame out, whatever the peer would take
+
+
+class Answers:
+    """What the answers of a connection take that its peer has not taken, and those that are being made (LM11).
+
+    Above the bound nothing is begun: no request is handled, no read is made, no stream is given more. One answer may
+    be larger than all the room there is, so the most that is held is the bound and one answer.
+    """
+
+    def __init__(self, bytes_max: int, when_room: Callable[[], None]) -> None:
+        self.held_bytes = 0
+        self._bytes_max = bytes_max
+        self._when_room = when_room
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        return self.held_bytes >= self._bytes_max
+
+    def add(self, size: int) -> None:
+        self.held_bytes += size
+
+    def free(self, size: int) -> None:
+        was_full = self.is_full
+        self.held_bytes -= size
+        if was_full and not self.is_full:
+            self._when_room()
+
+    def next_one(self) -> "asyncio.Future[None]":
+        """Done when whoever waits for it may look again whether there is room, in the order in which they came."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        return turn
+
+    def close(self) -> None:
+        """The connection is gone, and is not called any more: a cycle of references would wait for the collector."""
+        self._when_room = _nothing
+
+    def wake(self) -> None:
+        """Let the next one look, if there is room."""
+        while self._waiting and not self.is_full:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                break
 
 
 class Http2Exchange(Exchange):
@@ -52,10 +97,25 @@ class Http2Exchange(Exchange):
         self.pending: deque[memoryview] = deque()
         self.pending_bytes = 0
         self.is_ending = False  # nothing comes after what is pending
+        self._room: asyncio.Future[None] | None = None  # it waits for room
 
     @property
     def held_bytes(self) -> int:
         return self.pending_bytes + (0 if self.is_complete or self.is_answered else self.body_bytes)
+
+    @asynccontextmanager
+    async def room(self, bytes_max: int) -> AsyncIterator[None]:
+        answers = self._connection.answers
+        while answers.is_full and not self.is_gone:
+            self._room = answers.next_one()
+            await self._room
+            self._room = None
+        answers.add(bytes_max)
+        answers.wake()
+        try:
+            yield
+        finally:
+            answers.free(bytes_max)
 
     @property
     def is_lost(self) -> bool:
@@ -141,6 +201,7 @@ class Http2Exchange(Exchange):
         if data:
             self.pending.append(memoryview(data))
             self.pending_bytes += len(data)
+            self._connection.answers.add(len(data))
         self._connection.send_in_turn([self])
         if self.pending_bytes:
             self._connection.shared.grew(len(data))
@@ -177,6 +238,7 @@ class Http2Exchange(Exchange):
             self.pending.appendleft(data[bytes_max:])
             data = data[:bytes_max]
         self.pending_bytes -= len(data)
+        self._connection.answers.free(len(data))
         return data
 
     # --- time and the end
@@ -216,7 +278,10 @@ class Http2Exchange(Exchange):
         """For the connection: nothing more can be sent."""
         self.is_gone = True
         self.pending.clear()
-        self.pending_bytes = 0
+        pending_bytes, self.pending_bytes = self.pending_bytes, 0
+        self._connection.answers.free(pending_bytes)
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
         self.on_disconnect = None
         if self.stream is not None:
             self.stream.closed()
@@ -237,7 +302,8 @@ class Http2Stream(Stream):
 
     @property
     def is_blocked(self) -> bool:
-        return self._exchange.pending_bytes > 0 or self._connection.is_write_blocked
+        connection = self._connection
+        return self._exchange.pending_bytes > 0 or connection.is_write_blocked or connection.answers.is_full
 
     def write(self, data: bytes) -> None:
         if data and self._exchange.request.method != "HEAD" and not self._exchange.is_ending:
@@ -250,6 +316,10 @@ class Http2Stream(Stream):
 
     def abort(self) -> None:
         self._exchange.reset(ErrorCodes.INTERNAL_ERROR)
+
+
+def _nothing() -> None:
+    """What is to be done when nobody is there."""
 
 
 def attempt(action: Callable[..., None], *args: Any, **kwargs: Any) -> bool:

@@ -25,6 +25,7 @@ from topics.tuning import connections_allowed
 SWEEP_S: Final = 1.0
 BACKLOG: Final = 1024
 ACCEPTS_PER_TURN: Final = 8  # libuv accepts one connection per turn of the loop and listening descriptor
+RUSH_ACCEPTS: Final = 64  # more in a turn that had so many: who connects last must not wait for what the others ask
 
 
 class Sniffer(asyncio.Protocol):
@@ -94,6 +95,9 @@ class Listener:
         if turns_monotonic is not None:
             self.connections.turns = Turns(turns_monotonic, self.connections.soon)
         self._servers: list[asyncio.Server] = []
+        self._listening: list[socket.socket] = []
+        self._accepting: set[asyncio.Task[object]] = set()
+        self._accepted = 0  # since a rush was last looked for
         self._timer: asyncio.TimerHandle | None = None
         self.address = ("", 0)  # where it is bound; the first address, if the host name has several
 
@@ -105,16 +109,39 @@ class Listener:
         """Bind and accept. Port 0 is any free one."""
         loop = asyncio.get_running_loop()
         self.connections.connections_max = self.connections.limits.connections_max or connections_allowed()
-        first = await loop.create_server(lambda: Sniffer(self.connections), host, port, backlog=BACKLOG)
+        first = await loop.create_server(self._accept, host, port, backlog=BACKLOG)
         self._servers.append(first)
         self.address = first.sockets[0].getsockname()[:2]
         for listening in list(first.sockets) * (ACCEPTS_PER_TURN - 1):
             again = socket.fromfd(listening.fileno(), listening.family, listening.type)
-            self._servers.append(
-                await loop.create_server(lambda: Sniffer(self.connections), sock=again, backlog=BACKLOG)
-            )
+            self._servers.append(await loop.create_server(self._accept, sock=again, backlog=BACKLOG))
+        self._listening = [socket.fromfd(one.fileno(), one.family, one.type) for one in first.sockets]
+        for listening in self._listening:
+            listening.setblocking(False)
         if sweeps:
             self._sweep_again()
+
+    def _accept(self) -> Sniffer:
+        """The protocol of a new connection."""
+        self._accepted += 1
+        if self._accepted == ACCEPTS_PER_TURN:
+            self.connections.soon(self._accept_rush)
+        return Sniffer(self.connections)
+
+    def _accept_rush(self) -> None:
+        """Accept what else waits. Otherwise a rush of requests would be worked off before whoever came behind it."""
+        self._accepted, loop = 0, asyncio.get_running_loop()
+        for listening in self._listening:
+            for _ in range(RUSH_ACCEPTS):
+                try:
+                    connection, _ = listening.accept()
+                except OSError:  # there is none, or no descriptor for it; then libuv deals with that
+                    break
+                connection.setblocking(False)
+                connecting = loop.connect_accepted_socket(lambda: Sniffer(self.connections), connection)
+                task = loop.create_task(connecting)
+                self._accepting.add(task)
+                task.add_done_callback(self._accepting.discard)
 
     async def start_unix(self, path: str) -> None:
         """Accept on a Unix socket, too, that only this user may connect to. One left behind is replaced.
@@ -147,6 +174,9 @@ class Listener:
     def stop_accepting(self) -> None:
         for server in self._servers:
             server.close()
+        for listening in self._listening:
+            listening.close()
+        self._listening = []
 
     async def drain(self, timeout_s: float) -> None:
         """Accept no more, close what is idle, wait for what runs, cut off what is left after the timeout."""
