@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import effort
+from tests import effort, stillness
 from topics.testing.patience import PATIENCE_S
 
 TESTS = Path(__file__).parent
@@ -61,6 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background; programs under test must hear it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile(effort.QUICK if config.getoption("--quick") else effort.USUAL)
+    if stillness.is_supported():
+        config.pluginmanager.register(stillness.Plugin())
     if hasattr(config, "workerinput"):
         atexit.register(os._exit, 0)  # of a process of xdist: to free a million objects takes longer than many tests
 
