@@ -15,8 +15,9 @@ FUZZ := $(VENV)/.ready-fuzz
 DOCS := .venv-docs
 # The peers of the benchmarks are Debian's builds, and so is the Python, where it can be.
 BENCH := $(MAKE) --no-print-directory VENV=.venv-bench PYTHON=$(or $(FASTEST),$(PYTHON))
-# Processes of a test run; and of one of Spark, where each has a session of its own: a JVM and its workers, 2 GB.
+# Processes of a test run: as many as cores, and one more where tests wait for processes; and of one of Spark, where each has a session of its own: a JVM and its workers, 2 GB.
 WORKERS ?= auto
+WAITING = $(if $(filter auto,$(WORKERS)),$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )),$(WORKERS))
 SPARK_WORKERS ?= 2
 # How many of the two parts of the tests run at once: either waits for a quarter of its time, for processes and sockets.
 PARTS ?= 2
@@ -60,7 +61,7 @@ test-full: $(DEV) $(SPARK) browser s3 jars promtool site-tools ## run all tests
 	@$(MAKE) $(BOTH)
 
 test-rest:
-	$(PARALLEL) $(WORKERS) --ignore tests/spark $(ONLY)
+	$(PARALLEL) $(WAITING) --ignore tests/spark $(ONLY)
 
 # What it prints comes in one piece when it has ended.
 test-spark:

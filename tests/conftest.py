@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import effort
+from tests import effort, stillness
 from topics.testing.patience import PATIENCE_S
 
 TESTS = Path(__file__).parent
@@ -44,7 +44,10 @@ MARKERS = {
     "test_unit.py": "around",
 }
 LOGGERS = ["topics", "topics.client", "topics.server"]
-LONG = {"process", "browser"}  # these places come first: at the end one worker would be busy and the others idle
+# At the end one worker would be busy with a long file and the others idle: long files come first, the many short ones
+# last.
+LONG = {"process", "browser"}
+SHORT = [TESTS / place for place in ("api", "cli", "client", "engine", "storage")]
 LEFT_OUT_OF_QUICK = {"spark", "browser", "process", "around", "slow", "full"}
 
 
@@ -61,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background; programs under test must hear it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile(effort.QUICK if config.getoption("--quick") else effort.USUAL)
+    if stillness.is_supported():
+        config.pluginmanager.register(stillness.Plugin())
     if hasattr(config, "workerinput"):
         atexit.register(os._exit, 0)  # of a process of xdist: to free a million objects takes longer than many tests
 
@@ -84,7 +89,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = {item for item in items if any(mark.name in LEFT_OUT_OF_QUICK for mark in item.iter_markers())}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: marker_of(item.path) not in LONG)
+    with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: turn_of(item.path, item.path in with_spark))
 
 
 def pytest_collection() -> None:
@@ -114,6 +120,15 @@ def marker_of(path: Path) -> str | None:
     """The marker of all tests in this file or directory."""
     places = [place for place in MARKERS if path.is_relative_to(TESTS / place)]
     return MARKERS[max(places, key=len)] if places else None
+
+
+def turn_of(path: Path, has_session: bool) -> int:
+    """When the tests of a file come: 0 is first. Of Spark, those that need no session are short."""
+    marker = marker_of(path)
+    if marker in LONG:
+        return 0
+    is_short = not has_session if marker == "spark" else any(path.is_relative_to(place) for place in SHORT)
+    return 2 if is_short else 1
 
 
 @pytest.hookimpl(trylast=True)

@@ -197,9 +197,8 @@ def test_the_last_id_alone_says_where_to_go_on(start: Start) -> None:
         assert stream.records(3) == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "place", ["header", *(pytest.param(one, marks=pytest.mark.slow) for one in ("query", "http2"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["header", "query", "http2"])
 def test_the_longest_id_comes_back(start: Start, place: str) -> None:
     """SS14, SS28, SS30: as many topics as may be, with the longest names."""
     server = start()

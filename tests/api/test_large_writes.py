@@ -39,6 +39,7 @@ def test_a_large_body_is_kept_in_pieces_that_are_cheap_to_read() -> None:
     assert all(json.loads(body)["node"] == "n" for body, _ in batch.pieces)
 
 
+@pytest.mark.slow
 def test_it_is_written_and_read_as_any_other(server: ServerThread) -> None:
     """LM10, WR1, WR5: before and after a restart."""
     api = Client(server.address)

@@ -8,6 +8,7 @@ import pytest
 from tools.blocking_client import BY_HAND, PAIRS, ROOT, SOURCE, TARGET, differing, generated, main, rewritten
 
 
+@pytest.mark.slow
 def test_the_blocking_client_is_what_would_be_generated() -> None:
     assert main(["--check"]) == 0
 

@@ -116,6 +116,7 @@ def test_what_expires_on_both_sides_of_a_hole_is_counted_on_each(kind: type[Rout
         play(Delete("b", None, TagMatch("Eq", "y")), machine.checkpoint, lambda: machine.pass_time(51))
 
 
+@pytest.mark.slow
 def test_a_read_that_had_its_share_of_a_turn_goes_on_where_it_ended() -> None:
     """LM13, TM11: also behind a `recreated` tombstone, where the cursor asked for is above all that it gives."""
     with playing(PagedRouterMachine, "chain") as (machine, play):

@@ -244,6 +244,7 @@ async def test_files_of_a_checkpoint_that_fail_together_are_one_failure(caplog: 
     assert not unheard
 
 
+@pytest.mark.slow
 async def test_files_of_different_sizes_that_are_asked_for_at_once_get_their_own_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +266,7 @@ async def test_files_of_different_sizes_that_are_asked_for_at_once_get_their_own
         disk.close()
 
 
+@pytest.mark.slow
 async def test_a_helper_is_started_before_a_large_checkpoint_is_due(tmp_path: Path) -> None:
     """ST7: its half second does not hold up the checkpoint."""
     settings = Settings(cache_bytes=2 * LARGE_BYTES_MIN)

@@ -19,7 +19,7 @@ from functools import partial
 from http.client import HTTPConnection
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from shutil import which
+from shutil import rmtree, which
 from threading import Thread
 from types import TracebackType
 from typing import Any, Final, Self
@@ -60,7 +60,8 @@ class Browser:
         if program is None:
             raise BrowserError("there is no command chromium; `make browser` installs it on Debian")
         self._log = directory / "browser.log"
-        self._command = [program, *FLAGS, f"--user-data-dir={directory / 'profile'}", "about:blank"]
+        self._profile = directory / "profile"
+        self._command = [program, *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
         self._connections = ExitStack()
 
     def __enter__(self) -> Self:
@@ -73,6 +74,8 @@ class Browser:
             start_new_session=True,
         )
         self._address = self._read_address()
+        socket = self._profile / "SingletonSocket"  # a link into a directory of its own, which it leaves behind
+        self._left = socket.readlink().parent if socket.is_symlink() else self._profile
         self._log_keeper = Thread(target=self._keep_log, daemon=True)
         self._log_keeper.start()
         return self
@@ -88,6 +91,7 @@ class Browser:
             self._process.kill()
             self._process.wait()
         self._log_keeper.join()
+        rmtree(self._left, ignore_errors=True)
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -26,10 +26,19 @@ from topics.testing.server import COMMAND, ServerFailed, ServerProcess
 SETTINGS = {"TOPICS_SEGMENT_MAX_AGE_MS": "1000", "TOPICS_SEGMENT_MAX_EVENTS": "500"}  # checkpoints, and many segments
 
 
-@pytest.fixture(params=["directory", "s3"])
+DIRECTORY, S3 = "directory", "s3"
+
+
+def to(place: str) -> pytest.MarkDecorator:
+    """Where the backup of a test goes: `make test` takes this kind of place, `make test-full` both."""
+    others = [pytest.param(one, marks=pytest.mark.full) for one in (DIRECTORY, S3) if one != place]
+    return pytest.mark.parametrize("dest", [place, *others], indirect=True)
+
+
+@pytest.fixture
 def dest(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where a backup goes, and where it can be looked at."""
-    if request.param == "directory":
+    if request.param == DIRECTORY:
         yield str(tmp_path / "backup")
         return
     if object_store.command() is None:
@@ -123,6 +132,7 @@ def check_copy(found: dict[int, str], acked: dict[int, str], before: dict[int, s
     assert all(acked[seq] == data for seq, data in found.items() if seq in acked)
 
 
+@to(S3)
 def test_a_backup_under_load_has_what_clients_were_told(tmp_path: Path, dest: str) -> None:
     """BK1, BK2: twice into the same place, record by record."""
     with loaded(tmp_path / "server") as (server, writer):
@@ -167,6 +177,7 @@ def objects_at(dest: str) -> int:
     return 0
 
 
+@to(DIRECTORY)
 def test_killed_backups_and_servers_leave_nothing_wrong(tmp_path: Path, dest: str) -> None:
     """BK1: kill -9 of the backup, then of the server, in the middle; repeated, it is right."""
     with loaded(tmp_path / "server") as (server, writer):
@@ -186,6 +197,7 @@ def test_killed_backups_and_servers_leave_nothing_wrong(tmp_path: Path, dest: st
     check_copy(records_of(tmp_path / "again", tmp_path / "restored"), acked, before)
 
 
+@to(DIRECTORY)
 def test_a_killed_restore_is_refused_by_a_server_and_done_again(tmp_path: Path, dest: str) -> None:
     """BK2"""
     with loaded(tmp_path / "server") as (server, writer):
@@ -229,6 +241,7 @@ def wait_for_head(dest: str, head: int) -> None:
     wait_until("the copy has come so far", lambda: head_in(dest) >= head)
 
 
+@to(S3)
 def test_a_follower_survives_kills_of_the_server_and_of_itself(tmp_path: Path, dest: str) -> None:
     """BK1: once all is quiet, the copy has everything; and at any time before, what there was."""
     times: list[tuple[int, dict[int, str]]] = []

@@ -16,6 +16,9 @@ from urllib.parse import quote
 
 import pytest
 from hpack import Encoder
+from hpack.hpack import encode_integer
+from hpack.huffman import HuffmanEncoder
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
 from tests.api.clients.raw import chunked, listed
 from tests.api.clients.transcript import Client, ok, request_bytes
@@ -223,7 +226,10 @@ def escapes() -> bytes:
 
 def coded_headers() -> bytes:
     """HTTP/2: heads as large as they may be, in Huffman code."""
-    block = Encoder().encode([(":method", "GET"), (":scheme", "http"), (":path", "/?" + "aQ9_" * 70_000)])
+    huffman = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
+    path = huffman.encode(b"/?") + huffman.encode(b"aQ9_") * 70_000  # each part fills its bytes: they can be joined
+    length = encode_integer(len(path), 7)
+    block = b"\x82\x86\x04" + bytes([length[0] | 0x80]) + bytes(length[1:]) + path  # :method, :scheme, :path
     parts = [block[at : at + 16_384] for at in range(0, len(block), 16_384)]
     frames = [
         FrameWatch.HEADER.pack(0, len(part), 9 if at else 1, 4 if at == len(parts) - 1 else 1 - bool(at), stream) + part

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, ParamSpec, Self, cast
 import uvloop
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived, Event, ResponseReceived, StreamEnded
+from h2.events import ConnectionTerminated, DataReceived, Event, ResponseReceived, StreamEnded, StreamReset
 from h2.settings import Settings
 
 from topics.server.transport.exchange import (
@@ -432,11 +432,14 @@ class Http2Client:
         return stream_id
 
     async def send_body(self, stream_id: int, body: bytes, *, is_end: bool = True) -> None:
+        """All of it, unless the server resets the stream while this waits for its window."""
         at = 0
         while at < len(body) or is_end:
             size = min(self.h2.local_flow_control_window(stream_id), self.h2.max_outbound_frame_size, len(body) - at)
             if size <= 0 and at < len(body):
                 await self.read_more()
+                if any(isinstance(event, StreamReset) and event.stream_id == stream_id for event in self.events):
+                    return
                 continue
             is_last = is_end and at + size == len(body)
             self.h2.send_data(stream_id, body[at : at + size], end_stream=is_last)
@@ -446,7 +449,11 @@ class Http2Client:
                 break
 
     async def read_more(self) -> None:
-        data = await self.raw.receive()
+        try:
+            data = await self.raw.receive()
+        except ConnectionResetError:  # what this side sent crossed the end that a GOAWAY had announced
+            assert any(isinstance(event, ConnectionTerminated) for event in self.events)
+            data = b""
         if not data:
             self.is_ended = True
             return
