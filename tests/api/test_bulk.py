@@ -490,6 +490,26 @@ def test_arrow_rows_are_exported_alike_from_memory_from_segments_and_from_the_lo
     assert exported(api.get(f"/v0/topics/{topic}/export")).equals(before)
 
 
+@pytest.mark.parametrize("size", [500, 1000, 1500], ids=["below 1 MiB", "below 2 MiB", "above"])
+def test_large_arrow_bodies_are_kept_refused_and_known_again_as_small_ones_are(
+    api: Client, topic: str, size: int
+) -> None:
+    """CV6, WR3, ID1, ID9: however they are checked."""
+    url, key = f"/v0/topics/{topic}", "Idempotency-Key: k"
+    columns: dict[str, list[str | None]] = {
+        "data": [json.dumps(f"{n}é" + "x" * size) for n in range(1500)],
+        "tag": [None if n % 2 else f"t{n}" for n in range(1500)],
+    }
+    assert api.post(url, arrow(columns), ARROW, key).status == 201
+    table = exported(api.get(f"{url}/export"))
+    assert {name: table[name].to_pylist() for name in columns} == columns
+    assert ok(api.post(url, arrow(columns), ARROW, key))["deduped"]
+    other = {**columns, "tag": [*columns["tag"][:-1], "other"]}
+    refused(api.post(url, arrow(other), ARROW, key, "Idempotency-Mismatch: refuse"), 409, "idempotency_mismatch")
+    refused(api.post(url, arrow({**columns, "data": [*columns["data"][:-1], "{"]}), ARROW), 400, "invalid_request")
+    assert exported(api.get(f"{url}/export")).num_rows == 1500
+
+
 def test_an_export_of_nothing_is_an_empty_table(api: Client, topic: str) -> None:
     api.create(topic)
     table = exported(api.get(f"/v0/topics/{topic}/export"))

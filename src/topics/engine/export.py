@@ -135,5 +135,5 @@ def _encode_next(part: Part, portions: Iterator[Runs]) -> bytes:
     if laid is not None:
         return arrow_stream.encode_rows(arrays_of_laid(laid).select(runs))
     first = runs[0][0]
-    columns = part.columns(first, runs[-1][1])
-    return arrow_stream.encode_rows(arrays_of(columns.select([(start - first, stop - first) for start, stop in runs])))
+    rows = arrays_of(part.columns(first, runs[-1][1]))
+    return arrow_stream.encode_rows(rows.select([(start - first, stop - first) for start, stop in runs]))
