@@ -1,4 +1,4 @@
-"""Figures of Spark. `python -m bench.spark [--quick]` prints one JSON object.
+"""Figures of Spark. `python -m bench.spark [--quick] [--only sinks,jobs]` prints one JSON object.
 
 One topic of records of about 180 bytes, once as segments, once behind a server and once as Parquet (zstd) of the
 same rows. Scans take all columns into Spark's null sink; `ready` is a source that does no work, the most that one
@@ -10,8 +10,11 @@ use all; and the sink once more with Spark and the server, all processes of both
 Kafka, where it is installed, reads and writes the same rows in turn with ours (data as the value, tag as the key). Its
 latency and ours are those of a stream: from just before a write until the function of foreachBatch has the row, for
 LATENCIES writes at a steady pace.
+
+`--only` names the groups of figures that are wanted, see GROUPS.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -60,6 +63,20 @@ COMPARED: Final = 1_000_000  # rows that Kafka and we read and write
 LATENCIES: Final = 600
 WARMING: Final = 50  # writes before, which do not count
 PACE_S: Final = 0.02  # between writes
+GROUPS: Final = ("scans", "sinks", "jobs", "table", "kafka", "one", "pinned")  # of figures
+RATIOS: Final = {
+    "segments_to_parquet": ("segments_per_s", "parquet_per_s"),
+    "ready_to_parquet": ("ready_per_s", "parquet_per_s"),
+    "table_to_parquet": ("table_per_s", "beside_per_s"),
+    "fresh_table_to_parquet": ("fresh_table_per_s", "fresh_beside_per_s"),
+    "sink_to_null": ("sink_per_s", "null_per_s"),
+    "scan_to_kafka": ("topics_scan_per_s", "kafka_scan_per_s"),
+    "sink_to_kafka": ("topics_sink_per_s", "kafka_sink_per_s"),
+    "segments_cores_ratio": ("segments_per_s", "one_segments_per_s"),
+    "http_cores_ratio": ("http_per_s", "one_http_per_s"),
+    "sink_cores_ratio": ("sink_per_s", "one_sink_per_s"),
+    "sink_pinned_ratio": ("sink_per_s", "pinned_sink_per_s"),
+}
 
 
 def line(n: int) -> str:
@@ -194,10 +211,12 @@ class Bench:
             client.put_topic(topic, idempotency_window_ms=WINDOW_MS)
         return topic
 
-    def measure(self, rounds: int) -> dict[str, float]:
-        """What both numbers of cores have."""
-        if not (self._place / "parquet").exists():
-            self.segments().write.option("compression", "zstd").parquet(f"file://{self._place}/parquet")
+    def write_parquet(self) -> None:
+        """The rows of the topic as Parquet, which other figures read."""
+        self.segments().write.option("compression", "zstd").parquet(f"file://{self._place}/parquet")
+
+    def scans(self, rounds: int) -> dict[str, float]:
+        """All rows, to nowhere."""
         self._write_batch()
         scans = in_turn(
             rounds,
@@ -206,7 +225,7 @@ class Bench:
             parquet=lambda: drained(self.parquet()),
             http=lambda: drained(self.served()),
         )
-        return {f"{name}_per_s": self._records / seconds for name, seconds in scans.items()} | self.sinks(rounds)
+        return {f"{name}_per_s": self._records / seconds for name, seconds in scans.items()}
 
     def sinks(self, rounds: int) -> dict[str, float]:
         """Rows of the Parquet files, written to topics and to nowhere."""
@@ -229,9 +248,13 @@ class Bench:
     def _java(self) -> int:
         return int(self.spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
 
+    def archive(self, progress: Progress) -> float:
+        """The seconds that it takes to archive the topic."""
+        plan = Plan(selection=TOPIC, server=Connection(url=self._url), is_once=True)
+        return timed(lambda: archive(self.spark, plan, self._lake, progress=progress))
+
     def jobs(self) -> dict[str, float]:
         server = Connection(url=self._url)
-        plan = Plan(selection=TOPIC, server=server, is_once=True)
         source = self._place / "import"
         source.mkdir()
         for part in range(4):
@@ -240,7 +263,7 @@ class Bench:
                 file.writelines(line(n) + "\n" for n in numbers)
         topic, state = self.fresh("import"), str(self._place / "state")
         with Progress("bench", stream=sys.stderr, is_terminal=False) as progress:
-            archived = timed(lambda: archive(self.spark, plan, self._lake, progress=progress))
+            archived = self.archive(progress)
             imported = timed(
                 lambda: import_(
                     self.spark, Source(path=str(source)), topic, server=server, state=state, progress=progress
@@ -256,6 +279,9 @@ class Bench:
     def history(self, rounds: int, server: ServerProcess) -> dict[str, float]:
         """The table, when the lake of `jobs` has NINETEEN of twenty rows, beside Parquet of all of them: with the rest
         just written, so that the server has it in memory, and with the rest sealed, as it is after a minute."""
+        if not Path(self._lake).exists():
+            with Progress("bench", stream=sys.stderr, is_terminal=False) as progress:
+                self.archive(progress)
         whole = self._records + self._records // NINETEEN
         fill(self._url, self._records, whole)
         newer = self.served(whole).where(f"seq > {self._records}")
@@ -401,7 +427,8 @@ def pin(pid: int, cores: set[int]) -> None:
                     os.sched_setaffinity(int(task.name), cores)
 
 
-def measure(records: int, rounds: int) -> dict[str, float]:
+def measure(records: int, rounds: int, groups: Sequence[str]) -> dict[str, float]:
+    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="topics-bench-", dir=".") as path:
         place = Path(path).absolute()
         with ServerProcess(place / "server") as server, ExitStack() as stack:
@@ -409,51 +436,72 @@ def measure(records: int, rounds: int) -> dict[str, float]:
             server.stop()  # everything is sealed
             server.start()
             bench = Bench(2, server.url, server.pid, place, records)
-            figures = {"startup_s": bench.startup_s, **bench.measure(rounds), **bench.jobs()}
-            figures |= bench.history(rounds, server)
+            figures["startup_s"] = bench.startup_s
+            bench.write_parquet()
+            if "scans" in groups:
+                figures |= bench.scans(rounds)
+            if "sinks" in groups:
+                figures |= bench.sinks(rounds)
+            if "jobs" in groups:
+                figures |= bench.jobs()
+            if "table" in groups:
+                figures |= bench.history(rounds, server)
             figures |= bench.memory()
-            address = stack.enter_context(kafka.broker(place / "kafka")) if kafka.is_installed() else None
-            figures |= bench.compared(rounds, address)
+            if "kafka" in groups:
+                address = stack.enter_context(kafka.broker(place / "kafka")) if kafka.is_installed() else None
+                figures |= bench.compared(rounds, address)
             bench.spark.stop()
             stack.close()
             for kind in ("one", "pinned"):
-                figures |= on_one_core(kind, server.url, server.pid, place, records, rounds)
-    figures["segments_to_parquet"] = figures["segments_per_s"] / figures["parquet_per_s"]
-    figures["ready_to_parquet"] = figures["ready_per_s"] / figures["parquet_per_s"]
-    for kind in ("", "fresh_"):
-        figures[f"{kind}table_to_parquet"] = figures[f"{kind}table_per_s"] / figures[f"{kind}beside_per_s"]
-    figures["sink_to_null"] = figures["sink_per_s"] / figures["null_per_s"]
-    if "kafka_scan_per_s" in figures:
-        figures["scan_to_kafka"] = figures["topics_scan_per_s"] / figures["kafka_scan_per_s"]
-        figures["sink_to_kafka"] = figures["topics_sink_per_s"] / figures["kafka_sink_per_s"]
-    for name in ("segments", "http", "sink"):
-        figures[f"{name}_cores_ratio"] = figures[f"{name}_per_s"] / figures[f"one_{name}_per_s"]
-    figures["sink_pinned_ratio"] = figures["sink_per_s"] / figures["pinned_sink_per_s"]
+                if kind in groups:
+                    figures |= on_one_core(kind, server.url, server.pid, place, records, rounds)
+    ratios = {
+        name: figures[over] / figures[under]
+        for name, (over, under) in RATIOS.items()
+        if over in figures and under in figures
+    }
+    return figures | ratios
+
+
+def measure_on_one_core(kind: str, url: str, pid: int, place: Path, records: int, rounds: int) -> dict[str, float]:
+    if kind == "one":
+        bench = Bench(1, url, pid, place, records)
+        figures = bench.scans(rounds) | bench.sinks(rounds)
+        bench.spark.stop()
+        return figures
+    cores = os.sched_getaffinity(0)
+    for process in (os.getpid(), pid):
+        pin(process, {min(cores)})
+    try:
+        bench = Bench(2, url, pid, place, records)
+        figures = bench.sinks(rounds)
+        bench.spark.stop()
+    finally:
+        pin(pid, cores)
     return figures
 
 
 def main() -> None:
     peers.end_on_signals()
-    if "--one" in sys.argv:
-        url, pid, place, records, rounds = sys.argv[sys.argv.index("--one") + 1 :]
-        bench = Bench(1, url, int(pid), Path(place), int(records))
-        figures = bench.measure(int(rounds))
-        bench.spark.stop()
-    elif "--pinned" in sys.argv:
-        url, pid, place, records, rounds = sys.argv[sys.argv.index("--pinned") + 1 :]
-        cores = os.sched_getaffinity(0)
-        for process in (os.getpid(), int(pid)):
-            pin(process, {min(cores)})
-        try:
-            bench = Bench(2, url, int(pid), Path(place), int(records))
-            figures = bench.sinks(int(rounds))
-            bench.spark.stop()
-        finally:
-            pin(int(pid), cores)
-    elif "--quick" in sys.argv:
-        figures = measure(QUICK_RECORDS, 1)
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few records, one round")
+    parser.add_argument("--only", default=",".join(GROUPS), help=f"which figures, of {', '.join(GROUPS)}")
+    parser.add_argument("--records", type=int, help=f"of the topic (default {RECORDS:,})")
+    parser.add_argument("--rounds", type=int, help=f"of what is compared (default {ROUNDS})")
+    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)  # the same program, in a process of its own
+    parser.add_argument("--pinned", nargs=5, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    groups = options.only.split(",")
+    if unknown := set(groups) - set(GROUPS):
+        parser.error(f"there are no figures {', '.join(sorted(unknown))}; use {', '.join(GROUPS)}")
+    for kind in ("one", "pinned"):
+        if given := getattr(options, kind):
+            url, pid, place, records, rounds = given
+            figures = measure_on_one_core(kind, url, int(pid), Path(place), int(records), int(rounds))
+            break
     else:
-        figures = measure(RECORDS, ROUNDS)
+        records = options.records or (QUICK_RECORDS if options.quick else RECORDS)
+        figures = measure(records, options.rounds or (1 if options.quick else ROUNDS), groups)
     print(json.dumps(figures))
 
 

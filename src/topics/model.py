@@ -174,6 +174,22 @@ def is_router_name(name: str) -> bool:
 Texts = list[str | None] | None  # one per row; None: no row has one
 
 
+class LaidRows(NamedTuple):
+    """The rows of a body that was made from columns: each record is `{"data":…`, then `,"tag":"…"` and `,"node":"…"` if
+    it has these, and `}`, without blanks, and nothing in a tag or a node is escaped.
+
+    `tags` and `nodes` are the sizes of these fields in bytes, an i32 each, 0 where there is none; empty if no row has
+    one.
+    """
+
+    first: int  # seq
+    ts: int
+    body: bytes | memoryview  # `{"records":[…]}`
+    sums: "array[int]"  # of the sizes of data before each row, and of all
+    tags: bytes
+    nodes: bytes
+
+
 class Columns(NamedTuple):
     """Some rows of a part, decoded. `datas` and `metas` are JSON texts; a column is None if no row has a value."""
 

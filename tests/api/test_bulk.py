@@ -7,15 +7,18 @@ from zlib import crc32
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.api.clients.transcript import WRITE_PERFORMANCE, Client, Reply, ok, refused
 from tests.api.conftest import Start
+from topics.core.topic.parts import Chunk
 from topics.core.topic.records import check_batch
 from topics.model import are_values
 from topics.server.wire.bulk import ArrowRows
 from topics.settings import Settings
+from topics.storage.arrays import arrays_of, arrays_of_laid
 from topics.testing.disk import MemoryDisk
 
 NDJSON = "Content-Type: application/x-ndjson"
@@ -291,7 +294,40 @@ def test_rows_checked_by_columns_are_those_checked_one_by_one(
     rows = ArrowRows.read(stream_of(tables), Settings())
     found = rows.batch(key)
     if found is not None:
-        assert found == check_batch(rows.records(), None, key, Settings())
+        assert replace(found, layout=None) == check_batch(rows.records(), None, key, Settings())
+
+
+PLAIN_TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", "é😀", "x" * 64, ",", "}"]), TEXTS)
+PLAIN_VALUES = st.one_of(st.sampled_from(HOSTILE), st.sampled_from(['"},{"', '{"data":1,"tag":"x"}']), st.just("1"))
+PLAIN_ROWS = st.lists(st.tuples(PLAIN_VALUES, PLAIN_TEXTS, PLAIN_TEXTS), min_size=1, max_size=9)
+
+
+@given(batches=st.lists(PLAIN_ROWS, min_size=1, max_size=3), left_out=st.sets(st.integers(0, 26)))
+def test_rows_taken_from_a_body_by_its_layout_are_those_that_it_decodes_to(
+    batches: list[list[tuple[str | None, ...]]], left_out: set[int]
+) -> None:
+    """CV6, ST6: on their way into a segment and out of an export, any of them."""
+    names = ("data", "tag", "node")
+    tables = [
+        pa.record_batch({name: pa.array([row[n] for row in rows], pa.string()) for n, name in enumerate(names)})
+        for rows in batches
+    ]
+    batch = ArrowRows.read(stream_of(tables), Settings()).batch("k")
+    assert batch is not None
+    fields = [text for rows in batches for row in rows for text in row[1:] if text is not None]
+    assert (batch.layout is not None) == all(json.dumps(text, ensure_ascii=False) == f'"{text}"' for text in fields)
+    assume(batch.layout is not None)
+    chunk = Chunk(70)
+    chunk.append(batch.body, batch.sizes, 5, batch.has_tags, batch.layout)
+    sent = Chunk.from_image(chunk.image(), memoryview(batch.body))
+    runs = [(row, row + 1) for row in range(chunk.count) if row not in left_out] or [(0, chunk.count)]
+    decoded = arrays_of(chunk.columns(0, chunk.count).select(runs))
+    for laid in (chunk.laid(), sent.laid()):
+        assert laid is not None
+        taken = arrays_of_laid(laid).select(runs)
+        for found, expected in zip(taken, decoded, strict=True):
+            found.validate(full=True)
+            assert found.equals(expected)
 
 
 @given(st.lists(st.text('[]{},:"1 ', max_size=3), max_size=6), st.integers(0, 2))
@@ -429,6 +465,49 @@ def test_an_export_from_sealed_segments_equals_one_from_memory(start: Start, top
     assert after["data"].to_pylist()[-1] == '"tail"'
     again = Client(start(disk=server.run(disk.kill), segment_max_events=50).address)
     assert exported(again.get(f"/v0/topics/{topic}/export")).equals(after)
+
+
+def test_arrow_rows_are_exported_alike_from_memory_from_segments_and_from_the_log(start: Start, topic: str) -> None:
+    """CV6, ST6: with some of them deleted, and some that were written in another way between them."""
+    disk = MemoryDisk()
+    server = start(disk=disk, segment_max_events=5000)
+    api = Client(server.address)
+    for at in (0, 2000):
+        rows = range(at, at + 2000)
+        columns: dict[str, list[str | None]] = {
+            "data": [f'{{"n": {n}, "t": "é"}}' for n in rows],
+            "tag": [None if n % 3 else f"t{n % 30}" for n in rows],
+            "node": ['a "b"' if at and n == 2500 else f"n{n}" for n in rows],
+        }
+        assert api.post(f"/v0/topics/{topic}", arrow(columns), ARROW).status == (200 if at else 201)
+        api.write(topic, "between")
+    api.post(f"/v0/topics/{topic}/delete", {"match": "t9"})
+    before = exported(api.get(f"/v0/topics/{topic}/export"))
+    assert before.num_rows == 4002 - sum(n % 30 == 9 for n in range(4000))
+    crashed = Client(start(disk=server.run(disk.kill), segment_max_events=5000).address)
+    assert exported(crashed.get(f"/v0/topics/{topic}/export")).equals(before)
+    server.do(server.server.engine.checkpoint())
+    assert exported(api.get(f"/v0/topics/{topic}/export")).equals(before)
+
+
+@pytest.mark.parametrize("size", [500, 1000, 1500], ids=["below 1 MiB", "below 2 MiB", "above"])
+def test_large_arrow_bodies_are_kept_refused_and_known_again_as_small_ones_are(
+    api: Client, topic: str, size: int
+) -> None:
+    """CV6, WR3, ID1, ID9: however they are checked."""
+    url, key = f"/v0/topics/{topic}", "Idempotency-Key: k"
+    columns: dict[str, list[str | None]] = {
+        "data": [json.dumps(f"{n}é" + "x" * size) for n in range(1500)],
+        "tag": [None if n % 2 else f"t{n}" for n in range(1500)],
+    }
+    assert api.post(url, arrow(columns), ARROW, key).status == 201
+    table = exported(api.get(f"{url}/export"))
+    assert {name: table[name].to_pylist() for name in columns} == columns
+    assert ok(api.post(url, arrow(columns), ARROW, key))["deduped"]
+    other = {**columns, "tag": [*columns["tag"][:-1], "other"]}
+    refused(api.post(url, arrow(other), ARROW, key, "Idempotency-Mismatch: refuse"), 409, "idempotency_mismatch")
+    refused(api.post(url, arrow({**columns, "data": [*columns["data"][:-1], "{"]}), ARROW), 400, "invalid_request")
+    assert exported(api.get(f"{url}/export")).num_rows == 1500
 
 
 def test_an_export_of_nothing_is_an_empty_table(api: Client, topic: str) -> None:

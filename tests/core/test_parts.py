@@ -22,9 +22,10 @@ from topics.core.topic.pages import (
     set_borders,
 )
 from topics.core.topic.parts import PAGE_ROWS, Chunk, Sealed
-from topics.core.topic.records import parse_write
-from topics.model import Columns, TagMatch
+from topics.core.topic.records import Layout, parse_write
+from topics.model import Columns, LaidRows, TagMatch
 from topics.settings import Settings
+from topics.storage.arrays import arrays_of
 from topics.storage.segments import PieceBuilder, SegmentFile, SegmentPiece, encode, name_of
 from topics.testing.disk import MemoryDisk
 
@@ -161,6 +162,25 @@ def test_a_chunk_is_full_at_a_page_of_rows() -> None:
     assert not chunk.takes(1)
 
 
+def test_the_layout_of_a_body_is_known_for_as_long_as_it_is_the_only_one() -> None:
+    """LM14: and weighs as long."""
+    layout, sizes = Layout(bytes(8), bytes(8)), array("I", [1, 1])
+    laid, plain = Chunk(3), Chunk(3)
+    laid.append(b"first", sizes, 7, False, layout)
+    plain.append(b"first", sizes, 7, False)
+    assert plain.laid() is None
+    assert laid.laid() == LaidRows(3, 7, b"first", array("I", [0, 1, 2]), bytes(8), bytes(8))
+    assert laid.weight == plain.weight + layout.weight
+    for chunk in (laid, plain):
+        chunk.append(b"second", sizes, 8, False, layout)
+    assert laid.laid() is plain.laid() is None
+    assert laid.weight == plain.weight
+    singles = Chunk(3)
+    singles.append(b"first", sizes, 7, False, layout)
+    singles.append_singles([b"a", b"b"], [1, 1], [8, 8], False)
+    assert singles.laid() is None
+
+
 def test_tags_are_searched_in_order() -> None:
     """DL7, DL2"""
     tags = ["b", "a", "", "a:1", "a;", "é", "a:é", "a:", "B"]
@@ -175,7 +195,7 @@ def test_tags_are_searched_in_order() -> None:
 
 def sealed(rows: Columns) -> Sealed:
     piece = PieceBuilder(1)
-    piece.extend(rows)
+    piece.extend(arrays_of(rows))
     image, file, [ref] = encode(1, [piece])
     return SegmentPiece(SegmentFile(MemoryDisk({name_of(1): bytes(image)}), file), ref)
 

@@ -5,16 +5,18 @@ import gc
 import logging
 import os
 import signal
+from array import array
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 import topics
-from topics.core.topic.parts import Chunk
-from topics.core.topic.records import NO_META, RecordIn, batch_of
+from topics.core.topic.parts import Chunk, Part
+from topics.core.topic.records import NO_META, Layout, RecordIn, batch_of
 from topics.engine import Engine
 from topics.engine.durability import checkpoint
 from topics.engine.durability.sealing import (
@@ -61,6 +63,24 @@ def chunk_of(first: int, *writes: int, tagged: bool = False, is_folded: bool = T
     return chunk
 
 
+def laid_chunk(first: int, count: int) -> Chunk:
+    """A chunk of a write that was made from columns."""
+    fields = [(f',"tag":"t{n % 7}"' if n % 3 else "", f',"node":"é{n}"') for n in range(count)]
+    rows = ",".join(f'{{"data":{n}{tag}{node}}}' for n, (tag, node) in enumerate(fields))
+    tags, nodes = (array("i", [len(field[n].encode()) for field in fields]).tobytes() for n in (0, 1))
+    chunk = Chunk(first)
+    body, sizes = f'{{"records":[{rows}]}}'.encode(), array("I", [len(str(n)) for n in range(count)])
+    chunk.append(body, sizes, 1000, True, Layout(tags, nodes))
+    assert chunk.laid() is not None
+    return chunk
+
+
+def without_layout(part: Part) -> Part:
+    if not isinstance(part, Chunk):
+        return part
+    return Chunk.from_image(replace(part.image(), layout=None), memoryview(b"".join(part.bodies)))
+
+
 def rows_of(pieces: list[PiecePlan]) -> list[tuple[int, int]]:
     """Every row of the plan, as first seq of its part and row."""
     return [
@@ -101,7 +121,7 @@ def test_a_plan_has_every_row_once_in_order_and_keeps_its_bounds(
     "is_folded", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["folded", "as received"]
 )
 async def test_the_helper_makes_the_same_file_as_is_made_on_the_spot(tmp_path: Path, is_folded: bool) -> None:
-    """ST6: from chunks, parts of them, and pieces of an earlier segment."""
+    """ST6: from chunks, parts of them, and pieces of an earlier segment; by layouts, where these are known."""
     disk = RealDisk(tmp_path)
     old_image, old_ref, (old_piece,) = encode(1, [(7, [PartRows(chunk_of(1, 50, tagged=True), [(0, 50)])])])
     file = disk.create("segment-0000000001.arrow")
@@ -112,6 +132,10 @@ async def test_the_helper_makes_the_same_file_as_is_made_on_the_spot(tmp_path: P
     pieces = [
         PiecePlan(7, [PartRows(sealed, [(0, 3), (5, 50)]), PartRows(chunk, [(0, 10), (500, 1100), (1101, 1602)])]),
         PiecePlan(9, [PartRows(chunk_of(1, 3), [(1, 2)])]),
+        PiecePlan(10, [PartRows(laid_chunk(1, 40), [(0, 7), (9, 40)]), PartRows(laid_chunk(41, 2000), [(0, 2000)])]),
+    ]
+    decoded = [
+        (piece.topic, [PartRows(without_layout(rows.part), rows.runs) for rows in piece.rows]) for piece in pieces
     ]
     sealer = Sealer(disk, ManualClock())
     try:
@@ -122,9 +146,9 @@ async def test_the_helper_makes_the_same_file_as_is_made_on_the_spot(tmp_path: P
     finally:
         sealer.close()
         disk.close()
-    assert bytes(helped[0]) == bytes(again[0]) == bytes(inline[0])
+    assert bytes(helped[0]) == bytes(again[0]) == bytes(inline[0]) == bytes(encode(2, decoded)[0])
     assert helped[1:] == again[1:] == inline[1:]
-    assert [(ref.topic, ref.count) for ref in helped[2]] == [(7, 48 + 10 + 600 + 501), (9, 1)]
+    assert [(ref.topic, ref.count) for ref in helped[2]] == [(7, 48 + 10 + 600 + 501), (9, 1), (10, 2038)]
 
 
 @pytest.mark.slow

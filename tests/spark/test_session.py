@@ -94,3 +94,50 @@ def test_workers_of_another_python_are_refused_by_name(
 def test_a_python_for_workers_must_be_there() -> None:
     assert python_fault("no-such-python") == "which is not there"
     assert python_fault(sys.executable) is None
+
+
+EARLY_END = """
+import os, stat
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from topics.spark import session
+
+class Endless(DataSource):
+    @classmethod
+    def name(cls):
+        return "endless"
+    def schema(self):
+        return "text STRING"
+    def reader(self, schema):
+        return EndlessReader()
+
+class EndlessReader(DataSourceReader):
+    def partitions(self):
+        return [InputPartition(0), InputPartition(1)]
+    def read(self, partition):
+        batch = pa.record_batch({"text": ["x" * 100] * 10_000})
+        for _ in range(50):
+            yield batch
+
+spark = session.build("ends-early", master="local[2,4]", is_short_lived=True, conf={"spark.driver.memory": "1g"})
+spark.dataSource.register(Endless)
+for _ in range(3):
+    print(len(spark.read.format("endless").load().limit(3).collect()))
+print(spark.read.format("endless").load().count())
+place = spark.conf.get("spark.python.unix.domain.socket.dir")
+print(oct(stat.S_IMODE(os.stat(place).st_mode)), any(name.endswith(".sock") for name in os.listdir(place)))
+spark.stop()
+print(place)
+"""
+
+
+@pytest.mark.slow
+def test_workers_talk_over_sockets_of_their_user_and_end_in_silence_when_nobody_reads(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(EARLY_END)
+    answer = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert answer.stderr == ""
+    *rows, access, place = answer.stdout.splitlines()
+    assert rows == ["3", "3", "3", str(2 * 50 * 10_000)]
+    assert access == "0o700 True"
+    assert not Path(place).exists()

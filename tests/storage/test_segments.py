@@ -14,6 +14,7 @@ from topics.engine.durability.catalogue import MAPPED_BYTES_MAX, Maps
 from topics.errors import Damaged
 from topics.model import Columns, TagMatch
 from topics.storage import segments
+from topics.storage.arrays import arrays_of
 from topics.storage.disk import RealDisk
 from topics.storage.segments import (
     DELETED,
@@ -76,7 +77,7 @@ def sealed(*groups: list[Row]) -> tuple[bytes, FileRef, list[PieceRef]]:
         half = len(rows) // 2
         for part in (rows[:half], rows[half:]):
             if part:
-                piece.extend(columns_of(part))
+                piece.extend(arrays_of(columns_of(part)))
         pieces.append(piece)
     image, file, refs = segments.encode(1, pieces)
     return bytes(image), file, refs
@@ -356,7 +357,7 @@ def test_a_file_that_is_removed_is_readable_for_whoever_keeps_its_bytes() -> Non
 def test_what_was_read_of_a_large_file_does_not_stay_in_memory(tmp_path: Path) -> None:
     """LM11: neither checking nor reading a file takes as much memory as it has bytes."""
     builder, text = PieceBuilder(1), Raw(b'"%b"' % (b"x" * 60_000))
-    builder.extend(Columns(list(range(1, 301)), [5] * 300, None, None, None, [text] * 300))
+    builder.extend(arrays_of(Columns(list(range(1, 301)), [5] * 300, None, None, None, [text] * 300)))
     image, ref, [piece_ref] = segments.encode(1, [builder])
     (tmp_path / segments.name_of(1)).write_bytes(image)
     piece = SegmentPiece(SegmentFile(RealDisk(tmp_path), ref), piece_ref)

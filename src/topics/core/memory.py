@@ -22,6 +22,7 @@ WRITE: Final = 72  # one body of a chunk …
 FOLDED_WRITE: Final = 16  # … and one that is folded
 ROW: Final = 5
 TAGGED_ROW: Final = 16  # beside the former: the order of tags
+LAYOUT: Final = 160  # of a body, beside the sizes of its fields
 PIECE: Final = 900  # of a segment
 KEY: Final = 260  # beside its text
 CURSOR: Final = 220

@@ -20,6 +20,7 @@ from topics.core.topic.walk import Query, losses
 from topics.model import Tombstone
 from topics.ranges import Range
 from topics.storage import arrow_stream
+from topics.storage.arrays import arrays_of, arrays_of_laid
 from topics.storage.segments import Runs, SegmentPiece
 
 BATCH_BYTES: Final = 1024 * 1024
@@ -105,7 +106,7 @@ def _without_holes(part: Part, start: int, stop: int) -> Iterator[Range]:
 
 def _portions(part: Part, runs: Iterable[tuple[int, int]]) -> Iterator[Runs]:
     """Runs of rows, in portions of about BATCH_BYTES and at most BATCH_ROWS, or DECODED_ROWS."""
-    rows_max = DECODED_ROWS if isinstance(part, Chunk) else BATCH_ROWS
+    rows_max = DECODED_ROWS if isinstance(part, Chunk) and part.laid() is None else BATCH_ROWS
     some: Runs = []
     rows = size = 0
     for start, stop in runs:
@@ -130,6 +131,9 @@ def _encode_next(part: Part, portions: Iterator[Runs]) -> bytes:
         encoded = arrow_stream.encode_sealed(part, runs)
         part.file.release()
         return encoded
+    laid = part.laid() if isinstance(part, Chunk) else None
+    if laid is not None:
+        return arrow_stream.encode_rows(arrays_of_laid(laid).select(runs))
     first = runs[0][0]
-    columns = part.columns(first, runs[-1][1])
-    return arrow_stream.encode_rows(columns.select([(start - first, stop - first) for start, stop in runs]))
+    rows = arrays_of(part.columns(first, runs[-1][1]))
+    return arrow_stream.encode_rows(rows.select([(start - first, stop - first) for start, stop in runs]))

@@ -5,12 +5,11 @@ buffers are sliced, not decoded; only where rows are left out are the rest gathe
 rows are live.
 """
 
-from array import array
 from collections.abc import Mapping
 from typing import Any, Final
 
-from topics.model import Columns
-from topics.storage.segments import Runs, SegmentPiece, number_array, schema, text_array
+from topics.storage.arrays import Arrays
+from topics.storage.segments import Runs, SegmentPiece, schema
 
 NAMES: Final = ("seq", "ts", "node", "tag", "meta", "data")
 END: Final = b"\xff\xff\xff\xff\0\0\0\0"
@@ -34,15 +33,8 @@ def encode_sealed(piece: SegmentPiece, runs: Runs) -> bytes:
     return bytes(batch.serialize())
 
 
-def encode_rows(columns: Columns) -> bytes:
-    """A batch of decoded rows."""
+def encode_rows(rows: Arrays) -> bytes:
+    """A batch of rows that are in memory."""
     import pyarrow as pa
 
-    seqs, timestamps, *texts = columns
-    count = len(seqs)
-    arrays = [
-        number_array(pa.uint64(), array("Q", seqs)),
-        number_array(pa.timestamp("ms", "UTC"), array("q", timestamps)),
-        *(text_array(column, count) for column in texts),
-    ]
-    return bytes(pa.RecordBatch.from_arrays(arrays, schema=stream_schema()).serialize())
+    return bytes(pa.RecordBatch.from_arrays(list(rows), schema=stream_schema()).serialize())

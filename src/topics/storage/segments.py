@@ -22,7 +22,6 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 from weakref import ref as weak
@@ -33,6 +32,7 @@ from xxhash import xxh3_64
 
 from topics.errors import Damaged
 from topics.model import Columns, TagMatch
+from topics.storage.arrays import Arrays, number_array, plain, row_numbers
 from topics.storage.disk import Disk, File
 from topics.storage.processes import release
 
@@ -100,30 +100,30 @@ class PieceBuilder:
         self.first = self.last = self.count = self.size_bytes = self.tagged = 0
         self.columns: dict[str, list[Any]] = {name: [] for name in ("seq", "ts", *_TEXTS)}  # Arrow arrays
 
-    def extend(self, columns: Columns) -> None:
-        """Add rows, ascending by seq."""
-        import pyarrow as pa
-
-        seqs, timestamps, nodes, tags, metas, datas = columns
-        self.first, self.last = self.first or seqs[0], seqs[-1]
-        self.count += len(datas)
-        self.columns["seq"].append(_seq_array(seqs))
-        self.columns["ts"].append(number_array(pa.timestamp("ms", "UTC"), array("q", timestamps)))
-        for name, column in (("node", nodes), ("tag", tags), ("meta", metas), ("data", datas)):
-            self.columns[name].append(text_array(column, len(datas)))
-        self.tagged += len(datas) - self.columns["tag"][-1].null_count
-        self.size_bytes += sum(map(len, datas))
-        if metas is not None:
-            self.size_bytes += sum(len(meta) for meta in metas if meta is not None)
+    def extend(self, rows: Arrays) -> None:
+        """Add rows, at least one, ascending by seq."""
+        count = len(rows.seq)
+        self.first, self.last = self.first or rows.seq[0].as_py(), rows.seq[count - 1].as_py()
+        self.count += count
+        self.tagged += count - rows.tag.null_count
+        for name, column in rows._asdict().items():
+            self.columns[name].append(column)
+        self.size_bytes += _text_bytes(rows.data) + _text_bytes(rows.meta)
 
     def tag_order(self) -> Any:
-        """The rows in the order of their tags, which is stable, by bytes, and has those without a tag last."""
+        """The rows in the order of their tags, which is stable, by bytes, and has those without a tag last.
+
+        Tags are sorted, and rows by the place of their tag: many rows have few tags, and numbers are compared faster.
+        """
         import pyarrow as pa
         from pyarrow import compute
 
-        tags = pa.concat_arrays(self.columns["tag"]) if self.tagged else None
-        order = _rows(self.count) if tags is None else compute.call_function("array_sort_indices", [tags])
-        return _whole(order.cast("uint32"))
+        if not self.tagged:
+            return plain(row_numbers(self.count).cast("uint32"))
+        tags = pa.concat_arrays(self.columns["tag"]).dictionary_encode()
+        sort = compute.get_function("array_sort_indices")
+        places = sort.call([sort.call([tags.dictionary])])
+        return plain(sort.call([places.take(tags.indices)]).cast("uint32"))
 
     def ref(self, file: int, start: int) -> PieceRef:
         return PieceRef(file, self.topic, self.first, self.last, start, self.count, self.size_bytes, self.tagged)
@@ -172,7 +172,7 @@ def _arrays(pieces: Sequence[PieceBuilder]) -> list[Any]:
     import pyarrow as pa
 
     def joined(name: str) -> Any:
-        return pa.concat_arrays([some for piece in pieces for some in piece.columns[name]])
+        return plain(pa.concat_arrays([some for piece in pieces for some in piece.columns[name]]))
 
     topics = array("I")
     for piece in pieces:
@@ -185,54 +185,17 @@ def _arrays(pieces: Sequence[PieceBuilder]) -> list[Any]:
     ]
 
 
-def number_array(kind: Any, values: "array[int] | bytes") -> Any:
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def _whole(numbers: Any) -> Any:
-    """A column of numbers without the bitmap that says that none is missing: a file does not have it either."""
-    return numbers.from_buffers(numbers.type, len(numbers), [None, numbers.buffers()[1]])
-
-
-@lru_cache(maxsize=8)
-def _rows(count: int) -> Any:
-    """The numbers of `count` rows."""
-    import pyarrow as pa
-
-    return number_array(pa.uint64(), array("Q", range(count)))
-
-
-def _seq_array(seqs: Sequence[int]) -> Any:
-    import pyarrow as pa
-    from pyarrow import compute
-
-    if isinstance(seqs, range):
-        return _whole(compute.call_function("add", [_rows(len(seqs)), pa.scalar(seqs[0], pa.uint64())]))
-    return number_array(pa.uint64(), array("Q", seqs))
-
-
-def text_array(values: Sequence[Any] | None, count: int) -> Any:
-    """A column of strings from str, JSON text or None; `values` is None if it has none."""
-    import pyarrow as pa
-
-    if values is None:
-        return pa.nulls(count, pa.string())
-    nulls = values.count(None)
-    if nulls == count or isinstance(next(value for value in values if value is not None), str):
-        return pa.array(values, pa.string())
-    if nulls:
-        return pa.array([None if value is None else bytes(value) for value in values], pa.binary()).view(pa.string())
-    offsets = array("i", accumulate(map(len, values), initial=0))
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
-
-
 def column_of(array: Any, base: int, checksum: str) -> Column:
     """Where an Arrow array lies in the file image at address `base`."""
     buffers = array.buffers()
     places = [(buffer.address - base, buffer.size) if buffer and buffer.size else (0, 0) for buffer in buffers]
     return Column(places[0], places[1] if len(places) == 3 else (0, 0), places[-1], checksum)
+
+
+def _text_bytes(texts: Any) -> int:
+    from pyarrow import compute
+
+    return compute.call_function("sum", [compute.call_function("binary_length", [texts])]).as_py() or 0
 
 
 def _buffers(array: Any) -> Iterator[memoryview]:

@@ -59,7 +59,7 @@ class Log(AccountedRecords):
         if ts >= self._pace_due:
             self._sample(ts)
         before, weight = tail.live_bytes, tail.weight
-        tail.append(batch.body, sizes, ts, batch.has_tags)
+        tail.append(batch.body, sizes, ts, batch.has_tags, batch.layout)
         self.weight += tail.weight - weight
         if not self.count:
             self.earliest, self._earliest_row = head + 1, 0

@@ -15,8 +15,8 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from topics.core.memory import CHUNK, FOLDED_WRITE, ROW, TAGGED_ROW, WRITE
-from topics.core.topic.records import NO_META, Body, RecordIn, decode_body, meta_of
-from topics.model import Columns, TagMatch
+from topics.core.topic.records import NO_META, Body, Layout, RecordIn, decode_body, meta_of
+from topics.model import Columns, LaidRows, TagMatch
 
 T = TypeVar("T")
 
@@ -36,6 +36,8 @@ class ChunkImage(Struct, array_like=True, frozen=True):
     ends: bytes
     firsts: bytes
     timestamps: bytes
+    sizes: bytes  # only with a layout
+    layout: Layout | None
 
 
 class Chunk:
@@ -44,6 +46,7 @@ class Chunk:
     __slots__ = (
         "_ends",
         "_firsts",
+        "_layout",
         "_sizes",
         "_tag_order",
         "bodies",
@@ -74,6 +77,7 @@ class Chunk:
         self._firsts = _NO_ROWS[:]  # row of each body's first record
         self.timestamps = _NO_TIMES[:]  # of each body
         self._sizes = _NO_SIZES[:]  # sum of the sizes of the rows before each row
+        self._layout: Layout | None = None  # of its body, if that is the only one
         self._tag_order: _TagOrder | None = None  # made for the first tag query
 
     def takes(self, count: int) -> bool:
@@ -82,9 +86,11 @@ class Chunk:
             return True
         return self.count + count <= PAGE_ROWS and self.body_bytes < CHUNK_BYTES and not self.is_closed
 
-    def append(self, body: bytes, sizes: "array[int]", ts: int, has_tags: bool) -> None:
+    def append(self, body: bytes, sizes: "array[int]", ts: int, has_tags: bool, layout: Layout | None = None) -> None:
         count, sums, body_bytes = len(sizes), self._sizes, len(body)
         before = sums[-1]
+        if layout is not None or self._layout is not None:
+            self._set_layout(None if self.count else layout)
         self.bodies.append(body)
         self.body_bytes += body_bytes
         self._firsts.append(self.count)
@@ -104,6 +110,12 @@ class Chunk:
             self.weight += TAGGED_ROW * count
             self._tag_order = None
 
+    def _set_layout(self, layout: Layout | None) -> None:
+        for old, sign in ((self._layout, -1), (layout, 1)):
+            if old is not None:
+                self.weight += sign * old.weight
+        self._layout = layout
+
     def singles_taken(self, bodies: Sequence[bytes], start: int, stop: int) -> int:
         """Up to which of the writes start..stop, of one record each, this chunk takes them; it takes the first."""
         stop = min(stop, start + PAGE_ROWS - self.count)
@@ -113,6 +125,7 @@ class Chunk:
     def append_singles(self, bodies: list[bytes], sizes: list[int], timestamps: list[int], has_tags: bool) -> None:
         """Add writes of one record each."""
         count, before, body_bytes = len(bodies), self._sizes[-1], sum(map(len, bodies))
+        self._set_layout(None)
         self.bodies += bodies
         self.body_bytes += body_bytes
         self._firsts.extend(range(self.count, self.count + count))
@@ -145,7 +158,8 @@ class Chunk:
     def image(self) -> ChunkImage:
         ends = self._ends or array("I", accumulate(map(len, self.bodies)))
         arrays = (ends.tobytes(), self._firsts.tobytes(), self.timestamps.tobytes())
-        return ChunkImage(self.first, self.count, self.has_tags, self.body_bytes, *arrays)
+        sizes = b"" if self._layout is None else self._sizes.tobytes()
+        return ChunkImage(self.first, self.count, self.has_tags, self.body_bytes, *arrays, sizes, self._layout)
 
     @classmethod
     def from_image(cls, image: ChunkImage, body: memoryview) -> "Chunk":
@@ -154,7 +168,14 @@ class Chunk:
         chunk.count, chunk.has_tags, chunk.bodies, chunk.is_closed = image.count, image.has_tags, [body], True
         chunk._ends = array("I", image.ends)
         chunk._firsts, chunk.timestamps = array("I", image.firsts), array("q", image.timestamps)
+        chunk._sizes, chunk._layout = array("I", image.sizes), image.layout
         return chunk
+
+    def laid(self) -> LaidRows | None:
+        """Its rows, if the layout of its body is known."""
+        if (layout := self._layout) is None:
+            return None
+        return LaidRows(self.first, self.timestamps[0], self.bodies[0], self._sizes, layout.tags, layout.nodes)
 
     def _body(self, number: int) -> bytes | memoryview:
         """The body of the chunk's write `number`."""

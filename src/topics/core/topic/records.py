@@ -18,6 +18,7 @@ import msgspec
 import xxhash
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from topics.core.memory import LAYOUT
 from topics.core.topic.config import ConfigIn
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.faults import fault_in
@@ -84,6 +85,18 @@ class Limits(Protocol):
     def max_node_bytes(self) -> int: ...
 
 
+class Layout(Struct, gc=False, frozen=True, array_like=True):
+    """Where the texts of a body are that was made from columns; see `LaidRows`. Known in memory only."""
+
+    tags: bytes
+    nodes: bytes
+
+    @property
+    def weight(self) -> int:
+        """What it weighs in memory."""
+        return LAYOUT + len(self.tags) + len(self.nodes)
+
+
 class Batch(Struct, gc=False):
     """The records of one write, checked: what an Append carries and the log keeps."""
 
@@ -93,6 +106,7 @@ class Batch(Struct, gc=False):
     has_delays: bool = False  # some record is not claimable at once
     digest: int = 0  # of the records, if they come under an idempotency key; 0 = none
     pieces: "list[tuple[bytes, array[int]]] | None" = None  # a large body cut for memory, with the sizes of each piece
+    layout: Layout | None = None  # of the body, if it was made from columns
 
 
 _GONE = RecordIn(NO_META)

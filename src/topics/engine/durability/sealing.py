@@ -40,8 +40,8 @@ from msgspec import Struct
 
 from topics.clock import Clock
 from topics.core.topic.parts import PAGE_ROWS, Chunk, ChunkImage, Part
-from topics.model import Columns
 from topics.storage import segments
+from topics.storage.arrays import Arrays, arrays_of, arrays_of_laid
 from topics.storage.disk import Disk, RealDisk
 from topics.storage.processes import HelperProcess, SharedMemory
 from topics.storage.segments import FileRef, PieceBuilder, PieceRef, Runs, SegmentFile, SegmentPiece
@@ -145,18 +145,23 @@ def encode(number: int, pieces: Iterable[tuple[int, Sequence[PartRows]]]) -> Enc
     for topic, rows in pieces:
         piece = PieceBuilder(topic)
         for some in rows:
-            for columns in _columns(some):
-                piece.extend(columns)
+            for arrays in _arrays(some):
+                piece.extend(arrays)
         built.append(piece)
     return segments.encode(number, built)
 
 
-def _columns(rows: PartRows) -> Iterator[Columns]:
-    """The rows, decoded a page at a time: a body is decoded once, however many of its rows are left out."""
+def _arrays(rows: PartRows) -> Iterator[Arrays]:
+    """The rows, decoded: a body once, however many of its rows are left out, and those of a segment by pages."""
     part, runs = rows.part, rows.runs
+    laid = part.laid() if isinstance(part, Chunk) else None
+    if laid is not None:
+        yield arrays_of_laid(laid).select(runs)
+        return
     index = 0
-    for first in range(runs[0][0] // PAGE_ROWS * PAGE_ROWS, runs[-1][1], PAGE_ROWS):
-        stop = min(part.count, first + PAGE_ROWS)
+    rows_max = part.count if isinstance(part, Chunk) else PAGE_ROWS  # more than a page of a chunk are in one body
+    for first in range(runs[0][0] // rows_max * rows_max, runs[-1][1], rows_max):
+        stop = min(part.count, first + rows_max)
         within: Runs = []
         while index < len(runs) and runs[index][0] < stop:
             start, end = runs[index]
@@ -168,7 +173,9 @@ def _columns(rows: PartRows) -> Iterator[Columns]:
             low, high = within[0][0], within[-1][1]
             columns = part.columns(first + low, first + high)
             is_whole = within == [(low, high)]
-            yield columns if is_whole else columns.select([(start - low, end - low) for start, end in within])
+            yield arrays_of(
+                columns if is_whole else columns.select([(start - low, end - low) for start, end in within])
+            )
 
 
 class Sealer:

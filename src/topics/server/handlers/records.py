@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
-from topics.core.topic.records import Batch, RecordIn, WriteIn, check_batch
+from topics.core.topic.records import CUT_BYTES, Batch, RecordIn, WriteIn, check_batch
 from topics.errors import InvalidRequest, Refusal
 from topics.faults import quoted
 from topics.server.call import Call
@@ -77,15 +77,18 @@ def _decode_large(call: Call) -> tuple[WriteIn, Checked]:
     to be looked at: what replaces it may be as large."""
     settings, request = call.app.settings, call.request
     header = request.headers.get(b"idempotency-key")
+    checked: Checked = None
     if call.media == JSON_TYPE:
         given = write_in(request.body, settings)
     elif call.media == NDJSON_TYPE:
         given = _bulk_in(call, ndjson_in(request.body, settings))
     else:
-        given = _bulk_in(call, ArrowRows.read(request.body, settings).records())
+        given, checked = _arrow_in(call, header)
     text = [request.body if call.media == JSON_TYPE else None]
     if given.config is None:
         request.body = b""
+    if checked is not None:
+        return given, checked
     try:
         batch = check_batch(given.records, given.node, key_of(given, header), settings, text.pop())
     except Refusal as refusal:
@@ -124,10 +127,13 @@ def _bulk_in(call: Call, records: list[RecordIn]) -> WriteIn:
 
 
 def _arrow_in(call: Call, header: bytes | None) -> tuple[WriteIn, Checked]:
-    """A write of Arrow rows, checked if that can be done by columns; else with its records."""
-    rows = ArrowRows.read(call.request.body, call.app.settings)
+    """A write of Arrow rows, checked if that can be done by columns, in a step of bounded length; else with its
+    records."""
+    body = call.request.body
+    rows = ArrowRows.read(body, call.app.settings)
     given = _bulk_in(call, [])
-    checked = rows.batch(key_of(given, header)) if given.node is None else None
+    is_small = len(body) <= CUT_BYTES
+    checked = rows.batch(key_of(given, header)) if is_small and given.node is None else None
     if checked is None:
         given.records = rows.records()
     return given, checked

@@ -17,6 +17,7 @@ from topics.core.topic.records import (
     KEY_CHARACTERS_MAX,
     NO_META,
     Batch,
+    Layout,
     Limits,
     RecordIn,
     decode_json,
@@ -35,6 +36,7 @@ _encode = msgspec.json.Encoder().encode
 
 COLUMNS: Final = ("data", "tag", "node", "meta")
 JSON_COLUMNS: Final = ("data", "meta")
+FIELDS: Final = ("tag", "node")  # the columns that are fields of a record beside its data, in their order
 OPENING: Final = b'{"records":'
 
 
@@ -113,26 +115,24 @@ class ArrowRows(NamedTuple):
         each. None: they need a look one by one, for what they have or for what is wrong with them."""
         if key is not None and len(key) > KEY_CHARACTERS_MAX:
             return None
-        sizes: array[int] = array("I")
-        texts: list[memoryview] = []
+        texts: list[_Text] = []
         for batch in self.batches:
             if batch.num_rows:
-                found = self._text_of(batch)
-                if found is None:
+                text = self._text_of(batch)
+                if text is None:
                     return None
-                texts.append(found[0])
-                sizes.frombytes(found[1])
+                texts.append(text)
         if not texts:
             return None
-        body = b"".join((OPENING, b"[", texts[0][1:], *texts[1:], b"]}"))
+        body = b"".join((OPENING, b"[", texts[0].rows[1:], *(text.rows for text in texts[1:]), b"]}"))
         if len(body) > CUT_BYTES or b"\n" in body or b"\r" in body:
             return None
+        sizes = array("I", b"".join(text.sizes for text in texts))
         digest = 0 if key is None else digest_of_text(memoryview(body)[len(OPENING) : -1])
-        has_tags = "tag" in self.names and any(batch["tag"].null_count < batch.num_rows for batch in self.batches)
-        return Batch(body, sizes, has_tags, digest=digest)
+        layout = Layout(*(_joined(texts, name) for name in FIELDS)) if all(text.is_plain for text in texts) else None
+        return Batch(body, sizes, any("tag" in text.fields for text in texts), digest=digest, layout=layout)
 
-    def _text_of(self, batch: Any) -> tuple[memoryview, memoryview] | None:
-        """The records of a batch as they stand in a body, each behind a comma, and the sizes of their data."""
+    def _text_of(self, batch: Any) -> "_Text | None":
         import pyarrow.compute as pc
 
         columns = {
@@ -149,12 +149,33 @@ class ArrowRows(NamedTuple):
         for name, column in columns.items():
             if pc.max(pc.binary_length(column)).as_py() > limits.get(name, self.limits.max_node_bytes):
                 return None
-        sizes = _used(lengths, 1, 4 * len(lengths))
         if not _are_values(columns["data"]):
             return None
-        fields = [_fields(name, columns[name]) for name in ("tag", "node") if name in columns]
+        given = [name for name in FIELDS if name in columns]
+        fields, are_plain = zip(*(_fields(name, columns[name]) for name in given), strict=True) if given else ((), ())
         rows = pc.binary_join_element_wise(',{"data":', columns["data"], *fields, "}", "")
-        return _used(rows, 2, pc.sum(pc.binary_length(rows)).as_py()), sizes
+        return _Text(
+            _used(rows, 2, pc.sum(pc.binary_length(rows)).as_py()),
+            _used(lengths, 1, 4 * len(lengths)),
+            {name: _used(pc.binary_length(some), 1, 4 * len(some)) for name, some in zip(given, fields, strict=True)},
+            all(are_plain),
+        )
+
+
+class _Text(NamedTuple):
+    """The records of a batch as they stand in a body."""
+
+    rows: memoryview  # each behind a comma
+    sizes: memoryview  # of their data
+    fields: dict[str, memoryview]  # by name, the sizes of these fields, 0 where there is none; some record has one
+    is_plain: bool  # nothing is escaped in a field
+
+
+def _joined(texts: "list[_Text]", name: str) -> bytes:
+    """The sizes of a field in all records; empty if none has one."""
+    if not any(name in text.fields for text in texts):
+        return b""
+    return b"".join(text.fields.get(name) or bytes(len(text.sizes)) for text in texts)
 
 
 def _used(column: Any, number: int, size: int) -> memoryview:
@@ -170,13 +191,16 @@ def _are_values(texts: Any) -> bool:
         return False
 
 
-def _fields(name: str, column: Any) -> Any:
-    """A column of texts as fields of a record; nothing for a null."""
+def _fields(name: str, column: Any) -> tuple[Any, bool]:
+    """A column of texts as fields of a record, nothing for a null; and whether none of them has an escape."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     encoded = column.dictionary_encode()
-    fields = [f',"{name}":{_encode(text).decode()}' for text in encoded.dictionary.to_pylist()]
-    return pa.array(fields, pa.string()).take(encoded.indices).fill_null("")
+    texts = list(map(_encode, encoded.dictionary.to_pylist()))
+    fields = pa.array([f',"{name}":{text.decode()}' for text in texts], pa.string())
+    is_plain = sum(map(len, texts)) == pc.sum(pc.binary_length(encoded.dictionary)).as_py() + 2 * len(texts)
+    return fields.take(encoded.indices).fill_null(""), is_plain
 
 
 def _longer(texts: list[bytes | None], bytes_max: int) -> tuple[int, int] | None:
