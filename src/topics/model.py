@@ -189,6 +189,16 @@ class Columns(NamedTuple):
         return Columns(*(None if column is None else _select(column, runs) for column in self))  # type: ignore[arg-type]
 
 
+class BareRows(NamedTuple):
+    """Rows of a part that have nothing but data, not decoded. `text` has the data of row n from sums[n] + others[n] to
+    sums[n + 1] + others[n]."""
+
+    text: bytes | memoryview
+    sums: "array[int]"  # how much of the text before each row is data, and before the end
+    others: "array[int]"  # … and how much is not
+    ts: "array[int]"
+
+
 def _select(column: Sequence[Any], runs: Sequence[tuple[int, int]]) -> Sequence[Any]:
     return [value for start, stop in runs for value in column[start:stop]]
 

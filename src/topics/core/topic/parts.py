@@ -15,8 +15,18 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from topics.core.memory import CHUNK, FOLDED_WRITE, ROW, TAGGED_ROW, WRITE
-from topics.core.topic.records import NO_META, Body, RecordIn, decode_body, meta_of
-from topics.model import Columns, TagMatch
+from topics.core.topic.records import (
+    BARE_BETWEEN,
+    BARE_END,
+    BARE_HEAD,
+    NO_META,
+    Body,
+    RecordIn,
+    bare_bytes,
+    decode_body,
+    meta_of,
+)
+from topics.model import BareRows, Columns, TagMatch
 
 T = TypeVar("T")
 
@@ -36,6 +46,7 @@ class ChunkImage(Struct, array_like=True, frozen=True):
     ends: bytes
     firsts: bytes
     timestamps: bytes
+    sizes: bytes
 
 
 class Chunk:
@@ -144,7 +155,7 @@ class Chunk:
 
     def image(self) -> ChunkImage:
         ends = self._ends or array("I", accumulate(map(len, self.bodies)))
-        arrays = (ends.tobytes(), self._firsts.tobytes(), self.timestamps.tobytes())
+        arrays = (ends.tobytes(), self._firsts.tobytes(), self.timestamps.tobytes(), self._sizes.tobytes())
         return ChunkImage(self.first, self.count, self.has_tags, self.body_bytes, *arrays)
 
     @classmethod
@@ -154,7 +165,21 @@ class Chunk:
         chunk.count, chunk.has_tags, chunk.bodies, chunk.is_closed = image.count, image.has_tags, [body], True
         chunk._ends = array("I", image.ends)
         chunk._firsts, chunk.timestamps = array("I", image.firsts), array("q", image.timestamps)
+        chunk._sizes, chunk.body_bytes = array("I", image.sizes), image.body_bytes
         return chunk
+
+    def bare_rows(self) -> BareRows | None:
+        """Its rows, undecoded, if they have nothing but data and their bodies are one."""
+        firsts, sums = self._firsts, self._sizes
+        if len(self.bodies) != 1 or self.body_bytes != bare_bytes(len(firsts), self.count, sums[-1]):
+            return None
+        others, timestamps, before = array("I"), array("q"), BARE_HEAD
+        for number, ts in enumerate(self.timestamps):
+            count = (firsts[number + 1] if number + 1 < len(firsts) else self.count) - firsts[number]
+            others.extend(range(before, before + count * BARE_BETWEEN, BARE_BETWEEN))
+            timestamps.extend((ts,) * count)
+            before = others[-1] + BARE_END + BARE_HEAD
+        return BareRows(self.bodies[0], sums, others, timestamps)
 
     def _body(self, number: int) -> bytes | memoryview:
         """The body of the chunk's write `number`."""
