@@ -183,16 +183,20 @@ def _dump_keys(topic: Topic, position: int, now: int) -> Items:
 
 def _topic_decoder() -> Callable[[bytes], TopicItem]:
     """Decodes topics of which many have the same config: that is decoded once, and theirs is one object."""
-    fields: list[tuple[str, Any, Any]] = []
-    for field in msgspec.structs.fields(TopicItem):
-        made = msgspec.field(default=field.default, default_factory=field.default_factory)
-        fields.append((field.name, msgspec.Raw if field.name == "config" else field.type, made))
-    decode: Callable[[bytes], TopicItem]
-    decode = msgspec.msgpack.Decoder(msgspec.defstruct("TopicItem", fields, array_like=True)).decode
+    make_field: Any = msgspec.field
+    fields = [
+        (
+            field.name,
+            msgspec.Raw if field.name == "config" else field.type,
+            make_field(default=field.default, default_factory=field.default_factory),
+        )
+        for field in msgspec.structs.fields(TopicItem)
+    ]
+    decode: Any = msgspec.msgpack.Decoder(msgspec.defstruct("TopicItem", fields, array_like=True)).decode
     known: dict[bytes, TopicConfig] = {}
 
     def decoded(value: bytes) -> TopicItem:
-        item = decode(value)
+        item: TopicItem = decode(value)
         text = bytes(item.config)  # type: ignore[call-overload]
         config = known.get(text)
         if config is None:
