@@ -175,17 +175,19 @@ Texts = list[str | None] | None  # one per row; None: no row has one
 
 
 class LaidRows(NamedTuple):
-    """The rows of a body that was made from columns: each record is `{"data":…`, then `,"tag":"…"` and `,"node":"…"` if
-    it has these, and `}`, without blanks, and nothing in a tag or a node is escaped.
+    """Rows of a part, not decoded: it is known where their texts are.
 
+    `text` has the data of row n, then `,"tag":"…"` and `,"node":"…"` if the row has these, in which nothing is escaped.
+    Before it there are sums[n] bytes of data, others[n] bytes that are none, and the tags and nodes of earlier rows.
     `tags` and `nodes` are the sizes of these fields in bytes, an i32 each, 0 where there is none; empty if no row has
     one.
     """
 
     first: int  # seq
-    ts: int
-    body: bytes | memoryview  # `{"records":[…]}`
-    sums: "array[int]"  # of the sizes of data before each row, and of all
+    timestamps: "array[int]"
+    text: bytes | memoryview
+    sums: "array[int]"  # one more than there are rows
+    others: "array[int]"
     tags: bytes
     nodes: bytes
 

@@ -153,6 +153,34 @@ def test_a_chunk_knows_its_sizes_and_times() -> None:
     assert (chunk.live_count, chunk.live_bytes, chunk.last) == (5, 15, 15)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        b'{"records":[{"data":1,"tag":"t"}]}',
+        b'{"records":[{"data":1,"meta":{"a":1}}]}',
+        b'{"records":[{"data":1,"meta":null}]}',
+        b'{"records":[{"data":1}],"node":"n"}',
+        b'{"records":[{"data": 1}]}',
+        b'{"records":[{"data":1,"data":2}]}',
+        b'{"records":[{"d\\u0061ta":1}]}',
+    ],
+)
+def test_rows_are_laid_out_if_all_bodies_have_nothing_but_data(other: bytes) -> None:
+    plain = b'{"records":[{"data":[1]},{"data":"b"}]}'
+
+    def bare(*bodies: bytes) -> list[bytes] | None:
+        chunk = chunk_of(*bodies)
+        whole = Chunk.from_image(chunk.image(), memoryview(b"".join(bodies)))
+        if (rows := whole.laid()) is None:
+            return None
+        ends = zip(rows.sums, rows.sums[1:], rows.others, strict=False)
+        return [bytes(rows.text[start + other : stop + other]) for start, stop, other in ends]
+
+    assert bare(plain, plain) == [b"[1]", b'"b"', b"[1]", b'"b"']
+    assert bare(plain, other) is None
+    assert bare(other, plain) is None
+
+
 def test_a_chunk_is_full_at_a_page_of_rows() -> None:
     chunk = Chunk(1)
     assert chunk.takes(10 * PAGE_ROWS), "an empty one takes anything"
@@ -169,7 +197,9 @@ def test_the_layout_of_a_body_is_known_for_as_long_as_it_is_the_only_one() -> No
     laid.append(b"first", sizes, 7, False, layout)
     plain.append(b"first", sizes, 7, False)
     assert plain.laid() is None
-    assert laid.laid() == LaidRows(3, 7, b"first", array("I", [0, 1, 2]), bytes(8), bytes(8))
+    others = array("I", [len('{"records":[{"data":'), len('{"records":[{"data":},{"data":')])
+    sums = array("I", [0, 1, 2])
+    assert laid.laid() == LaidRows(3, array("q", [7, 7]), b"first", sums, others, bytes(8), bytes(8))
     assert laid.weight == plain.weight + layout.weight
     for chunk in (laid, plain):
         chunk.append(b"second", sizes, 8, False, layout)

@@ -97,6 +97,39 @@ runs_of_100 = st.sets(st.integers(0, 100), min_size=2, max_size=12).map(
 )
 
 
+datas = st.sampled_from(
+    [b"1", b"null", b'{"a":"\xc3\xa4"}', b'"},{\\"data\\":"', b'[{"data":1},{"data":2}]', b'"' + b"x" * 300 + b'"']
+)
+
+
+@given(st.lists(st.lists(datas, min_size=1, max_size=60), min_size=1, max_size=5), st.data())
+def test_records_with_nothing_but_data_are_sealed_as_if_they_were_decoded(
+    writes: list[list[bytes]], data: st.DataObject
+) -> None:
+    """DT1: whatever their text looks like, and whichever of them are left."""
+    chunk = Chunk(7)
+    for number, texts in enumerate(writes):
+        batch = batch_of([RecordIn(Raw(text)) for text in texts], None, SETTINGS)
+        chunk.append(batch.body, batch.sizes, 1000 + number, batch.has_tags)
+    folded = Chunk.from_image(chunk.image(), memoryview(b"".join(chunk.bodies)))
+    ends = sorted(data.draw(st.sets(st.integers(0, chunk.count), min_size=2, max_size=6)))
+    runs = list(zip(ends[::2], ends[1::2], strict=False))
+    assert folded.laid() is not None
+    apart = PartRows(chunk if len(writes) > 1 else decoded(chunk), runs)
+    image, file, pieces = encode(1, [(3, [PartRows(folded, runs)])])
+    as_decoded = encode(1, [(3, [apart])])
+    assert bytes(image) == bytes(as_decoded[0])
+    assert (file, pieces) == as_decoded[1:]
+
+
+def decoded(chunk: Chunk) -> Chunk:
+    """The same chunk, with a text that is not known by its size: its rows are decoded."""
+    apart = Chunk(chunk.first)
+    body = b" ".join(bytes(body) for body in chunk.bodies) + b" "
+    apart.append(body, chunk.sizes(0, chunk.count), chunk.timestamps[0], False)
+    return apart
+
+
 @given(st.lists(runs_of_100, min_size=1, max_size=4), st.integers(1, 40), st.integers(20, 2000))
 def test_a_plan_has_every_row_once_in_order_and_keeps_its_bounds(
     runs: list[list[tuple[int, int]]], count_max: int, bytes_max: int

@@ -12,7 +12,8 @@ the state moves on. Records are not dumped: they lie in segments, and recovery a
 The values of `m`, and the keys `f` and `s`, belong to the owner of the segments.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -79,6 +80,7 @@ class KeysItem(Struct, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_topic = msgspec.msgpack.Decoder(TopicItem).decode
+_decode_config = msgspec.msgpack.Decoder(TopicConfig).decode
 _decode_router = msgspec.msgpack.Decoder(RouterItem).decode
 _decode_keys = msgspec.msgpack.Decoder(KeysItem).decode
 
@@ -179,14 +181,40 @@ def _dump_keys(topic: Topic, position: int, now: int) -> Items:
     return items
 
 
+def _topic_decoder() -> Callable[[bytes], TopicItem]:
+    """Decodes topics of which many have the same config: that is decoded once, and theirs is one object."""
+    make_field: Any = msgspec.field
+    fields = [
+        (
+            field.name,
+            msgspec.Raw if field.name == "config" else field.type,
+            make_field(default=field.default, default_factory=field.default_factory),
+        )
+        for field in msgspec.structs.fields(TopicItem)
+    ]
+    decode: Any = msgspec.msgpack.Decoder(msgspec.defstruct("TopicItem", fields, array_like=True)).decode
+    known: dict[bytes, TopicConfig] = {}
+
+    def decoded(value: bytes) -> TopicItem:
+        item: TopicItem = decode(value)
+        text = bytes(item.config)  # type: ignore[call-overload]
+        config = known.get(text)
+        if config is None:
+            config = known[text] = _decode_config(text)
+        item.config = config
+        return item
+
+    return decoded
+
+
 def load(items: Mapping[bytes, bytes]) -> State:
     """The state that `items` describe, its logs without records."""
     state = State()
-    keys, routers = [], []
+    keys, routers, decode_topic = [], [], _topic_decoder()
     for key, value in items.items():
         kind = key[0]
         if kind == _TOPIC:
-            _load_topic(state, _decode_topic(value))
+            _load_topic(state, decode_topic(value))
         elif kind == _KEYS:
             keys.append(key)
         elif kind == _ROUTER:

@@ -1,8 +1,8 @@
-"""Records as Arrow arrays: from rows that were decoded, or from the body of a write whose layout is known.
+"""Records as Arrow arrays: from rows that were decoded, or from a text in which it is known where they lie.
 
-A body that was made from columns has a fixed form (`LaidRows`), so its texts need not be looked for: one array of
-strings over the body, with what lies between the texts as strings of their own, and of these only the texts are taken.
-That costs a tenth of decoding the body. Knows nothing of files, streams and which rows are live.
+The texts of such rows (`LaidRows`) need not be looked for: one array of strings over the whole text, with what lies
+between the texts as strings of their own, and of these only the texts are taken. That costs a tenth of decoding. Knows
+nothing of files, streams and which rows are live.
 """
 
 from array import array
@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 
 from topics.model import Columns, LaidRows
 
-_FIRST_BYTES = len('{"records":[{"data":')  # before the first text
 _LAST_BYTES = len("}]}")  # behind the fields of the last record
-_ROW_BYTES = len('{"data":},')  # of a record, beside its data and its fields
 _TAG_BYTES, _NODE_BYTES = len(',"tag":"'), len(',"node":"')  # before the text of a field; behind it is a quote
 
 
@@ -54,13 +52,12 @@ def arrays_of(columns: Columns) -> Arrays:
 
 
 def arrays_of_laid(rows: LaidRows) -> Arrays:
-    """All rows of a body, decoded by its layout."""
+    """All of the rows, cut out of their text."""
     import pyarrow as pa
     from pyarrow import compute
 
-    count = len(rows.sums) - 1
-    ends = number_array(pa.uint32(), rows.sums).view(pa.int32())
-    between = number_array(pa.int32(), _every(count, _ROW_BYTES, _FIRST_BYTES))
+    count = len(rows.others)
+    ends, between = (number_array(pa.uint32(), sizes).view(pa.int32()) for sizes in (rows.sums, rows.others))
     tags, nodes = (number_array(pa.int32(), array("i", field)) if field else None for field in (rows.tags, rows.nodes))
     for field in (tags, nodes):
         if field is not None:
@@ -73,12 +70,12 @@ def arrays_of_laid(rows: LaidRows) -> Arrays:
         if field is not None:
             borders += _within(stops, field, size)
             stops = compute.call_function("add", [stops, field])
-    assert stops[count - 1].as_py() + _LAST_BYTES == len(rows.body), "a body is not laid out as it is said to be"
-    texts, absent = _texts(rows.body, borders), pa.nulls(count, pa.string())
+    assert stops[count - 1].as_py() + _LAST_BYTES == len(rows.text), "rows are not where they are said to be"
+    texts, absent = _texts(rows.text, borders), pa.nulls(count, pa.string())
     step = len(borders)
     return Arrays(
         _seq_array(range(rows.first, rows.first + count)),
-        number_array(pa.timestamp("ms", "UTC"), array("q", (rows.ts,)) * count),
+        number_array(pa.timestamp("ms", "UTC"), rows.timestamps),
         absent if nodes is None else _taken(texts, count, step, step - 2, nodes),
         absent if tags is None else _taken(texts, count, step, 2, tags),
         absent,

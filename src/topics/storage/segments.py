@@ -226,7 +226,7 @@ class SegmentFile:
         self._last: weak[memoryview] | None = None  # the map, for as long as anybody keeps it
         self._flags: bytes | None = None  # as they were at one moment; None = as they are
         self._held: bytes | None = None  # all of them, while somebody asks for one after the other
-        self._is_checked = False
+        self._is_checked = self.has_no_flag = False  # the latter: all are held, and none is set
 
     @property
     def path(self) -> str:
@@ -322,7 +322,8 @@ class SegmentFile:
     def hold_flags(self, holds: bool) -> None:
         """Read all delete flags at once, or let them go: a file may have pieces of thousands of topics."""
         if (self._held is not None) != holds:
-            self._held = self.read(self.ref.columns["deleted"].values[0], self.ref.count) if holds else None
+            held = self._held = self.read(self.ref.columns["deleted"].values[0], self.ref.count) if holds else None
+            self.has_no_flag = held is not None and self._flags is None and held.count(LIVE) == self.ref.count
 
     def release(self) -> None:
         """Give back the memory that the map takes by now, if that may be much."""
@@ -417,7 +418,7 @@ class SegmentPiece:
 
     def flagged_rows(self) -> list[int]:
         """Rows whose delete flag is set."""
-        flags = self.file.flags(self.ref.start, self.ref.start + self.count)
+        flags = b"" if self.file.has_no_flag else self.file.flags(self.ref.start, self.ref.start + self.count)
         return [row for row, flag in enumerate(flags) if flag == DELETED] if DELETED in flags else []
 
     def set_deleted(self, runs: Iterable[tuple[int, int]]) -> None:

@@ -130,9 +130,10 @@ class Log(AccountedRecords):
         self.count += part.live_count
         self.bytes += part.live_bytes
         if len(self.parts) == 1:
-            self.earliest = part.first
-            self._earliest_row, _ = next(self.live_runs(part, 0, part.count))
-            self.earliest = part.seq_at(self._earliest_row)
+            self.earliest, self._earliest_row = part.first, 0
+            if part.live_count < part.count:
+                self._earliest_row, _ = next(self.live_runs(part, 0, part.count))
+                self.earliest = part.seq_at(self._earliest_row)
 
     def mark_dead(self, seqs: Iterable[int]) -> None:
         """Note rows, of parts about to be attached, as dead."""

@@ -15,7 +15,18 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from topics.core.memory import CHUNK, FOLDED_WRITE, ROW, TAGGED_ROW, WRITE
-from topics.core.topic.records import NO_META, Body, Layout, RecordIn, decode_body, meta_of
+from topics.core.topic.records import (
+    BARE_BETWEEN,
+    BARE_END,
+    BARE_HEAD,
+    NO_META,
+    Body,
+    Layout,
+    RecordIn,
+    bare_bytes,
+    decode_body,
+    meta_of,
+)
 from topics.model import Columns, LaidRows, TagMatch
 
 T = TypeVar("T")
@@ -36,7 +47,7 @@ class ChunkImage(Struct, array_like=True, frozen=True):
     ends: bytes
     firsts: bytes
     timestamps: bytes
-    sizes: bytes  # only with a layout
+    sizes: bytes
     layout: Layout | None
 
 
@@ -157,9 +168,8 @@ class Chunk:
 
     def image(self) -> ChunkImage:
         ends = self._ends or array("I", accumulate(map(len, self.bodies)))
-        arrays = (ends.tobytes(), self._firsts.tobytes(), self.timestamps.tobytes())
-        sizes = b"" if self._layout is None else self._sizes.tobytes()
-        return ChunkImage(self.first, self.count, self.has_tags, self.body_bytes, *arrays, sizes, self._layout)
+        arrays = (ends.tobytes(), self._firsts.tobytes(), self.timestamps.tobytes(), self._sizes.tobytes())
+        return ChunkImage(self.first, self.count, self.has_tags, self.body_bytes, *arrays, self._layout)
 
     @classmethod
     def from_image(cls, image: ChunkImage, body: memoryview) -> "Chunk":
@@ -168,14 +178,24 @@ class Chunk:
         chunk.count, chunk.has_tags, chunk.bodies, chunk.is_closed = image.count, image.has_tags, [body], True
         chunk._ends = array("I", image.ends)
         chunk._firsts, chunk.timestamps = array("I", image.firsts), array("q", image.timestamps)
-        chunk._sizes, chunk._layout = array("I", image.sizes), image.layout
+        chunk._sizes, chunk.body_bytes, chunk._layout = array("I", image.sizes), image.body_bytes, image.layout
         return chunk
 
     def laid(self) -> LaidRows | None:
-        """Its rows, if the layout of its body is known."""
-        if (layout := self._layout) is None:
+        """Its rows, undecoded, if its bodies are one and it is known where the texts are: by a layout, or because there
+        is nothing but data."""
+        firsts, sums, layout = self._firsts, self._sizes, self._layout
+        is_bare = len(self.bodies) == 1 and self.body_bytes == bare_bytes(len(firsts), self.count, sums[-1])
+        if layout is None and not is_bare:
             return None
-        return LaidRows(self.first, self.timestamps[0], self.bodies[0], self._sizes, layout.tags, layout.nodes)
+        others, timestamps, before = array("I"), array("q"), BARE_HEAD
+        for number, ts in enumerate(self.timestamps):
+            count = (firsts[number + 1] if number + 1 < len(firsts) else self.count) - firsts[number]
+            others.extend(range(before, before + count * BARE_BETWEEN, BARE_BETWEEN))
+            timestamps.extend((ts,) * count)
+            before = others[-1] + BARE_END + BARE_HEAD
+        tags, nodes = (b"", b"") if layout is None else (layout.tags, layout.nodes)
+        return LaidRows(self.first, timestamps, self.bodies[0], sums, others, tags, nodes)
 
     def _body(self, number: int) -> bytes | memoryview:
         """The body of the chunk's write `number`."""

@@ -36,6 +36,8 @@ STEP_RECORDS = 8  # of a large body that are encoded at once: each may be as lar
 WASTE_BYTES_MAX = 4096  # a body this much larger than twice its records is rewritten
 
 
+BARE_HEAD, BARE_BETWEEN, BARE_END = map(len, (b'{"records":[{"data":', b'},{"data":', b"}]}"))
+
 NO_META = Raw()
 Natural = Annotated[int, Meta(ge=0)]
 
@@ -143,17 +145,16 @@ def check_batch(
             body = _without_breaks(records, node, body)
         elif _join_lines_of_many(records):
             body = None
-    sizes, has_tags = _check_record(records[0], limits) if len(records) == 1 else _check_records(records, limits)
-    if body is not None and len(body) > 2 * sum(sizes) + WASTE_BYTES_MAX:
+    sizes, has_tags = _check_record(records[0], limits) if len(records) == 1 else _check_records(records, limits, body)
+    size_bytes = sum(sizes)
+    is_bare = body is not None and len(body) == bare_bytes(1, len(sizes), size_bytes)
+    if body is not None and len(body) > 2 * size_bytes + WASTE_BYTES_MAX:
         body = None
-    if len(records) > 1 and (sum(sizes) if body is None else len(body)) > CUT_BYTES:
+    if len(records) > 1 and (size_bytes if body is None else len(body)) > CUT_BYTES:
         return _large_batch(records, node, key, body, sizes, has_tags)
     if body is None:
         body = bytes(memoryview(_encode(Body(records, node))))  # as in `batch_of`
-    # A look at a short text is faster than one at each record.
-    has_escapes = b"\\" in body and b"\\u" in body
-    may_have_delays = len(body) > LOOKED_AT_BYTES_MAX * len(records) or b'"del' in body or has_escapes
-    has_delays = may_have_delays and _have_delays(records)
+    has_delays = not is_bare and _may_have_delays(body, len(sizes)) and _have_delays(records)
     own = None if body is given else body
     return Batch(body, sizes, has_tags, has_delays, 0 if key is None else digest_of(records, node, has_delays, own))
 
@@ -284,6 +285,14 @@ class _ShortStack:
 short_stack = _ShortStack()
 
 
+def bare_bytes(writes: int, count: int, size_bytes: int) -> int:
+    """The size of the bodies of so many writes whose `count` records have nothing but data, of `size_bytes` in all.
+
+    No body is smaller. So bodies of this size have no tag, no meta, no whitespace around the data, nothing else at all.
+    """
+    return writes * (BARE_HEAD + BARE_END) + (count - writes) * BARE_BETWEEN + size_bytes
+
+
 def meta_of(record: RecordIn) -> Raw | None:
     """The record's meta text, or None; a null meta is no meta."""
     meta = record.meta
@@ -295,6 +304,12 @@ def claimable_from(record: RecordIn, ts: int) -> int:
     if record.deliver_at is not UNSET:
         return record.deliver_at
     return ts if record.delay_ms is UNSET else ts + min(record.delay_ms, DELAY_MS_MAX)
+
+
+def _may_have_delays(body: bytes, count: int) -> bool:
+    """A look at a short text is faster than one at each record."""
+    has_escapes = b"\\" in body and b"\\u" in body
+    return len(body) > LOOKED_AT_BYTES_MAX * count or b'"del' in body or has_escapes
 
 
 def _have_delays(records: Sequence[RecordIn]) -> bool:
@@ -326,9 +341,23 @@ def _check_record(record: RecordIn, limits: Limits) -> tuple["array[int]", bool]
     return array("I", (size,)), record.tag is not None
 
 
-def _check_records(records: Sequence[RecordIn], limits: Limits) -> tuple["array[int]", bool]:
-    """The sizes of the records, and whether any has a tag. Whole columns first: most have nothing to check."""
-    sizes, count = array("I", [len(record.data) for record in records]), len(records)
+def _check_records(records: Sequence[RecordIn], limits: Limits, body: bytes | None) -> tuple["array[int]", bool]:
+    """The sizes of the records, and whether any has a tag. `body` is their text, if there is one."""
+    sizes = array("I", [len(record.data) for record in records])
+    is_bare = body is not None and len(body) == bare_bytes(1, len(sizes), sum(sizes))
+    has_tags = not is_bare and _check_fields(records, sizes, limits)
+    if max(sizes) > limits.max_record_bytes:
+        index = next(i for i, size in enumerate(sizes) if size > limits.max_record_bytes)
+        raise RecordTooLarge(f"records[{index}] is {sizes[index]} bytes, at most {limits.max_record_bytes}")
+    return sizes, has_tags
+
+
+def _check_fields(records: Sequence[RecordIn], sizes: "array[int]", limits: Limits) -> bool:
+    """Check what records have besides data, and add it to their sizes; gives whether any has a tag.
+
+    Whole columns first: most have nothing to check.
+    """
+    count = len(records)
     tags, nodes = [record.tag for record in records], [record.node for record in records]
     has_tags = tags.count(None) < count
     if has_tags and 4 * max(map(len, filter(None, tags)), default=0) > limits.max_tag_bytes:
@@ -338,10 +367,7 @@ def _check_records(records: Sequence[RecordIn], limits: Limits) -> tuple["array[
     if [record.meta for record in records].count(NO_META) < count:
         for index, record in enumerate(records):
             sizes[index] += _check_meta(index, record, limits)
-    if max(sizes) > limits.max_record_bytes:
-        index = next(i for i, size in enumerate(sizes) if size > limits.max_record_bytes)
-        raise RecordTooLarge(f"records[{index}] is {sizes[index]} bytes, at most {limits.max_record_bytes}")
-    return sizes, has_tags
+    return has_tags
 
 
 def _check_texts(field: str, texts: Sequence[str | None], bytes_max: int) -> None:

@@ -25,17 +25,18 @@ class Reservation:
 
     def __init__(self) -> None:
         self.position = 0  # in the log, of the entry that set `last`
-        self.restore(RESERVE)
+        self.last = self.durable = RESERVE  # the latter is known to be synced
+        self.ample_through = RESERVE - RESERVE // 2  # a higher seq asks for a new reservation
 
     def set(self, last: int) -> None:
         """Seqs up to `last` may be handed out."""
         self.last = last
-        self.ample_through = last - RESERVE // 2  # a higher seq asks for a new reservation
+        self.ample_through = last - RESERVE // 2
 
     def restore(self, last: int) -> None:
         """Go on with a reservation that is on disk."""
         self.set(last)
-        self.durable = last  # known to be synced
+        self.durable = last
 
     def renewal(self, topic: int, config: TopicConfig, last: int) -> list[AnyEntry]:
         """The entry that reserves further seqs, if handing out those up to `last` asks for it."""

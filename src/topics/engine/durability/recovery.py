@@ -221,8 +221,9 @@ def _attach(log: Log, piece: SegmentPiece) -> bool:
     if piece.last < log.floor:
         return False
     flagged = piece.flagged_rows()
-    piece.flagged = -1 if flagged else 0  # not known to be synced: set again with the next one that is set
-    below = piece.row_from(log.floor)
+    below = piece.row_from(log.floor) if piece.first < log.floor else 0
+    if flagged:
+        piece.flagged = -1  # not known to be synced: set again with the next one that is set
     if flagged or below:
         dead = sorted({*flagged, *range(below)})
         piece.live_count -= len(dead)
