@@ -489,17 +489,27 @@ def test_a_crash_reaches_whoever_awaits_the_disk() -> None:
 @pytest.mark.parametrize(
     ("crash", "content"),
     [
-        (CrashAt(0, "before"), b"----"),
-        (CrashAt(0, "torn"), b"ab--"),
-        (CrashAt(0, "torn", part=3), b"abc-"),
-        (CrashAt(0, "after"), b"abcd"),
+        (CrashAt(0, "before"), b"----------"),
+        (CrashAt(0, "torn"), b"abcde-----"),
+        (CrashAt(0, "torn", part=3), b"abc-------"),
+        (CrashAt(0, "after"), b"abcdefghij"),
     ],
 )
 def test_a_crash_comes_before_inside_or_after_a_write(crash: CrashAt, content: bytes) -> None:
-    disk = MemoryDisk({"a": b"----"}, hooks=[crash])
+    disk = MemoryDisk({"a": b"----------"}, hooks=[crash])
     with pytest.raises(Crashed):
-        disk.open("a").write(0, b"abcd")
+        disk.open("a").write(0, b"abcdefghij")
     assert disk.kill().files() == {"a": content}
+
+
+def test_a_crash_tears_a_few_bytes_only_where_a_sector_ends() -> None:
+    found = {}
+    for offset in (0, SECTOR_BYTES - 3, SECTOR_BYTES - 1, SECTOR_BYTES):
+        disk = MemoryDisk({"a": bytes(2 * SECTOR_BYTES)}, hooks=[CrashAt(0, "torn")])
+        with pytest.raises(Crashed):
+            disk.open("a").write(offset, b"ab")
+        found[offset] = disk.kill().files()["a"].strip(b"\0")
+    assert found == {0: b"", SECTOR_BYTES - 3: b"", SECTOR_BYTES - 1: b"a", SECTOR_BYTES: b""}
 
 
 @pytest.mark.parametrize("mode", ["before", "torn", "after"])
