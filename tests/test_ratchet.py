@@ -34,7 +34,7 @@ EXCEPTIONS: Sizes = {
         "testing.wire.WireTransport": 28,
     },
     FILE: {
-        "testing.disk": 663,
+        "testing.disk": 651,
         "testing.oracle": 709,
     },
     NAME: {
@@ -57,7 +57,7 @@ EXCEPTIONS: Sizes = {
         "worker": 2,
     },
     HEART: {
-        "all": 16732,
+        "all": 16968,
     },
 }
 
