@@ -240,6 +240,19 @@ async def test_a_disk_without_room_for_a_checkpoint_is_full_and_nobody_waits_for
     small.disk.is_dead = True
 
 
+async def test_on_a_full_disk_the_space_comes_back_of_a_topic_that_shared_its_files() -> None:
+    """ST16, ST6: files that are partly dead are rewritten, one after the other, as each makes room for the next."""
+    small = await filled(SIZES[5])
+    await delete_topic(small)
+    for _ in range(3):
+        await small.attempt()
+    assert not small.reason
+    sealed = sum(size for name, size in small.disk.sizes().items() if name.startswith("segment-"))
+    assert sealed < 1.4 * sum(map(len, small.acked["kept"]))
+    await small.check("kept")
+    small.disk.is_dead = True
+
+
 async def test_a_segment_that_is_removed_is_no_longer_mapped() -> None:
     """ST16: a file has its space for as long as anybody maps it."""
     small = await filled(SIZES[4])
