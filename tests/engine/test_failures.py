@@ -298,6 +298,7 @@ async def test_a_full_disk_refuses_before_anything_changed_and_recovers() -> Non
         with pytest.raises(OSError, match="no space"):
             await engine.checkpoint()
         disk.hooks.clear()
+        await engine.checkpoint()
         assert (await engine.append("disk", data(big, big))).last_seq == 6
         await engine.checkpoint()
         assert await seqs(engine, "disk", bytes_max=8_000_000) == [1, 2, 3, 4, 5, 6]

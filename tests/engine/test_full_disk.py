@@ -221,6 +221,52 @@ async def test_attempts_in_vain_leave_the_space_for_one_that_is_not(room: int, f
     await recovers(small, free)
 
 
+async def test_a_disk_without_room_for_a_checkpoint_is_full_and_nobody_waits_for_that() -> None:
+    """ST16, HM7, PR5: there is room for the log and for the reserve, but not to seal what lies in the log."""
+    small = await suddenly_full(2 * RESERVE_BYTES)
+    small.capacity.size = small.disk.used_bytes + 2 * MIB
+    small.clock.advance(60_001)
+    for _ in range(3):
+        await small.attempt()
+        assert small.reason == "disk_full"
+        assert small.engine.fill < 1
+        assert not await small.write("kept")
+    small.capacity.size += 16 * MIB
+    for _ in range(ATTEMPTS_MAX):
+        await small.attempt()
+    assert not small.reason
+    assert await small.write("kept")
+    await small.check("kept", "large")
+    small.disk.is_dead = True
+
+
+async def test_on_a_full_disk_the_space_comes_back_of_a_topic_that_shared_its_files() -> None:
+    """ST16, ST6: files that are partly dead are rewritten, one after the other, as each makes room for the next."""
+    small = await filled(SIZES[5])
+    await delete_topic(small)
+    for _ in range(3):
+        await small.attempt()
+    assert not small.reason
+    sealed = sum(size for name, size in small.disk.sizes().items() if name.startswith("segment-"))
+    assert sealed < 1.4 * sum(map(len, small.acked["kept"]))
+    await small.check("kept")
+    small.disk.is_dead = True
+
+
+async def test_a_segment_that_is_removed_is_no_longer_mapped() -> None:
+    """ST16: a file has its space for as long as anybody maps it."""
+    small = await filled(SIZES[4])
+    await small.check("large")
+    maps = small.engine._ledger.store.catalogue.maps
+    assert maps.size_bytes
+    await delete_topic(small)
+    await small.attempt()
+    await small.attempt()
+    assert not small.reason
+    assert not maps.size_bytes
+    small.disk.is_dead = True
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["before", "torn", "after"])
 @pytest.mark.parametrize("size", sampled([SIZES[1], SIZES[3]]))

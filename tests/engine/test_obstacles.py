@@ -124,7 +124,7 @@ async def test_on_a_full_disk_deletes_are_taken_and_make_the_space_for_writes() 
             await asyncio.gather(engine.append("large", data("z" * 300_000)), return_exceptions=True)
         assert reason(engine) == "disk_full"
         with pytest.raises(CommitFailed, match="the disk is full"):
-            await engine.append("small", data("refused"))
+            await engine.append("small", data("refused" * 100_000, "refused" * 100_000))
         await engine.delete("small", before_seq=2)
         await engine.delete_topic("large")
         await later(engine, clock)

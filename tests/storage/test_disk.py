@@ -20,6 +20,7 @@ import pytest
 from tests.storage.outside import LOOPS, descriptors, python, run
 from topics.errors import DirectoryLocked, UnusableDirectory
 from topics.storage.disk import LOCK_NAME, Disk, RealDisk
+from topics.storage.reserve import KEPT_FOR_FILES, KEPT_FOR_RELEASE, RESERVE_BYTES, RESERVE_NAME
 from topics.testing.disk import MemoryDisk
 from topics.testing.patience import PATIENCE_S
 
@@ -523,3 +524,36 @@ def test_the_lock_is_one_that_other_programs_can_see(helped: RealDisk) -> None:
     helped.lock()
     with open(Path(helped.path) / LOCK_NAME) as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_the_reserve_is_used_in_steps_and_made_again(tmp_path: Path) -> None:
+    """ST16: no use of it leaves nothing for the next, unless it may have all."""
+    disk, reserve = RealDisk(tmp_path), tmp_path / RESERVE_NAME
+    disk.set_space_aside()
+    assert reserve.stat().st_size == RESERVE_BYTES
+    assert disk.use_reserved_space(KEPT_FOR_FILES)
+    assert not disk.use_reserved_space(KEPT_FOR_FILES)
+    assert disk.use_reserved_space(KEPT_FOR_RELEASE)
+    assert reserve.stat().st_size == KEPT_FOR_RELEASE
+    disk.set_space_aside()
+    assert reserve.stat().st_size == RESERVE_BYTES
+    assert disk.use_reserved_space()
+    assert not disk.use_reserved_space()
+    assert not reserve.exists()
+    disk.close()
+
+
+def test_of_a_reserve_that_does_not_fit_a_part_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ST16"""
+
+    def allocate(descriptor: int, offset: int, size: int) -> None:
+        if size > RESERVE_BYTES // 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.ftruncate(descriptor, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    disk = RealDisk(tmp_path)
+    with pytest.raises(OSError, match="No space"):
+        disk.set_space_aside()
+    assert (tmp_path / RESERVE_NAME).stat().st_size == RESERVE_BYTES // 4
+    disk.close()

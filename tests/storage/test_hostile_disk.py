@@ -14,6 +14,7 @@ from topics.errors import DirectoryLocked
 from topics.storage.disk import Disk
 from topics.testing.clock import ManualClock
 from topics.testing.disk import (
+    SECTOR_BYTES,
     CrashAt,
     Crashed,
     Faulty,

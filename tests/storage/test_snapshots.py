@@ -9,6 +9,7 @@ from topics.errors import Damaged, UnusableDirectory
 from topics.storage import snapshots
 from topics.storage.snapshots import Snapshots
 from topics.testing.disk import (
+    Capacity,
     CrashAt,
     Crashed,
     Faulty,
@@ -235,3 +236,17 @@ def test_a_snapshot_with_a_right_checksum_and_a_wrong_content_is_damage(content:
     image = snapshots._HEADER.pack(b"TOPICSNP", 2, len(content), snapshots.xxh3_64_intdigest(content)) + content
     with pytest.raises(Damaged, match=f"{name}: damaged at offset 28: its items make no sense"):
         loaded(MemoryDisk({name: image}))
+
+
+def test_a_snapshot_that_does_not_fit_leaves_nothing_and_a_delta_stands_in_for_a_base() -> None:
+    """ST16, ST7: on a full disk its first part would be all the space that was left."""
+    disk = MemoryDisk()
+    snapshots = Snapshots(disk)
+    snapshots.install({b"a": bytes(300_000)})
+    disk.hooks.append(Capacity(disk.used_bytes + 400_000))
+    with pytest.raises(OSError, match="No space"):
+        snapshots.install({b"b": bytes(500_000)})
+    assert disk.names() == snapshots.names
+    snapshots.install({b"c": bytes(310_000)})
+    assert [name.endswith(".delta") for name in snapshots.names] == [False, True]
+    assert Snapshots(disk.kill()).load() == {b"a": bytes(300_000), b"c": bytes(310_000)}

@@ -21,9 +21,7 @@ CHECKPOINT_BYTES = 64 * 1024 * 1024
 CHECKPOINT_MS = 60_000
 FREEING_MS = 1_000  # between checkpoints while the disk is full: what was deleted leaves it
 BACKGROUND_MS = 200  # a directory that is removed is noticed within this (ST14)
-ROOM_FACTOR = (
-    5  # a checkpoint is due for a fifth of the room: as much again is sealed, and twice as much comes meanwhile
-)
+ROOM_FACTOR = 12  # one is due for this part of the room: what gathers until it is sealed must fit a second time
 UNSEALED_FACTOR = 3  # writes wait when this many times the log of a checkpoint is not sealed yet
 TIGHT = (3, 4)  # of the memory that may be used: from here on a checkpoint is due for what it gives back
 TIGHT_BYTES_MIN = 1024 * 1024  # of the log, since the last one

@@ -246,7 +246,7 @@ class Wal(Progress):
         """
         try:
             if self._full is not None and not frees:
-                self._check_room()
+                self._check_reserve()
             try:
                 self._fill_ahead(offset)
             except OSError as error:
@@ -262,12 +262,11 @@ class Wal(Progress):
         if not frees:
             self._full = None
 
-    def _check_room(self) -> None:
-        """Raise OSError unless there is room for more than one write, beside the space that is kept back."""
+    def _check_reserve(self) -> None:
+        """Raise OSError unless all the space is kept back that should be, and a checkpoint has room."""
         if self.unsealable is not None:
             raise OSError(*self.unsealable.args)
         self._disk.set_space_aside()
-        self._fill_ahead(frames.offset_of(self.end) + AHEAD_BYTES)
 
     def _fill_ahead(self, offset: int) -> None:
         """Write zeros at least up to `offset`. Of a disk that becomes full by that, all that is left is taken."""
@@ -300,7 +299,8 @@ class Wal(Progress):
             if self._latched is not None:
                 self._resume()
             if self._full is not None:
-                self._check_room()
+                self._check_reserve()
+                self._fill_ahead(frames.offset_of(self.end) + AHEAD_BYTES)
                 self._full = None
                 logger.info("the disk has space again; writes are taken")
         except OSError as error:

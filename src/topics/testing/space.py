@@ -5,8 +5,8 @@ A disk has room for 1 TiB unless one of its hooks is a `Limit`. What is set asid
 
 import errno
 import os
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from topics.storage.reserve import RESERVE_BYTES, reserve_sizes
 
@@ -32,7 +32,7 @@ class Limit:
 class Space:
     """The part of a disk that knows its space."""
 
-    hooks: list[Callable[..., Any]]
+    hooks: Sequence[object]
 
     def __init__(self) -> None:
         self.reserved_bytes = 0  # set aside

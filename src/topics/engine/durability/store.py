@@ -178,12 +178,16 @@ class Store:
                     raise
         self.catalogue.maps.shrink()  # a file that is removed has its space for as long as it is mapped
         await self._new_checkpoint(set).take(current, on_sealed, is_last)
-        if not is_last and self.reducible_files():
+        tried: set[int] = set()
+        while not is_last and (files := self.reducible_files()) != tried:  # each one makes room for the next
             try:
                 await self._new_checkpoint(self.reducible_files).take(current, on_sealed, is_last)
             except OSError as error:
                 if error.errno not in NO_SPACE:
                     raise
+                return
+            self.catalogue.maps.shrink()
+            tried = files
 
     def reducible_files(self) -> set[int]:
         """Files that are worth rewriting while the disk is full."""
