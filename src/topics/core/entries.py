@@ -256,6 +256,13 @@ class Freed(Struct, gc=False):
     jobs: list[tuple[int, int, int]]
 
 
+class KeysForgotten(Struct, gc=False):
+    """The window of the `count` oldest idempotency keys of a topic is over. Applied, and never logged: time passes."""
+
+    topic: int
+    count: int
+
+
 class DeadLettered(Entry, tag=20):
     """Jobs of a queue were moved to its dead-letter topic, by the other entries of the frame."""
 
@@ -313,11 +320,11 @@ OtherEntry = (
     | QueuePaused
     | EpochRaised
 )
-Unlogged = TimePassed | Freed  # changes of what only memory knows
+Unlogged = TimePassed | Freed | KeysForgotten  # changes of what only memory knows
 AnyEntry = Appended | Forwarding | Unlogged | OtherEntry
 
 CONTROL = frozenset((TopicCreated, TopicConfigured, TopicDeleted, QueuePaused, RouterSet, RouterRemoved))
-UNLOGGED = frozenset((TimePassed, Freed))
+UNLOGGED = frozenset((TimePassed, Freed, KeysForgotten))
 LEASES = frozenset((Leased, Released))
 JOBS = frozenset((Deleted, *LEASES, *UNLOGGED))  # concern one topic, whose head stays, and copy nothing
 GROWING = frozenset((Appended, CursorSet, TopicCreated, RouterSet))  # take space, as copies do; others free some

@@ -8,7 +8,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from topics.core.memory import used, weigh
+from topics.core.entries import KeysForgotten
+from topics.core.memory import used
 from topics.core.topic.parts import Chunk, Part
 from topics.engine.answers import Checkpoints
 from topics.engine.durability.checkpoint import SLICE_SECONDS
@@ -158,7 +159,7 @@ class Upkeep:
         self._ledger.attend()
         self._ledger.wal.start_sync()
         self._expire_some()
-        self._drop_old_keys()
+        self._forget_old_keys()
         self._free()
         if self._checkpoint is not None or self._ledger.broken is not None:
             return
@@ -180,22 +181,18 @@ class Upkeep:
             if self._clock.monotonic() > slice_end:
                 return
 
-    def _drop_old_keys(self) -> None:
+    def _forget_old_keys(self) -> None:
         """Forget idempotency keys whose window is over, in some topics, each in its turn: nobody may write there."""
         state, now = self._ledger.state, self._clock.now_ms()
         left = KEYS_PER_STEP
         for _ in range(min(KEYED_PER_STEP, len(state.keyed))):
             topic_id = next(iter(state.keyed))
-            topic = state.keyed.pop(topic_id)
-            before = len(topic.keys)
-            topic.keys.drop_old(topic.config.idempotency_window_ms, now, left)
-            left -= before - len(topic.keys)
-            if len(topic.keys) < before:
-                weigh(state, topic)
-            if len(topic.keys):
-                state.keyed[topic_id] = topic
-            if left <= 0:
-                return
+            topic = state.keyed[topic_id] = state.keyed.pop(topic_id)
+            if old := topic.keys.count_old(topic.config.idempotency_window_ms, now, left):
+                self._ledger.commit((KeysForgotten(topic_id, old),))
+                left -= old
+                if not left:
+                    return
 
     def _is_checkpoint_due(self) -> bool:
         wal, state = self._ledger.wal, self._ledger.state
