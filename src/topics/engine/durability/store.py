@@ -16,7 +16,7 @@ from topics.core.entries import AnyEntry, EpochRaised
 from topics.core.state import State
 from topics.core.topic.parts import Part
 from topics.engine.durability.catalogue import Catalogue
-from topics.engine.durability.checkpoint import Checkpoint
+from topics.engine.durability.checkpoint import Checkpoint, SegmentWriter
 from topics.engine.durability.sealing import Sealer
 from topics.settings import Settings
 from topics.storage import segments
@@ -145,9 +145,8 @@ class Store:
             await self._new_checkpoint().take(current, on_sealed, is_last)
 
     def _new_checkpoint(self) -> Checkpoint:
-        return Checkpoint(
-            self._disk, self.catalogue, self.wal, self._sealer, self._clock, self._settings, lambda: self.end_at
-        )
+        writer = SegmentWriter(self._disk, self.catalogue, self._sealer, self._settings)
+        return Checkpoint(self._disk, self.catalogue, self.wal, writer, self._clock, lambda: self.end_at)
 
 
 def revive(disk: Disk, clock: Clock, *, leap: int) -> State:
