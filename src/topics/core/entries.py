@@ -224,7 +224,7 @@ class Forwarded(Entry, tag=15):
 
 
 class Forwarding(Struct, gc=False):
-    """A Forwarded with the records it copies at hand: what is applied. They are not logged with it."""
+    """A Forwarded together with the records that it copies: what is applied. The records are not logged with it."""
 
     entry: Forwarded
     batches: Sequence[Batch]

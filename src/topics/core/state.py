@@ -34,7 +34,7 @@ class KeyedWrite(NamedTuple):
 
 
 class NamedCursor(NamedTuple):
-    """How far somebody has come in a topic, by his own account, and when he said so (NC1)."""
+    """How far a reader says it has come in a topic, and when it said so (NC1)."""
 
     seq: int
     ts: int
@@ -241,7 +241,7 @@ class State:
         self.headless: set[int] = set()  # during replay: topics that left the class ephemeral; their head is not known
 
     def count_records(self) -> None:
-        """Count live records and their sizes anew."""
+        """Recount live records and their sizes."""
         self.records = sum(topic.log.count for topic in self.topics.values())
         self.bytes = sum(topic.log.bytes for topic in self.topics.values())
 
