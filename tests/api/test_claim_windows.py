@@ -28,7 +28,7 @@ class Cohort:
         return connection
 
     def waiting(self) -> int:
-        crews = self.server.server.engine.workers._crews
+        crews = self.server.server.engine.workers.crews.by_id
         return sum(not claim.is_gone for crew in crews.values() for claim in crew.claims)
 
     def replies(self) -> list[Reply]:
@@ -89,7 +89,7 @@ def test_a_claim_after_the_window_opens_the_next_one(start: Start) -> None:
         api.write("q", 3)
         server.advance(10)
         assert [job["$seq"] for job in ok(second.reply())["claimed"]] == [3]
-    server.until(lambda: not server.server.engine.workers._crews)
+    server.until(lambda: not server.server.engine.workers.crews.by_id)
 
 
 def test_a_claimer_that_leaves_gets_nothing_and_delays_nobody(start: Start) -> None:

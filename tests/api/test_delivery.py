@@ -181,7 +181,7 @@ async def test_a_write_at_any_moment_of_joining_is_delivered_once(durability: Du
             await turns(20)
             assert [frame for frame in reader.take() if frame != "caught up"] == [[number + 1]]
             b.delivery.close(reader)
-        assert b.delivery._hubs == {} and b.engine._ledger._listeners == {}
+        assert b.delivery._hubs == {} and b.engine._ledger.listeners.by_topic == {}
 
 
 async def begun_after(count: int, *work: Any) -> "list[asyncio.Task[Any]]":

@@ -189,11 +189,12 @@ class Keys:
         """Let the time pass after which the server looks, and wait until it has looked."""
         key_file = self.server.server.key_file
         assert key_file is not None
-        self.server.until(lambda: key_file._wake is not None and not key_file._wake.done())
-        waiting = key_file._wake
+        alarm = key_file._alarm
+        self.server.until(lambda: alarm._sleep is not None and not alarm._sleep.done())
+        waiting = alarm._sleep
         self.server.until(lambda: self.server.clock.waits)
         self.server.advance(POLL_MS)
-        self.server.until(lambda: key_file._wake is not waiting)
+        self.server.until(lambda: alarm._sleep is not waiting)
 
 
 @pytest.fixture

@@ -193,6 +193,6 @@ def windows(server: ServerThread) -> int:
     """Windows that are open although nothing can come of them."""
 
     def count() -> int:
-        return sum(crew.window is not None for crew in server.server.engine.workers._crews.values())
+        return sum(crew.window is not None for crew in server.server.engine.workers.crews.by_id.values())
 
     return server.run(count)

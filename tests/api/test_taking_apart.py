@@ -21,8 +21,7 @@ from topics.errors import InvalidRequest, RecordTooLarge, Refusal
 from topics.server.transport.encoding import FILLED_BYTES_MIN, Filling
 from topics.server.transport.websocket_reader import BINARY, CONT, TEXT, BrokenOff, FrameReader
 from topics.server.wire.bulk import ndjson_in
-from topics.server.wire.large import LARGE_BYTES, REST_BYTES_MAX, lines_in, take_apart
-from topics.server.wire.large import decode_large as decode_apart
+from topics.server.wire.large import LARGE_BYTES, REST_BYTES_MAX, lines_in, put_together, take_apart
 from topics.settings import MIB, Settings
 
 LIMITS: Final = replace(Settings(), max_record_bytes=100_000)
@@ -133,7 +132,7 @@ def same(body: bytes) -> None:
 
 
 def _apart(body: bytes) -> Any:
-    return decode_apart(_decode, body, LIMITS)
+    return put_together(_decode, take_apart(body, LIMITS))
 
 
 VALUES = st.recursive(
@@ -272,7 +271,7 @@ def test_wherever_a_window_ends_what_does_not_fit_it_is_too_large_and_no_bad_jso
 
 def take(body: bytes, refusal: type[Refusal], message: str) -> None:
     with pytest.raises(refusal, match=message):
-        decode_apart(_decode, body, LIMITS)
+        put_together(_decode, take_apart(body, LIMITS))
 
 
 def _seconds(work: Any) -> float:
@@ -305,7 +304,7 @@ def test_a_refused_body_is_let_go_of_at_once() -> None:
             body = bytes(bytearray(text))
             before = sys.getrefcount(body)
             with pytest.raises(Refusal):
-                decode_apart(_decode, body, LIMITS)
+                put_together(_decode, take_apart(body, LIMITS))
             assert sys.getrefcount(body) == before
     finally:
         gc.enable()

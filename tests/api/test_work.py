@@ -273,7 +273,7 @@ def test_streams_take_part_in_cohorts(start: Start) -> None:
     api.create("q", type="queue", claim_jitter_ms=500, lease_ms=60_000)
     with work(api, "q", "a", max=10) as a, work(api, "q", "b", max=10) as b:
         api.write("q", *range(9))
-        crews = server.server.engine.workers._crews
+        crews = server.server.engine.workers.crews.by_id
         server.until(lambda: any(crew.window for crew in crews.values()))
         with api.connect() as claiming:
             claiming.send(api.request("POST", "/v0/topics/q/claim", {"node": "c", "max": 10}))
@@ -465,14 +465,14 @@ def test_a_queue_that_comes_back_as_a_log_ends_its_streams(quiet: Quiet) -> None
     with work(api, "q") as stream:
         server.run(lambda: engine.unlisten(*_listening(engine)))
         server.do(replace())
-        server.run(engine.workers.wake_all)
+        server.run(engine.workers.crews.wake_all)
         assert stream.expect("error").data["code"] == 409
         stream.expect_end()
 
 
 def _listening(engine: Any) -> tuple[int, Any]:
     """Keep the crew from hearing of the deletion before the new topic is there."""
-    (crew,) = engine.workers._crews.values()
+    (crew,) = engine.workers.crews.by_id.values()
     return crew.id, crew.wake
 
 

@@ -14,6 +14,7 @@ from topics.core.entries import (
     Forwarded,
     Forwarding,
     Freed,
+    KeysForgotten,
     Leased,
     Reserved,
     RouterSet,
@@ -79,7 +80,7 @@ def test_leases_are_logged_where_a_queue_keeps_them(keeps: bool, is_logged: bool
     (frame,) = frames_of(state, leased, 0)
     assert (bool(frame.logged), len(frame.topics)) == (is_logged, int(is_logged))
     assert frames_of(state, [Deleted(A, 2, [], 1)], 0)[0].logged
-    for unlogged in (TimePassed(A, 100), Freed(A, [(1, 7, 1)])):
+    for unlogged in (TimePassed(A, 100), Freed(A, [(1, 7, 1)]), KeysForgotten(A, 1)):
         assert not frames_of(state, [unlogged], 0)[0].logged
 
 

@@ -225,8 +225,8 @@ class Machine(RuleBasedStateMachine):
             done = self.engine.tick()
             if inspect.isawaitable(done):
                 await done
-            if self.engine._upkeep._checkpoint is not None:
-                await asyncio.wait([self.engine._upkeep._checkpoint])
+            if self.engine._upkeep.checkpointing.task is not None:
+                await asyncio.wait([self.engine._upkeep.checkpointing.task])
 
         self.adapter.do(go())
 

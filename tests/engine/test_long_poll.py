@@ -34,7 +34,7 @@ async def test_each_of_many_polls_is_woken() -> None:
         polls = await begun(*[engine.read("t", wait_ms=1000) for _ in range(50)])
         await engine.append("t", data(1))
         assert [len((await poll).records) for poll in polls] == [1] * 50
-        assert engine._ledger._listeners == {}
+        assert engine._ledger.listeners.by_topic == {}
 
 
 async def test_own_node_writes_do_not_end_a_poll_but_move_its_cursor() -> None:
@@ -146,10 +146,10 @@ async def test_a_cancelled_poll_leaves_no_listener_behind() -> None:
     async with running() as engine:
         await engine.put_topic("t")
         [poll] = await begun(engine.read("t", wait_ms=1000))
-        assert len(engine._ledger._listeners) == 1
+        assert len(engine._ledger.listeners.by_topic) == 1
         poll.cancel()
         await turns()
-        assert engine._ledger._listeners == {}
+        assert engine._ledger.listeners.by_topic == {}
 
 
 async def test_an_expired_poll_shows_what_the_clock_took_meanwhile() -> None:

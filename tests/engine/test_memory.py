@@ -42,7 +42,7 @@ async def test_a_checkpoint_gives_back_the_memory_of_what_it_sealed() -> None:
         await engine.append("t", data(*range(3000)))
         assert await seqs(engine, "t", 2999) == [3000]
         await engine.checkpoint()
-        while engine._upkeep._parts_to_free:
+        while engine._upkeep.freeing.parts:
             await tick(engine)
         log = engine.state.topics["t"].log
         assert not [part for part in (*log.parts, *log.dropped) if isinstance(part, Chunk)]
@@ -57,7 +57,7 @@ async def test_deleted_records_are_given_back() -> None:
             await engine.append("t", data(*range(1000)))
         await seqs(engine, "t", limit=1000)
         await engine.delete("t", before_seq=9999)
-        while engine._upkeep._parts_to_free or engine.state.topics["t"].log.dropped:
+        while engine._upkeep.freeing.parts or engine.state.topics["t"].log.dropped:
             await tick(engine)
         assert engine.state.topics["t"].log.parts == []
         assert engine._cache.size_bytes == 0

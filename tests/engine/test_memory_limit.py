@@ -106,7 +106,7 @@ async def settle(engine: Engine) -> None:
     """All is sealed that will be, and what nobody needs is given back."""
     await engine.checkpoint()
     await tick(engine)
-    while engine._upkeep._parts_to_free or engine.state.shrunk:
+    while engine._upkeep.freeing.parts or engine.state.shrunk:
         await tick(engine)
     gc.collect()
 

@@ -414,7 +414,7 @@ async def test_a_worker_is_told_when_its_queue_is_gone() -> None:
         await engine.delete_topic("q")
         await turns()
         assert isinstance(worker.error, TopicNotFound)
-        assert not engine.workers._crews
+        assert not engine.workers.crews.by_id
         await engine.put_topic("log")
         with pytest.raises(NotAQueue):
             engine.workers.join("log", Taker())
@@ -455,8 +455,8 @@ async def test_nothing_is_left_of_workers_and_cohorts_that_are_gone() -> None:
         assert worker.got == [2]
         engine.workers.leave(worker)
         await turns()
-        assert not engine.workers._crews and engine.state.topics["q"].queue.ended is None
-        assert not engine._ledger._listeners
+        assert not engine.workers.crews.by_id and engine.state.topics["q"].queue.ended is None
+        assert not engine._ledger.listeners.by_topic
 
 
 async def test_an_engine_closes_with_workers_and_claims_waiting() -> None:

@@ -383,7 +383,7 @@ async def test_a_last_checkpoint_of_very_many_files_is_given_up_and_the_log_is_r
     await engine.start()
     await engine.append("t", [{"data": n} for n in range(100)])
     await engine.close()
-    assert "the last checkpoint failed: it takes longer than a stop may" in caplog.text
+    assert "the last checkpoint failed: it takes longer than a stop allows" in caplog.text
     assert not [name for name in disk.kill().names() if name.startswith("segment-")]
     async with Engine.open("memory", settings, disk=disk.kill(), clock=ManualClock(), background=False) as again:
         assert (await again.topic_state("t")).count == 100

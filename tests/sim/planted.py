@@ -24,7 +24,7 @@ from topics.engine import instance, ledger
 from topics.engine.durability import recovery
 from topics.engine.durability.checkpoint import Checkpoint
 from topics.engine.gate import Gate, Gates
-from topics.engine.ledger import Ledger
+from topics.engine.ledger import Ledger, Listeners
 from topics.server.call import Call
 from topics.server.handlers.writing.turn import WriteTurn
 from topics.server.live.conversation import Conversation
@@ -172,12 +172,12 @@ def _() -> list[Replacement]:
 
 @bug("lost wake-up", "who follows a topic is not told when a sync has made its news visible", "DF10 SS9 G15")
 def _() -> list[Replacement]:
-    def publish(self: Ledger) -> None:
-        self._unsynced.clear()
-        while self._unwritten and self._unwritten[0][0] <= self.wal.written:
-            self._tell(self._unwritten.popleft()[1])
+    def tell_reached(self: Listeners, written: int, synced: int) -> None:
+        self.unsynced.clear()
+        while self.unwritten and self.unwritten[0][0] <= written:
+            self.tell(self.unwritten.popleft()[1])
 
-    return [(Ledger, "_publish", publish)]
+    return [(Listeners, "tell_reached", tell_reached)]
 
 
 @bug("state not rebuilt", "after the log failed, the state keeps what was refused", "ER7 WR10 G2")

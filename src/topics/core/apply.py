@@ -23,6 +23,7 @@ from topics.core.entries import (
     Freed,
     GapOpened,
     HeadInherited,
+    KeysForgotten,
     Leased,
     QueuePaused,
     Reincarnated,
@@ -170,7 +171,8 @@ def apply_appended(state: State, entry: Appended) -> None:
     if entry.key is not None:
         written = KeyedWrite(entry.first, entry.last, entry.ts, entry.batch.digest)
         topic.keys.add(entry.key, written, topic.config.idempotency_window_ms)
-        state.keyed[entry.topic] = topic
+        if topic.keys.weight:
+            state.keyed[entry.topic] = topic
         weigh(state, topic)
     if entry.batch.has_delays and topic.is_queue:
         for seq, record in enumerate(decode_body(entry.batch.body).records, entry.first):
@@ -282,6 +284,7 @@ def _reincarnated(state: State, entry: Reincarnated) -> None:
     topic.log.last_write_ts = 0
     topic.epoch = entry.epoch
     topic.keys = Keys()
+    state.keyed.pop(topic.id, None)
     topic.cursors = {}
     topic.queue = None
     weigh(state, topic)
@@ -299,6 +302,14 @@ def _epoch_raised(state: State, entry: EpochRaised) -> None:
 def _time_passed(state: State, entry: TimePassed) -> None:
     topic = state.by_id[entry.topic]
     topic.queue.advance(entry.now)
+    weigh(state, topic)
+
+
+def _keys_forgotten(state: State, entry: KeysForgotten) -> None:
+    topic = state.by_id[entry.topic]
+    topic.keys.drop_oldest(entry.count)
+    if not topic.keys.weight:
+        state.keyed.pop(topic.id, None)
     weigh(state, topic)
 
 
@@ -347,6 +358,7 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     Leased: _changing(lambda topic, entry: topic.queue.lease(entry.node, entry.leases)),
     Released: _changing(lambda topic, entry: topic.queue.release(entry.leases)),
     TimePassed: _time_passed,
+    KeysForgotten: _keys_forgotten,
     Freed: _changing(lambda topic, entry: topic.queue.free(entry.jobs)),
     DeadLettered: _dead_lettered,
     CursorSet: _cursor_set,

@@ -130,7 +130,7 @@ def put_topic(state: State, command: PutTopic, now: int, caps: Caps) -> tuple[li
 
 
 def delete_topic(state: State, command: DeleteTopic) -> list[AnyEntry]:
-    """Delete a topic with all it owns. No entries: there is none."""
+    """Delete a topic with all it owns. No entries: there is no such topic."""
     topic = state.topics.get(command.topic)
     if topic is None:
         return []
@@ -164,7 +164,7 @@ def put_router(state: State, command: PutRouter, caps: Caps) -> list[AnyEntry]:
 
 
 def delete_router(state: State, name: str) -> list[AnyEntry]:
-    """Delete a router. No entries: there is none."""
+    """Delete a router. No entries: there is no such router."""
     router = state.routers.by_name.get(name)
     return [] if router is None else [RouterRemoved(router.id, name)]
 
@@ -270,7 +270,7 @@ def put_cursor(state: State, command: PutCursor, now: int, caps: Caps) -> list[A
 
 
 def delete_cursor(topic: Topic, name: str) -> list[AnyEntry]:
-    """Forget a named cursor. No entries: there is none."""
+    """Forget a named cursor. No entries: there is no such cursor."""
     return [CursorRemoved(topic.id, name)] if name in topic.cursors else []
 
 

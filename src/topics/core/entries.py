@@ -224,7 +224,7 @@ class Forwarded(Entry, tag=15):
 
 
 class Forwarding(Struct, gc=False):
-    """A Forwarded with the records it copies at hand: what is applied. They are not logged with it."""
+    """A Forwarded together with the records that it copies: what is applied. The records are not logged with it."""
 
     entry: Forwarded
     batches: Sequence[Batch]
@@ -254,6 +254,13 @@ class Freed(Struct, gc=False):
 
     topic: int
     jobs: list[tuple[int, int, int]]
+
+
+class KeysForgotten(Struct, gc=False):
+    """The window of the `count` oldest idempotency keys of a topic is over. Applied, and never logged: time passes."""
+
+    topic: int
+    count: int
 
 
 class DeadLettered(Entry, tag=20):
@@ -313,11 +320,11 @@ OtherEntry = (
     | QueuePaused
     | EpochRaised
 )
-Unlogged = TimePassed | Freed  # changes of what only memory knows
+Unlogged = TimePassed | Freed | KeysForgotten  # changes of what only memory knows
 AnyEntry = Appended | Forwarding | Unlogged | OtherEntry
 
 CONTROL = frozenset((TopicCreated, TopicConfigured, TopicDeleted, QueuePaused, RouterSet, RouterRemoved))
-UNLOGGED = frozenset((TimePassed, Freed))
+UNLOGGED = frozenset((TimePassed, Freed, KeysForgotten))
 LEASES = frozenset((Leased, Released))
 JOBS = frozenset((Deleted, *LEASES, *UNLOGGED))  # concern one topic, whose head stays, and copy nothing
 GROWING = frozenset((Appended, CursorSet, TopicCreated, RouterSet))  # take space, as copies do; others free some

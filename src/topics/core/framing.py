@@ -3,8 +3,8 @@
 A command is decided as entries (decide.py); how these are committed follows from them alone. Pure: log positions come
 from the caller.
 
-1. A topic in memory only has none of its records in the log, and a queue that does not keep its leases none of these.
-   What is only known in memory (`Unlogged`) is never logged, whatever the class.
+1. Records of an ephemeral topic are not logged, nor are leases that a queue does not keep. What is only known in memory
+   (`Unlogged`) is never logged, whatever the class.
 2. A frame by which a topic or a router comes, changes or goes is synced, whatever the classes of its topics.
 3. Any other frame is synced if a topic that it writes to is of class fsync. A hole that a loss leaves in a dest (RT12)
    does not count: nobody waits for it.

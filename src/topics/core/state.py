@@ -5,6 +5,7 @@
 The state is that of the end of the log. What of it may be shown to anyone is the engine's business (its gate).
 """
 
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from topics.core.memory import of_key
@@ -33,7 +34,7 @@ class KeyedWrite(NamedTuple):
 
 
 class NamedCursor(NamedTuple):
-    """How far somebody has come in a topic, by his own account, and when he said so (NC1)."""
+    """How far a reader says it has come in a topic, and when it said so (NC1)."""
 
     seq: int
     ts: int
@@ -65,19 +66,17 @@ class Keys:
         self._writes[key] = written
         self.fresh.append(key)
         while len(self._writes) > KEYS_MAX or written.ts - next(iter(self._writes.values())).ts > window_ms:
-            self._drop_oldest()
+            self.drop_oldest(1)
 
-    def _drop_oldest(self) -> None:
-        oldest = next(iter(self._writes))
-        del self._writes[oldest]
-        self.weight -= of_key(oldest)
+    def count_old(self, window_ms: int, now: int, count_max: int) -> int:
+        """How many of the oldest keys have a window that is over, counted up to `count_max`."""
+        oldest = islice(self._writes.values(), count_max)
+        return sum(1 for _ in takewhile(lambda written: now - written.ts > window_ms, oldest))
 
-    def drop_old(self, window_ms: int, now: int, count_max: int) -> None:
-        """Drop keys whose window is over, at most `count_max` of them."""
-        for _ in range(count_max):
-            if not self._writes or now - next(iter(self._writes.values())).ts <= window_ms:
-                return
-            self._drop_oldest()
+    def drop_oldest(self, count: int) -> None:
+        for key in list(islice(self._writes, count)):
+            del self._writes[key]
+            self.weight -= of_key(key)
 
     def restore(self, key: str, written: KeyedWrite) -> None:
         if self._writes.pop(key, None) is None:
@@ -228,7 +227,7 @@ class State:
         self.bytes = 0  # and their sizes
         self.memory = 0  # what the topics weigh in memory (see memory.py) …
         self.memory_beside = 0  # … and what others hold that counts against the same limit
-        self.keyed: dict[int, Topic] = {}  # topics that may have idempotency keys
+        self.keyed: dict[int, Topic] = {}  # topics that have idempotency keys
         self.written = 0  # records appended since this state was made, replayed ones included …
         self.lost = 0  # … and seqs lost, by whatever reason
         self.gone = 0  # topics deleted since this state was made
@@ -242,7 +241,7 @@ class State:
         self.headless: set[int] = set()  # during replay: topics that left the class ephemeral; their head is not known
 
     def count_records(self) -> None:
-        """Count live records and their sizes anew."""
+        """Recount live records and their sizes."""
         self.records = sum(topic.log.count for topic in self.topics.values())
         self.bytes = sum(topic.log.bytes for topic in self.topics.values())
 

@@ -91,7 +91,7 @@ class Changes:
 
         `amend` gets what is given and the config that is about to be replaced, if any, and gives what is to count.
         """
-        topic = await self._ledger.when_unchanging(name)
+        topic = await self._ledger.changes.when_unchanging(name)
         async with self._gates.refusing(name):
             command = PutTopic(name, amend(config, None if topic is None else topic.config))
             decided, resolved = decide.put_topic(self._ledger.state, command, self._clock.now_ms(), self._caps)
@@ -100,30 +100,30 @@ class Changes:
         if topic is not None and lost:
             records, size = topic.log.count_through(lost), topic.log.bytes_through(lost)
         if decided and not dry_run:
-            await self._ledger.change(topic, decided)
+            await self._ledger.changes.commit(topic, decided)
         await self._gates.wait_open(self._gates.of_name(name))
         return TopicPut(topic is None, resolved, records, size)
 
     async def pause(self, name: str, paused: bool) -> None:
         """Pause a queue, or let it go on; see the engine's."""
         ledger = self._ledger
-        topic = await ledger.when_unchanging(name)
+        topic = await ledger.changes.when_unchanging(name)
         async with self._gates.refusing(name):
             decided = decide.pause(ledger.state, name, paused)
         if decided:
-            await ledger.change(topic, decided)
+            await ledger.changes.commit(topic, decided)
         await self._gates.wait_open(self._gates.of_name(name))
 
     async def remove_topic(self, name: str, if_empty: bool, epoch: int | None) -> list[tuple[str, str, str]] | None:
         """Delete a topic; see the engine's."""
         ledger = self._ledger
-        topic = await ledger.when_unchanging(name)
+        topic = await ledger.changes.when_unchanging(name)
         by_id, touching = ledger.state.by_id, () if topic is None else ledger.state.routers.of(topic.id)
         routers = sorted((one.name, by_id[one.source].name, by_id[one.dest].name) for one in touching)
         async with self._gates.refusing(name):
             decided = decide.delete_topic(ledger.state, DeleteTopic(name, if_empty, epoch))
         if decided:
-            await ledger.change(topic, decided)
+            await ledger.changes.commit(topic, decided)
         await self._gates.wait_open(self._gates.of(None))
         return routers if decided else None
 

@@ -66,7 +66,7 @@ class Engine(Instance):
 
     async def checkpoint(self) -> None:
         """Seal records, take a snapshot, trim the log. Waits for one that is under way."""
-        await self._upkeep.checkpoint()
+        await self._upkeep.checkpointing.take()
 
     async def tick(self) -> None:
         """Do what is due in the background, and wait for the checkpoint if that is; for an engine without one."""
@@ -106,7 +106,7 @@ class Engine(Instance):
 
     async def append_batch(self, command: Append) -> WriteResult:
         """Append a batch that was checked already. Returns when it is as durable as the topic's class asks."""
-        if self._upkeep.is_full:
+        if self._upkeep.checkpointing.is_behind:
             await self._upkeep.wait_for_room()
         gates = self._gates
         try:  # as `gates.done`, without its coroutine: every write of a library's user comes this way
@@ -257,7 +257,7 @@ class Engine(Instance):
 
         Whoever does not read it to its end must close it.
         """
-        store, apart = self._ledger.store, self._upkeep.without_checkpoints
+        store, apart = self._ledger.store, self._upkeep.checkpointing.without
         return BackupStream(store, self._disk, self.clock, apart, have).run(stop)
 
     async def backup(self, dest: str, *, audits: bool = True) -> "Shipped":

@@ -3,7 +3,7 @@
 The state is that of the end of the log, which may be ahead of the disk. So an answer is made from the state at once,
 together with its *gate*: the log positions that must be written (disk, memory) or synced (fsync, and topics that come,
 change or go) before anyone may see the answer. If the log fails before the gate opens, the state is another one: what
-was to be written is refused, what was to be shown is made anew.
+was to be written is refused, what was to be shown is read again.
 
 - `done`: change something, and say so when the change may be shown.
 - `shown`: look at something, and show it when it may be shown.

@@ -114,7 +114,7 @@ class Instance:
         ledger.on_source_change = self.forwarder.changed
         ledger.on_rebuilt = self._rebuilt
         loader.make_copies = owed.make_all
-        self.queues.on_claimable = self.workers.wake
+        self.queues.on_claimable = self.workers.crews.wake
         # What the server's hot paths call, and what a part answers as it is: bound here, and described there.
         self.read_now = reading.read_now
         self.read_in_turn = reading.read_in_turn
@@ -135,10 +135,10 @@ class Instance:
         self.when_open = gates.when_open
         self.end_turn = partial(end_turn, self.wal)  # write the log now; only for a turn of its own
         self.obstacle = ledger.obstacle
-        self.checkpoints = self._upkeep.checkpoints
-        self.listen = ledger.listen
-        self.unlisten = ledger.unlisten
-        self.when_told = ledger.when_told
+        self.checkpoints = self._upkeep.checkpointing.counts
+        self.listen = ledger.listeners.listen
+        self.unlisten = ledger.listeners.unlisten
+        self.when_told = ledger.listeners.when_told
         self.gate = gates.of_name  # for what was just seen of a topic, or of there being none
         self.make_room = partial(write_zeros_ahead, self.wal)  # a coroutine: for a large write, in turns of the loop
 
@@ -227,7 +227,7 @@ class Instance:
         self._is_deferring = is_deferring
         if not is_deferring:
             self.forwarder.blocked.resume()
-        self.workers.wake_all()
+        self.workers.crews.wake_all()
 
     def _is_deferred(self, topic: Topic) -> bool:
         if not self._is_deferring:

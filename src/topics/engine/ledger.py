@@ -42,6 +42,49 @@ Listener = Callable[[], None]
 LASTING = (TopicConfigured, TopicDeleted, QueuePaused, HeadInherited, Reserved)
 
 
+class Listeners:
+    """Who is told when something new can be read of a topic, and what is to be told once the log has it."""
+
+    def __init__(self) -> None:
+        self.by_topic: dict[int, dict[Listener, None]] = {}  # in the order in which they came
+        self.unwritten: deque[tuple[int, int]] = deque()  # position, topic: to be told when it is written
+        self.unsynced: deque[tuple[int, int]] = deque()  # the same for synced
+        self._after_news: Listener = lambda: None
+
+    def listen(self, topic_id: int, listener: Listener) -> None:
+        """Call `listener` whenever something new can be read of a topic, or it is gone."""
+        self.by_topic.setdefault(topic_id, {})[listener] = None
+
+    def unlisten(self, topic_id: int, listener: Listener) -> None:
+        listeners = self.by_topic.get(topic_id)
+        if listeners is not None:
+            listeners.pop(listener, None)
+            if not listeners:
+                del self.by_topic[topic_id]
+
+    def when_told(self, callback: Listener) -> None:
+        """Call back whenever the log has told listeners, as the last thing of its turn."""
+        self._after_news = callback
+
+    def tell(self, topic_id: int) -> None:
+        for listener in list(self.by_topic.get(topic_id, ())):
+            listener()
+
+    def tell_reached(self, written: int, synced: int) -> None:
+        """The log has been written or synced up to here: tell those who wait for that."""
+        is_news = False
+        for queue, reached in ((self.unwritten, written), (self.unsynced, synced)):
+            while queue and queue[0][0] <= reached:
+                self.tell(queue.popleft()[1])
+                is_news = True
+        if is_news:
+            self._after_news()
+
+    def tell_all(self) -> None:
+        for topic_id in list(self.by_topic):
+            self.tell(topic_id)
+
+
 class Ledger:
     """The state of an instance, and the log that it is the end of."""
 
@@ -59,18 +102,16 @@ class Ledger:
         self._sources = self.state.routers.outgoing
         self._clock = clock
         self._passing: set[int] = set()  # queues in which so much ends at once that the next turn goes on
-        self._listeners: dict[int, dict[Listener, None]] = {}  # in the order in which they came
-        self._after_news: Listener = lambda: None
-        self._unwritten: deque[tuple[int, int]] = deque()  # position, topic: to be told when it is written
-        self._unsynced: deque[tuple[int, int]] = deque()  # the same for synced
-        self._changing: dict[str, asyncio.Future[None]] = {}  # changes of ephemeral topics that wait for their sync
+        self.listeners = listeners = Listeners()
+        self._listened, self._unwritten, self._unsynced = listeners.by_topic, listeners.unwritten, listeners.unsynced
+        self.changes = TopicChanges(self, clock)
 
     async def start(self) -> None:
         """Recover the state."""
         self.state = await self.store.recover()
         self._sources = self.state.routers.outgoing
         revive(self.state)
-        self.wal.on_progress = self._publish
+        self.wal.on_progress = lambda: self.listeners.tell_reached(self.wal.written, self.wal.synced)
         self.wal.on_failure = self._rebuild
 
     def current(self, name: str) -> Topic | None:
@@ -111,7 +152,7 @@ class Ledger:
 
     def commit(self, decided: Sequence[AnyEntry]) -> None:
         """Log and apply entries that were decided together. CommitFailed: the frame that failed, and those behind it,
-        have changed nothing. What is known in memory only does not fail: it also puts right what failed.
+        have changed nothing. What is known in memory only does not fail: it also corrects what failed.
         """
         if self.broken is not None and type(decided[0]) not in UNLOGGED:
             raise CommitFailed(self.broken.message)
@@ -146,7 +187,7 @@ class Ledger:
                 for entry in frame.entries:
                     apply(self.state, entry)
                 for topic in frame.topics:
-                    self._tell(topic.id)
+                    self.listeners.tell(topic.id)
                     self._changed(topic)
 
     def _commit_write(self, topic: Topic, entry: Appended) -> None:
@@ -165,7 +206,7 @@ class Ledger:
             if depends_on > notes.synced_at:
                 notes.synced_at = depends_on
             waiting = self._unwritten
-        if topic_id in self._listeners:
+        if topic_id in self._listened:
             waiting.append((end, topic_id))
         if topic_id in self._sources or topic_id in self.awaited:
             self.on_source_change(topic)
@@ -190,7 +231,7 @@ class Ledger:
             if topic.id in renewed:
                 topic.reservation.position = end
                 self.wal.want_synced(end)
-            if topic.id in self._listeners:
+            if topic.id in self._listened:
                 waiting.append((end, topic.id))
             self._changed(topic)
 
@@ -210,93 +251,6 @@ class Ledger:
         """The position below which the log must be synced before all records of a topic are there for good; 0: none."""
         needed = sync_needed(topic, topic.log.head, self.wal.synced, self.wal.end)
         return needed if needed > self.wal.synced else 0
-
-    # --- changes of topics in memory
-
-    async def when_unchanging(self, name: str) -> Topic | None:
-        """The topic, once no change of it is under way."""
-        while name in self._changing:
-            await asyncio.wait([self._changing[name]])
-        return self.current(name)
-
-    async def change(self, topic: Topic | None, decided: Sequence[AnyEntry]) -> None:
-        """Commit entries by which a topic comes, changes or goes, or a router (no topic)."""
-        if self.broken is not None:
-            raise CommitFailed(self.broken.message)
-        if topic is None or topic.is_logged:
-            self.commit(decided)
-            return
-        change = self._changing[topic.name] = self._change_in_memory(topic, decided)
-        change.add_done_callback(lambda _: self._changing.pop(topic.name))
-        await asyncio.shield(change)
-
-    def _change_in_memory(self, topic: Topic, decided: Sequence[AnyEntry]) -> "asyncio.Future[None]":
-        """Change an ephemeral topic once the change is synced: if that fails, its records could not be restored.
-
-        The change is logged in the turn in which it was decided, and applied in the one in which the log says that it
-        is synced. In any later one the log may have failed, and the state been read back.
-        """
-        lasting = [entry for entry in decided if isinstance(entry, LASTING) and entry.topic == topic.id]
-        payload = entries.encode(lasting, self._clock.now_ms())
-        end = self.wal.append(payload, True, frees=any(type(entry) is TopicDeleted for entry in lasting))
-        changing = self.state.changing
-        changing.add(topic.id)
-        done = asyncio.get_running_loop().create_future()
-
-        def synced(failure: CommitFailed | None) -> None:
-            changing.discard(topic.id)
-            try:
-                if failure is None:
-                    self._apply_change(topic, lasting, end)
-                resolve(done, failure)
-            except Exception as error:
-                done.set_exception(error)
-
-        self.wal.when_synced(end, synced)
-        return done
-
-    def _apply_change(self, topic: Topic, lasting: Sequence[AnyEntry], end: int) -> None:
-        """Apply the synced change of an ephemeral topic, and commit what follows from it for the records."""
-        for entry in lasting:
-            apply(self.state, entry)
-        self.state.names_at = topic.notes.synced_at = topic.reservation.position = end
-        self._tell(topic.id)
-        if topic.id in self.state.by_id:
-            lost = decide.retention(self.state, topic, topic.config, self._clock.now_ms())
-            if topic.is_logged:
-                holes = [entry for entry in lost if entry.topic != topic.id]  # type: ignore[union-attr]
-                lost = [*holes, decide.head_inherited(topic), *lost[len(holes) :]]
-            if lost:
-                self.commit(lost)
-
-    def _publish(self) -> None:
-        """The log has been written or synced further: tell those who wait."""
-        is_news = False
-        for queue, reached in ((self._unwritten, self.wal.written), (self._unsynced, self.wal.synced)):
-            while queue and queue[0][0] <= reached:
-                self._tell(queue.popleft()[1])
-                is_news = True
-        if is_news:
-            self._after_news()
-
-    def _tell(self, topic_id: int) -> None:
-        for listener in list(self._listeners.get(topic_id, ())):
-            listener()
-
-    def listen(self, topic_id: int, listener: Listener) -> None:
-        """Call `listener` whenever something new can be read of a topic, or it is gone."""
-        self._listeners.setdefault(topic_id, {})[listener] = None
-
-    def unlisten(self, topic_id: int, listener: Listener) -> None:
-        listeners = self._listeners.get(topic_id)
-        if listeners is not None:
-            listeners.pop(listener, None)
-            if not listeners:
-                del self._listeners[topic_id]
-
-    def when_told(self, callback: Listener) -> None:
-        """Call back whenever the log has told listeners, as the last thing of its turn."""
-        self._after_news = callback
 
     def attend(self) -> None:
         """Try to overcome what stands in the way of writes and reads. Called every now and then."""
@@ -329,8 +283,73 @@ class Ledger:
         self._unwritten.clear()
         self._unsynced.clear()
         self.on_rebuilt()
-        for topic_id in list(self._listeners):
-            self._tell(topic_id)
+        self.listeners.tell_all()
+
+
+class TopicChanges:
+    """Commits of what makes a topic come, change or go.
+
+    An ephemeral topic changes only once the change is synced: if that failed, its records could not be restored.
+    """
+
+    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._under_way: dict[str, asyncio.Future[None]] = {}  # of ephemeral topics, which wait for their sync
+
+    async def when_unchanging(self, name: str) -> Topic | None:
+        """The topic, once no change of it is under way."""
+        while name in self._under_way:
+            await asyncio.wait([self._under_way[name]])
+        return self._ledger.current(name)
+
+    async def commit(self, topic: Topic | None, decided: Sequence[AnyEntry]) -> None:
+        """Commit entries by which a topic comes (None), changes or goes."""
+        if topic is None or topic.is_logged or self._ledger.broken is not None:
+            self._ledger.commit(decided)  # and is refused, if the state is broken
+            return
+        change = self._under_way[topic.name] = self._when_synced(topic, decided)
+        change.add_done_callback(lambda _: self._under_way.pop(topic.name))
+        await asyncio.shield(change)
+
+    def _when_synced(self, topic: Topic, decided: Sequence[AnyEntry]) -> "asyncio.Future[None]":
+        """Log the change in the turn in which it was decided, and apply it in the one in which the log says that it is
+        synced. In any later one the log may have failed, and the state been read back.
+        """
+        ledger, wal = self._ledger, self._ledger.wal
+        lasting = [entry for entry in decided if isinstance(entry, LASTING) and entry.topic == topic.id]
+        payload = entries.encode(lasting, self._clock.now_ms())
+        end = wal.append(payload, True, frees=any(type(entry) is TopicDeleted for entry in lasting))
+        changing = ledger.state.changing
+        changing.add(topic.id)
+        done = asyncio.get_running_loop().create_future()
+
+        def synced(failure: CommitFailed | None) -> None:
+            changing.discard(topic.id)
+            try:
+                if failure is None:
+                    self._apply_change(topic, lasting, end)
+                resolve(done, failure)
+            except Exception as error:
+                done.set_exception(error)
+
+        wal.when_synced(end, synced)
+        return done
+
+    def _apply_change(self, topic: Topic, lasting: Sequence[AnyEntry], end: int) -> None:
+        """Apply the synced change of an ephemeral topic, and commit what follows from it for the records."""
+        ledger = self._ledger
+        for entry in lasting:
+            apply(ledger.state, entry)
+        ledger.state.names_at = topic.notes.synced_at = topic.reservation.position = end
+        ledger.listeners.tell(topic.id)
+        if topic.id in ledger.state.by_id:
+            lost = decide.retention(ledger.state, topic, topic.config, self._clock.now_ms())
+            if topic.is_logged:
+                holes = [entry for entry in lost if entry.topic != topic.id]  # type: ignore[union-attr]
+                lost = [*holes, decide.head_inherited(topic), *lost[len(holes) :]]
+            if lost:
+                ledger.commit(lost)
 
 
 def _is_growing(entry: AnyEntry) -> bool:

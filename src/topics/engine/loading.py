@@ -2,8 +2,8 @@
 
 The core never waits: where it lacks a page of a segment, or copies that routers still owe a topic, it raises `Cold`.
 Here is the one way on: `load` brings in what is missing, off the loop, once for all who lack it; `until_warm` tries
-again. A page that somebody waits for stays in the cache until he has tried again, however small the cache is; so
-everyone comes to an end.
+again. A page that somebody waits for stays in the cache until that caller has tried again, however small the cache is;
+so every call ends.
 
 Owns the pages under way and the decoded rows that routers read. Must not know: who asks, and what for.
 """

@@ -1,4 +1,4 @@
-"""Reads: what a caller sees of the topics, held at the gate and made anew if the log failed meanwhile."""
+"""Reads: what a caller sees of the topics, held at the gate and repeated if the log failed meanwhile."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -77,7 +77,7 @@ class Reading:
             if not news.done():
                 news.set_result(None)
 
-        self._ledger.listen(topic.id, wake)
+        self._ledger.listeners.listen(topic.id, wake)
         if stop is not None:
             stop.add_done_callback(lambda _: wake())
         try:
@@ -93,10 +93,10 @@ class Reading:
                 query = replace(query, after=answer.next_from_seq, epoch=answer.epoch)
                 await self._clock.wait(news, left_ms)
         finally:
-            self._ledger.unlisten(topic.id, wake)
+            self._ledger.listeners.unlisten(topic.id, wake)
 
     async def _read(self, name: str, query: Query) -> ReadResult:
-        """One read, held at the gate; made anew if the log failed meanwhile."""
+        """One read, held at the gate; repeated if the log failed meanwhile."""
 
         def look(takes_what_is_warm: bool) -> tuple[ReadResult, Gate]:
             return self.read_in_turn(name, replace(query, stops_at_cold=True) if takes_what_is_warm else query)

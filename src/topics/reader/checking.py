@@ -123,7 +123,7 @@ class Checker:
     def _check_unnamed(
         self, segment: SegmentFile, topics: "memoryview[int]", seqs: "memoryview[int]", start: int, stop: int
     ) -> None:
-        """Find rows in no piece that should be in one: not of a deleted topic, not lost, deleted or sealed anew."""
+        """Find rows in no piece that should be in one: not of a deleted topic, not lost, deleted or sealed again."""
         flags = segment.flags(start, stop) if stop > start else b""
         unnamed: dict[int, list[int]] = {}
         for row, flag in enumerate(flags, start):
@@ -163,7 +163,7 @@ class Checker:
             self._fault("", item.name, f"the floor {floor_of(item)} lies above the head {item.head}")
         for gap in item.gaps:
             if not gap.first <= gap.last <= item.head:
-                self._fault("", item.name, f"the gap {gap.first} to {gap.last} is none below the head {item.head}")
+                self._fault("", item.name, f"the gap {gap.first} to {gap.last} does not lie below the head {item.head}")
 
     def _check_history(self) -> None:
         """Check that watermarks and gaps never go back, from each snapshot to the next, as far as they are kept."""
@@ -211,7 +211,7 @@ def _gone_back(before: TopicItem, now: TopicItem) -> str:
 
 
 def _is_unexplained(seq: int, item: TopicItem, refs: list[PieceRef]) -> bool:
-    """Whether a record that is in no piece should be: it is not lost, not sealed anew, and not still in the log."""
+    """Whether a record that is in no piece should be: it is not lost, not sealed again, and not still in the log."""
     if not floor_of(item) <= seq <= sealed_through_of(item) or any(gap.first <= seq <= gap.last for gap in item.gaps):
         return False
     index = bisect_left(refs, seq, key=lambda ref: ref.last)

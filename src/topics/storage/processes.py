@@ -14,6 +14,7 @@ import mmap
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -61,7 +62,8 @@ class HelperProcess:
     helpers to the end. For that it inherits a mask of blocked signals.
     """
 
-    asked = answered = 0  # requests; whoever talks to it counts
+    asked = answered = 0  # requests; whoever asks counts
+    _unread = b""
     _owed = -1  # `answered` at the last look, if an answer was due; else -1
 
     def __init__(self, arguments: Sequence[str], descriptors: Sequence[int] = ()) -> None:
@@ -83,6 +85,23 @@ class HelperProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def answers(self, layout: struct.Struct) -> list[tuple[int, ...]] | None:
+        """The answers that have come, each of this layout; None: it has ended. The socket must not block."""
+        try:
+            received = self.socket.recv(4096)
+        except BlockingIOError:
+            return []
+        except OSError:
+            received = b""
+        if not received:
+            return None
+        self._unread += received
+        stop = len(self._unread) // layout.size * layout.size
+        answers = list(layout.iter_unpack(self._unread[:stop]))
+        self._unread = self._unread[stop:]
+        self.answered += len(answers)
+        return answers
 
     def kill_if_silent(self) -> None:
         """Kill it if the answer that was due at the last call is still due: it hangs."""

@@ -74,12 +74,50 @@ class AsyncJobContext:
         self.is_over = True
 
 
+class AsyncJobCalls:
+    """What a worker asks of the server for the jobs that it holds."""
+
+    def __init__(self, caller: "AsyncCaller", plan: WorkerPlan) -> None:
+        self._caller = caller
+        self._policy = replace(caller.retries, retries=min(caller.retries.retries, SETTLE_RETRIES))
+        self._plan = plan
+
+    async def ack(self, jobs: Sequence[Job]) -> None:
+        await self._ask("ack", Acked, jobs)
+
+    async def nack(self, jobs: Sequence[Job], delay_ms: int) -> None:
+        await self._ask("nack", Nacked, jobs, delay_ms=delay_ms)
+
+    async def extend(self, jobs: Sequence[Job], lease_ms: int) -> Extended:
+        return await self._ask("extend", Extended, jobs, lease_ms=lease_ms)
+
+    async def reject(self, jobs: Sequence[Job], reason: str) -> None:
+        """Write letters to the dead-letter topic, under keys that a second delivery would use, too; then ack."""
+        topic = self._plan.topic
+        state = await self._caller.run(operations.state(topic, touch=False))
+        letters = state.config.dead_letter
+        if letters is None:
+            logger.error("a job of %s was rejected and is gone, as it has no dead_letter: %s", topic, reason)
+        for job in jobs if letters is not None else ():
+            assert letters is not None
+            letter, key = letter_of(topic, job, reason), f"reject {topic} {state.epoch} {job.seq}"
+            await self._caller.run(operations.append_texts(letters, [encode(letter)], None, key, None))
+        await self.ack(jobs)
+
+    async def _ask(
+        self, verb: Literal["ack", "nack", "extend"], kind: type[T], jobs: Sequence[Job], **fields: int
+    ) -> T:
+        """Ack, nack or extend. Not for long: meanwhile nothing else is done, and a worker that stops waits for it."""
+        operation = operations.change_leases(verb, kind, self._plan.topic, self._plan.node, jobs, **fields)
+        return await self._caller.run(operation, self._policy)
+
+
 class AsyncWorker:
     """A worker of an AsyncClient. `run` returns after `stop`, once the jobs that run are settled."""
 
     def __init__(self, caller: "AsyncCaller", plan: WorkerPlan, handler: AsyncHandler) -> None:
         self._caller = caller
-        self._policy = replace(caller.retries, retries=min(caller.retries.retries, SETTLE_RETRIES))
+        self._calls = AsyncJobCalls(caller, plan)
         self._polling = caller.apart()
         self._plan = plan
         self._handler = handler
@@ -192,18 +230,15 @@ class AsyncWorker:
 
         The inbox only ends the wait: an interrupt may have lost what was taken from it.
         """
-        if not self._ended():
+        if not self._leases.ended():
             await self._inbox.take(self._leases.patience_s())
-        for runner in self._ended():
+        for runner in self._leases.ended():
             await self._try(self._settle, runner, failure_of(runner))
         for runner in self._leases.overdue():
             self._handlers.abandon(runner)
             await self._try(self._settle, runner, TimedOut(f"it ran for more than {self._plan.max_run_ms} ms"))
         if due := self._leases.due():
             await self._try(self._extend, due, self._plan.lease_ms)
-
-    def _ended(self) -> list[AsyncRunner]:
-        return [runner for runner in self._leases.running if runner.done()]
 
     async def _give_back(self) -> None:
         """Wait for no handler that still runs; others may have its jobs at once. One try: nor for a server."""
@@ -227,52 +262,29 @@ class AsyncWorker:
             pass
         elif failure is None:
             outcome = "acked"
-            await self._ask("ack", Acked, jobs)
+            await self._calls.ack(jobs)
         elif isinstance(failure, Retry):
             outcome = "retried"
             delay_ms = plan.nack_delay_ms(jobs) if failure.delay is None else round(failure.delay * 1000)
-            await self._nack(jobs, delay_ms)
+            await self._calls.nack(jobs, delay_ms)
         elif isinstance(failure, Reject):
             outcome = "rejected"
-            await self._reject(jobs, failure.reason)
+            await self._calls.reject(jobs, failure.reason)
         else:
             outcome = "timed_out" if isinstance(failure, TimedOut) else "failed"
             run.context.end()
             logger.warning("job %d of %s failed", jobs[0].seq, plan.topic, exc_info=failure)
-            await self._nack(jobs, plan.nack_delay_ms(jobs))
+            await self._calls.nack(jobs, plan.nack_delay_ms(jobs))
         self._tell(run, outcome, failure)
 
     def _tell(self, run: Run[AsyncRunner], outcome: Outcome, failure: BaseException | None) -> None:
         seconds = self._monotonic() - run.began_at
         call_hook(self._plan.on_done, JobDone(self._plan.topic, run.jobs, outcome, seconds, failure))
 
-    async def _nack(self, jobs: tuple[Job, ...], delay_ms: int) -> None:
-        await self._ask("nack", Nacked, jobs, delay_ms=delay_ms)
-
-    async def _reject(self, jobs: tuple[Job, ...], reason: str) -> None:
-        """Write letters to the dead-letter topic, under keys that a second delivery would use, too; then ack."""
-        topic = self._plan.topic
-        state = await self._caller.run(operations.state(topic, touch=False))
-        letters = state.config.dead_letter
-        if letters is None:
-            logger.error("a job of %s was rejected and is gone, as it has no dead_letter: %s", topic, reason)
-        for job in jobs if letters is not None else ():
-            assert letters is not None
-            letter, key = letter_of(topic, job, reason), f"reject {topic} {state.epoch} {job.seq}"
-            await self._caller.run(operations.append_texts(letters, [encode(letter)], None, key, None))
-        await self._ask("ack", Acked, jobs)
-
     async def _extend(self, jobs: list[Job], lease_ms: int) -> None:
         plan, at = self._plan, self._monotonic()
-        extended = await self._ask("extend", Extended, jobs, lease_ms=lease_ms)
+        extended = await self._calls.extend(jobs, lease_ms)
         self._leases.extended(jobs, extended.skipped, extended.deadlines, at + (lease_ms - plan.lease_ms) / 1000)
-
-    async def _ask(
-        self, verb: Literal["ack", "nack", "extend"], kind: type[T], jobs: Sequence[Job], **fields: int
-    ) -> T:
-        """Ack, nack or extend. Not for long: meanwhile nothing else is done, and a worker that stops waits for it."""
-        operation = operations.change_leases(verb, kind, self._plan.topic, self._plan.node, jobs, **fields)
-        return await self._caller.run(operation, self._policy)
 
     async def _try(self, call: Callable[P, Awaitable[object]], *args: P.args, **named: P.kwargs) -> None:
         """A job that cannot be settled now is delivered again when its lease ends."""

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -21,7 +21,14 @@ from topics.client.hooks import logger
 from topics.client.results import Job, NewRecord
 from topics.errors import InvalidRequest
 
-R = TypeVar("R")
+
+class Runner(Protocol):
+    """What runs a handler: a task, or a thread's."""
+
+    def done(self) -> bool: ...
+
+
+R = TypeVar("R", bound=Runner)
 
 DELAY_MAX_MS: Final = 300_000
 EXTEND_PART: Final = 3  # a lease is extended when a third of it is over
@@ -159,6 +166,10 @@ class Leases(Generic[R]):
             if run is None:
                 return None
             return run, tuple(job for job in run.jobs if self._renewed.pop(job.seq, None) is not None)
+
+    def ended(self) -> list[R]:
+        """The runners that are done, and whose jobs are not settled yet."""
+        return [runner for runner in self.running if runner.done()]
 
     def overdue(self) -> list[R]:
         """The runners that run for too long."""

@@ -87,7 +87,7 @@ class Queue:
         self.deliveries_max = 0  # 0 = no limit
         self.pointer = 0  # fresh jobs lie above it
         self.ended: list[int] | None = None  # numbers of leases that have ended, if someone asks for them
-        self.dropped: list[dict[int, Any] | list[Any]] = []  # of no use any more, for the owner of memory to clear away
+        self.dropped: list[dict[int, Any] | list[Any]] = []  # no longer needed; the owner of memory clears it away
         self.deadlines: list[tuple[int, int, tuple[int, ...]]] = []  # deadline, a number, seqs
         self._ends: list[tuple[int, int]] = []  # of delays: claimable from, seq
         if config is not None:

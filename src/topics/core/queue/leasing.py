@@ -1,7 +1,7 @@
 """Decisions about the jobs of a queue: who gets which, and what becomes of leases. Each gives the entries to commit.
 
-Pure: a decision rests on the queue as it is `now` (`Queue.advance`), and changes nothing. How jobs are rendered, which
-of their texts are at hand, and what an answer says is the caller's.
+Pure: a decision rests on the queue as it is `now` (`Queue.advance`), and changes nothing. The
+caller knows how jobs are rendered, which of their texts are in memory, and what an answer says.
 
 An ack is a delete. A node acks, gives back or keeps longer only what it holds, under the lease that it names, if it
 names one; other jobs are skipped (QU9, QU20).

@@ -53,7 +53,7 @@ class Copier:
         self._sizes = array("I")
 
     def take_part(self, part: Part, start: int, stop: int, columns: Columns | None = None) -> None:
-        """Take rows start..stop of a part; `columns` are these rows decoded, if they are at hand."""
+        """Take rows start..stop of a part; `columns` are these rows decoded, if the caller has them."""
         if isinstance(part, Chunk):
             sizes, done = part.sizes(start, stop), 0
             for body, first, end, count in part.writes(start, stop):

@@ -2,7 +2,7 @@
 
 A step is three plain calls: `walk` looks at the source only, so that the routers of one source share what it finds;
 `fit` keeps what the dest takes now; `place` makes entries of it, which the caller logs and applies. Pure. Rows of
-sealed parts come from the caller, who owns the files; rows that are not at hand raise Cold.
+sealed parts come from the caller, who owns the files; rows that are not in memory raise Cold.
 """
 
 from array import array
@@ -143,7 +143,7 @@ class Picker:
     def pick(self, after: int, stop: int) -> None:
         """Pick from the live records above `after`, up to seq `stop`; `reached` says how far that came.
 
-        A step needs one page of a sealed part at hand, and ends where it would need another.
+        A step needs one page of a sealed part in memory, and ends where it would need another.
         """
         self.reached, rows_left = after, STEP_ROWS
         for part, first, end in self._source.log.runs_between(after, stop):

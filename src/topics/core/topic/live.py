@@ -99,23 +99,11 @@ class LiveRecords:
         """Runs of live rows of `part` between rows start and stop."""
         if part.live_count == part.count:
             return iter([(start, stop)] if start < stop else ())
-        return self._marked_runs(part, start, stop)
-
-    def _marked_runs(self, part: Part, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Runs of rows of `part` that are not marked dead, whatever its totals say."""
         return _runs_without(self._dead, self.earliest, part, start, stop)
 
     def live_rows(self) -> "LiveRows":
         """Which rows are live now. Costs a copy of the marks, not a look at rows."""
         return LiveRows(self._dead.copy(), self.earliest)
-
-    def _live_totals(self, part: Part) -> tuple[int, int]:
-        """How many rows of `part` are live by the marks, and the sum of their sizes."""
-        count = size = 0
-        for start, stop in self._marked_runs(part, 0, part.count):
-            count += stop - start
-            size += part.bytes_before(stop) - part.bytes_before(start)
-        return count, size
 
     def runs_between(self, after: int, last: int) -> Iterator[tuple[Part, int, int]]:
         """Runs of live rows with seqs above `after` and up to `last`: part, start and stop row."""
@@ -335,6 +323,14 @@ class LiveRows(NamedTuple):
     def runs(self, part: Part, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Runs of live rows of `part` between rows start and stop."""
         return _runs_without(self.dead, self.earliest, part, start, stop)
+
+    def totals(self, part: Part) -> tuple[int, int]:
+        """How many rows of `part` are live, and the sum of their sizes."""
+        count = size = 0
+        for start, stop in self.runs(part, 0, part.count):
+            count += stop - start
+            size += part.bytes_before(stop) - part.bytes_before(start)
+        return count, size
 
 
 def _runs_without(dead: Blocks, earliest: int, part: Part, start: int, stop: int) -> Iterator[tuple[int, int]]:

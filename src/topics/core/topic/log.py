@@ -306,10 +306,11 @@ class Log(AccountedRecords):
     def check(self) -> None:
         """Assert the invariants. The cost is that of parts and marks, not of records; rows of sealed parts are read."""
         self.check_totals()
+        rows = self.live_rows()
         for part in self.parts:
-            assert self._live_totals(part) == (part.live_count, part.live_bytes), f"totals of the part at {part.first}"
+            assert rows.totals(part) == (part.live_count, part.live_bytes), f"totals of the part at {part.first}"
         if self.parts:
-            row, _ = next(self._marked_runs(self.parts[0], 0, self.parts[0].count))
+            row, _ = next(rows.runs(self.parts[0], 0, self.parts[0].count))
             assert (self._earliest_row, self.earliest) == (row, self.parts[0].seq_at(row)), "the earliest record"
         for gap in self.gaps:
             assert not self.count_between(gap.first - 1, gap.last), f"a live record in the gap {gap}"

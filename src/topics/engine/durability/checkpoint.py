@@ -93,6 +93,85 @@ class Flags(Struct):
             piece.flagged = self.dead_count
 
 
+class SegmentWriter:
+    """Writes the rows of groups as pieces of segments. Owns the numbers of the files that a checkpoint makes."""
+
+    def __init__(self, disk: Disk, catalogue: Catalogue, sealer: Sealer, settings: Settings) -> None:
+        self._disk = disk
+        self._catalogue = catalogue
+        self._sealer = sealer
+        self._bytes_max = min(settings.segment_max_bytes, SEGMENT_BYTES_LIMIT)
+        self.events_max = settings.segment_max_events
+        self._numbers: list[int] = []
+        self.items: dump.Items = {}  # by which the snapshot names what was written
+
+    async def write(self, groups: Sequence[Group], check_time: Callable[[], None]) -> None:
+        """Write the rows of the groups; they are durable at the end.
+
+        Some files are under way at once: one is written while the images of the next ones are made.
+        """
+        parts = [part for group in groups for part in group.old]
+        is_large = (
+            sum(part.live_bytes for part in parts) >= LARGE_BYTES_MIN
+            or sum(part.live_count for part in parts) >= LARGE_ROWS_MIN
+        )
+        files: deque[asyncio.Task[WrittenFile]] = deque()  # under way
+        try:
+            async for pieces in self._planned_files(groups):
+                is_small = sum(piece.size_bytes for _, piece in pieces) <= SMALL_FILE_BYTES_MAX
+                while len(files) >= (FILES_MAX if is_small else 1):
+                    self._add(await files.popleft())
+                check_time()
+                self._numbers.append(self._catalogue.next_segment)
+                self._catalogue.next_segment += 1
+                files.append(asyncio.create_task(self._write_file(self._numbers[-1], pieces, is_large)))
+            while files:
+                self._add(await files.popleft())
+        finally:
+            await asyncio.gather(*files, return_exceptions=True)  # the first failure is the checkpoint's
+            self._sealer.let_go()
+        if self._numbers:
+            await self._disk.run(self._disk.sync_directory)
+
+    async def _planned_files(self, groups: Sequence[Group]) -> AsyncIterator[Pieces]:
+        """What goes into each file."""
+        pieces: Pieces = []
+        count = size = 0
+        for group in groups:
+            live = ((part, group.rows.runs(part, 0, part.count)) for part in group.old)
+            plans = plan(group.topic.id, live, self.events_max, self._bytes_max)
+            is_long = sum(part.count for part in group.old) > LOOKED_AT_ROWS_MAX
+            while piece := await self._disk.run(partial(next, plans, None)) if is_long else next(plans, None):
+                pieces.append((group, piece))
+                count, size = count + piece.count, size + piece.size_bytes
+                if count >= self.events_max or size >= self._bytes_max:
+                    yield pieces
+                    pieces, count, size = [], 0, 0
+        if pieces:
+            yield pieces
+
+    async def _write_file(self, number: int, pieces: Pieces, is_large: bool) -> WrittenFile:
+        image, file, refs = await self._sealer.encode(number, [piece for _, piece in pieces], is_large=is_large)
+        await self._disk.run(partial(_write, self._disk, segments.name_of(number), image))
+        return pieces, file, refs
+
+    def _add(self, written: WrittenFile) -> None:
+        """Let the snapshot name a file, and the groups have its pieces. In the order of the files."""
+        pieces, file_ref, refs = written
+        file = self._catalogue.files[file_ref.number] = SegmentFile(self._disk, file_ref, self._catalogue.maps.add)
+        self.items[file_key(file_ref.number)] = segments.encode_ref(file_ref)
+        for (group, _), ref in zip(pieces, refs, strict=True):
+            group.new.append(SegmentPiece(file, ref))
+            self.items[piece_key(ref)] = segments.encode_ref(ref)
+
+    def remove(self) -> None:
+        """Remove what was written: no snapshot names it."""
+        for number in self._numbers:
+            self._catalogue.files.pop(number, None)
+            with suppress(OSError):
+                self._disk.remove(segments.name_of(number))
+
+
 class Checkpoint:
     """One checkpoint, under way."""
 
@@ -101,9 +180,8 @@ class Checkpoint:
         disk: Disk,
         catalogue: Catalogue,
         wal: Wal,
-        sealer: Sealer,
+        writer: SegmentWriter,
         clock: Clock,
-        settings: Settings,
         end_at: Callable[[], float],
         find_sparse: Callable[[], set[int]],
         releases_bytes: int | None = None,
@@ -111,12 +189,10 @@ class Checkpoint:
         self._disk = disk
         self._catalogue = catalogue
         self._wal = wal
-        self._sealer = sealer
+        self._writer = writer
         self._clock = clock
         self._end_at = end_at  # monotonic: when the engine has to be closed
         self._releases_bytes = releases_bytes  # it only releases, and may seal so much; None: it does all
-        self._events_max = settings.segment_max_events
-        self._bytes_max = min(settings.segment_max_bytes, SEGMENT_BYTES_LIMIT)
         self._state = State()
         self._meta = Meta()  # what the snapshot will say of the whole
         self._generation = 0  # of the log: another one means that the state was rebuilt
@@ -130,7 +206,6 @@ class Checkpoint:
         self._groups: list[Group] = []
         self._flags: list[Flags] = []
         self._dropped: list[SegmentPiece] = []  # pieces that had died by their topic's capture
-        self._numbers: list[int] = []  # of the segments it makes
 
     async def take(self, current: Callable[[], State], on_sealed: Callable[[Part], None], is_last: bool) -> None:
         """Do all steps, as `Store.checkpoint` says."""
@@ -148,7 +223,8 @@ class Checkpoint:
         obsolete: list[PieceRef] = []
         try:
             await self._capture_all()
-            await self._write_segments()
+            await self._writer.write(self._groups, self._check_time)
+            self._items.update(self._writer.items)
             await wal.wait_synced(wal.end)
             self._check_log()
             await self._write_flags()
@@ -186,7 +262,7 @@ class Checkpoint:
 
     def _check_time(self) -> None:
         if self._clock.monotonic() > self._end_at():
-            raise CommitFailed("it takes longer than a stop may")
+            raise CommitFailed("it takes longer than a stop allows")
 
     # --- capturing
 
@@ -264,10 +340,11 @@ class Checkpoint:
         parts = topic.log.parts
         hot = next((n for n, part in enumerate(parts) if isinstance(part, Chunk)), len(parts))
         first = hot
-        while first and parts[first - 1].count * 2 < self._events_max:
+        events_max = self._writer.events_max
+        while first and parts[first - 1].count * 2 < events_max:
             first -= 1
         rows = sum(part.count for part in parts[first:])
-        is_worthwhile = hot - first >= SMALL_PIECES_MAX or rows >= self._events_max
+        is_worthwhile = hot - first >= SMALL_PIECES_MAX or rows >= events_max
         if not is_worthwhile or sum(part.live_bytes for part in parts[first:]) * MERGE_ROOM > self._room:
             first = hot
         for piece in _pieces_in(parts[:first]):
@@ -277,65 +354,6 @@ class Checkpoint:
             yield parts[first:]
 
     # --- writing
-
-    async def _write_segments(self) -> None:
-        """Write the rows of the groups as pieces of segments; they are durable at the end.
-
-        Some files are under way at once: one is written while the images of the next ones are made.
-        """
-        parts = [part for group in self._groups for part in group.old]
-        is_large = (
-            sum(part.live_bytes for part in parts) >= LARGE_BYTES_MIN
-            or sum(part.live_count for part in parts) >= LARGE_ROWS_MIN
-        )
-        files: deque[asyncio.Task[WrittenFile]] = deque()  # under way
-        try:
-            async for pieces in self._planned_files():
-                is_small = sum(piece.size_bytes for _, piece in pieces) <= SMALL_FILE_BYTES_MAX
-                while len(files) >= (FILES_MAX if is_small else 1):
-                    self._add(await files.popleft())
-                self._check_time()
-                self._numbers.append(self._catalogue.next_segment)
-                self._catalogue.next_segment += 1
-                files.append(asyncio.create_task(self._write_file(self._numbers[-1], pieces, is_large)))
-            while files:
-                self._add(await files.popleft())
-        finally:
-            await asyncio.gather(*files, return_exceptions=True)  # the first failure is the checkpoint's
-            self._sealer.let_go()
-        if self._numbers:
-            await self._disk.run(self._disk.sync_directory)
-
-    async def _planned_files(self) -> AsyncIterator[Pieces]:
-        """What goes into each file."""
-        pieces: Pieces = []
-        count = size = 0
-        for group in self._groups:
-            live = ((part, group.rows.runs(part, 0, part.count)) for part in group.old)
-            plans = plan(group.topic.id, live, self._events_max, self._bytes_max)
-            is_long = sum(part.count for part in group.old) > LOOKED_AT_ROWS_MAX
-            while piece := await self._disk.run(partial(next, plans, None)) if is_long else next(plans, None):
-                pieces.append((group, piece))
-                count, size = count + piece.count, size + piece.size_bytes
-                if count >= self._events_max or size >= self._bytes_max:
-                    yield pieces
-                    pieces, count, size = [], 0, 0
-        if pieces:
-            yield pieces
-
-    async def _write_file(self, number: int, pieces: Pieces, is_large: bool) -> WrittenFile:
-        image, file, refs = await self._sealer.encode(number, [piece for _, piece in pieces], is_large=is_large)
-        await self._disk.run(partial(_write, self._disk, segments.name_of(number), image))
-        return pieces, file, refs
-
-    def _add(self, written: WrittenFile) -> None:
-        """Let the snapshot name a file, and the groups have its pieces. In the order of the files."""
-        pieces, file_ref, refs = written
-        file = self._catalogue.files[file_ref.number] = SegmentFile(self._disk, file_ref, self._catalogue.maps.add)
-        self._items[file_key(file_ref.number)] = segments.encode_ref(file_ref)
-        for (group, _), ref in zip(pieces, refs, strict=True):
-            group.new.append(SegmentPiece(file, ref))
-            self._items[piece_key(ref)] = segments.encode_ref(ref)
 
     async def _write_flags(self) -> None:
         """Set the delete flags that segments lack; they are durable at the end."""
@@ -385,10 +403,7 @@ class Checkpoint:
                 topic.notes.has_unflagged = True
                 topic.keys.redump()
             state.unsaved_routers.update(self._routers)
-        for number in self._numbers:
-            catalogue.files.pop(number, None)
-            with suppress(OSError):
-                self._disk.remove(segments.name_of(number))
+        self._writer.remove()
 
     def _remove_superfluous(self, is_last: bool) -> None:
         """Remove the files that the installed snapshot no longer needs. Blocking."""

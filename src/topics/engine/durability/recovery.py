@@ -249,4 +249,4 @@ def _losses(state: State, now: int, is_clean: bool, has_lost_power: bool) -> Ite
             yield Reincarnated(topic.id, next_id, now)
             next_id += 1
         elif topic.reserves and has_lost_power and topic.reservation.last > topic.log.head:
-            yield GapOpened(topic.id, topic.reservation.last, "cap", now)  # the next write reserves anew
+            yield GapOpened(topic.id, topic.reservation.last, "cap", now)  # the next write makes a new reservation

@@ -261,7 +261,6 @@ class SealingHelper:
         self._socket.setblocking(False)
         self._asked = 0
         self._waiting: deque[asyncio.Future[tuple[int, int]]] = deque()  # for the sizes of an image and what was done
-        self._unread = b""
         loop.add_reader(self._socket.fileno(), self._receive)
 
     async def encode(self, number: int, pieces: Sequence[PiecePlan]) -> Encoded:
@@ -291,21 +290,14 @@ class SealingHelper:
         return view[:image_bytes], done.file, done.pieces
 
     def _receive(self) -> None:
-        try:
-            received = self._socket.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            received = b""
-        if not received:
+        answers = self.process.answers(_ANSWER)
+        if answers is None:
             self.end_talk()
-        self._unread += received
-        while len(self._unread) >= _ANSWER.size:
-            self.process.answered += 1
+            return
+        for image_bytes, done_bytes in answers:
             answer = self._waiting.popleft()
             if not answer.done():
-                answer.set_result(_ANSWER.unpack_from(self._unread))
-            self._unread = self._unread[_ANSWER.size :]
+                answer.set_result((image_bytes, done_bytes))
 
     def end_talk(self) -> None:
         """Fail what it was asked for, and let go of the memories. Idempotent."""
@@ -317,7 +309,7 @@ class SealingHelper:
             answer = self._waiting.popleft()
             if not answer.done():
                 answer.set_exception(ConnectionError("it has ended"))
-                answer.exception()  # whoever asked may have failed before he came to wait
+                answer.exception()  # whoever asked may have failed before waiting for it
 
     def clear(self) -> None:
         for memory in self._memories:

@@ -19,7 +19,7 @@ from topics.core.entries import AnyEntry, EpochRaised
 from topics.core.state import State
 from topics.core.topic.parts import Part
 from topics.engine.durability.catalogue import Catalogue
-from topics.engine.durability.checkpoint import Checkpoint
+from topics.engine.durability.checkpoint import Checkpoint, SegmentWriter
 from topics.engine.durability.sealing import Sealer
 from topics.settings import Settings
 from topics.storage import segments
@@ -202,13 +202,13 @@ class Store:
             return inf
 
     def _new_checkpoint(self, find_sparse: Callable[[], set[int]], releases_bytes: int | None = None) -> Checkpoint:
+        writer = SegmentWriter(self._disk, self.catalogue, self._sealer, self._settings)
         return Checkpoint(
             self._disk,
             self.catalogue,
             self.wal,
-            self._sealer,
+            writer,
             self._clock,
-            self._settings,
             lambda: self.end_at,
             find_sparse,
             releases_bytes,

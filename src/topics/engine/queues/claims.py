@@ -1,10 +1,10 @@
 """Queues: jobs are handed out under leases, and acked, given back or kept longer.
 
 Asks the core what is to be done (core/queue/leasing.py), commits it, and renders the answer. Owns the numbers of
-leases, and what is to be put right if the log fails. Must not know: HTTP, who waits for jobs and for how long.
+leases, and what must be corrected if the log fails. Must not know: HTTP, who waits for jobs and for how long.
 
-A pass picks jobs, renders them, and leases them, without an await; so a job is leased only if its text is at hand. A
-page that is not raises Cold before anything has changed, and the pass is made again.
+A pass picks jobs, renders them, and leases them, without an await; so a job is leased only if its text is in memory.
+Otherwise the pass raises Cold before anything has changed, and is repeated.
 
 Leases of a queue that does not keep them are applied and not logged. What fails in the log leaves its jobs claimable:
 their leases are ended once the state is the one that holds.
@@ -282,7 +282,7 @@ class Queues:
             return await self._letters.redrive(self.queue(name), match, count_max, dry_run=dry_run)
 
     async def move(self, name: str, seqs: Sequence[int], dest: str) -> Moved:
-        """Jobs that nobody holds go to another topic, which comes to be if it is not there."""
+        """Move jobs that nobody holds to another topic, which is created if it does not exist."""
         async with self._gates.refusing(name):
             return await self._letters.move(self.queue(name), seqs, dest)
 

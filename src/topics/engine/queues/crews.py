@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from topics.clock import Clock
+from topics.clock import Alarm
 from topics.core.queue.jobs import Queue
 from topics.core.queue.leasing import Claimer
 from topics.core.state import Topic
@@ -101,20 +101,9 @@ class _Crew:
         self.hungry: dict[Worker, None] = {}  # in the order in which they are served
         self.holders: dict[int, Worker] = {}  # lease number → worker
         self.task: asyncio.Task[None] | None = None
-        self.is_woken = False
         self.is_paced = False
-        self._sleep: asyncio.Future[None] | None = None
-
-    def wake(self) -> None:
-        self.is_woken = True
-        if self._sleep is not None and not self._sleep.done():
-            self._sleep.set_result(None)
-
-    async def sleep(self, clock: Clock, ms: int | None) -> None:
-        """Wait until woken, at most so long."""
-        if not self.is_woken:
-            self._sleep = asyncio.get_running_loop().create_future()
-            await (self._sleep if ms is None else clock.wait(self._sleep, ms))
+        self.alarm = Alarm()
+        self.wake = self.alarm.ring
 
     def adopt(self, queue: Queue) -> None:
         """Go on with another state of the queue: after a failure of the log, leases may be gone."""
@@ -156,6 +145,14 @@ class _Crew:
             worker.wanted = min(worker.room, share)
         return line
 
+    def idle_ms(self, now: int, *, is_paused: bool) -> int | None:
+        """How long nothing changes by itself; None = for ever."""
+        end = self.queue.next_end()
+        idle_ms = [] if end is None else [max(0, end - now)]
+        if self.queue.exhausted and self.hungry and not is_paused:
+            idle_ms.append(RETRY_MS)
+        return min(idle_ms, default=None)
+
     def hold(self, worker: Worker, claimed: Claimed) -> None:
         """A worker was served: it goes to the end of the line, or leaves it."""
         for seq, number, _, _ in claimed.leases:
@@ -165,29 +162,44 @@ class _Crew:
         self.feed(worker)
 
 
+class Crews:
+    """All crews of an instance: one for each queue for which somebody waits."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, _Crew] = {}  # of the topic
+
+    def of(self, topic: Topic) -> _Crew:
+        return self.by_id.get(topic.id) or self.by_id.setdefault(topic.id, _Crew(topic))
+
+    def wake(self, topic_id: int) -> None:
+        """Jobs of a topic may have become claimable, or workers may have got room."""
+        crew = self.by_id.get(topic_id)
+        if crew is not None:
+            crew.wake()
+
+    def wake_all(self) -> None:
+        for crew in self.by_id.values():
+            crew.wake()
+
+    def disband(self, crew: _Crew) -> None:
+        """Forget a crew if nobody waits any more."""
+        if crew.task is None and crew.window is None and not crew.claims:
+            self.by_id.pop(crew.id, None)
+
+
 class Workers:
-    """The crews of one instance."""
+    """Serves the crews of one instance."""
 
     def __init__(self, hall: Hall, queues: Queues, turns: Turns, is_deferred: Callable[[Topic], bool]) -> None:
         self._ledger, self._loader, self._clock = hall.ledger, hall.loader, hall.clock
         self._turns = turns
         self._is_deferred = is_deferred  # pressure keeps a queue's jobs from workers (PR5)
         self._queues = queues
-        self._crews: dict[int, _Crew] = {}
-
-    def wake(self, topic_id: int) -> None:
-        """Jobs of a topic may have become claimable, or workers may have got room."""
-        crew = self._crews.get(topic_id)
-        if crew is not None:
-            crew.wake()
-
-    def wake_all(self) -> None:
-        for crew in self._crews.values():
-            crew.wake()
+        self.crews = Crews()
 
     async def stop(self) -> None:
         """End all waiting, for the end of the engine."""
-        tasks = [task for crew in self._crews.values() for task in (crew.task, crew.window) if task is not None]
+        tasks = [task for crew in self.crews.by_id.values() for task in (crew.task, crew.window) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -200,7 +212,7 @@ class Workers:
         topic = self._ledger.state.topics.get(name)
         if topic is None or not topic.is_queue or not topic.config.claim_jitter_ms:
             return await self._queues.claim(name, claimer)
-        waiting, crew = _Waiting(claimer), self._crew(topic)
+        waiting, crew = _Waiting(claimer), self.crews.of(topic)
         crew.claims.append(waiting)
         self._open_window(crew, topic)
         if stop is not None:
@@ -233,25 +245,25 @@ class Workers:
             for claim in claims:
                 claim.refuse(error)
             crew.wake()
-            self._disband(crew)
+            self.crews.disband(crew)
 
     # --- workers
 
     def join(self, name: str, worker: Worker) -> None:
         """Give a worker jobs of a queue from now on."""
         topic = self._queues.queue(name)
-        crew = self._crew(topic)
+        crew = self.crews.of(topic)
         worker.topic_id = topic.id
         crew.workers.add(worker)
         if crew.task is None:
             crew.adopt(topic.queue)
-            self._ledger.listen(crew.id, crew.wake)
+            self._ledger.listeners.listen(crew.id, crew.wake)
             crew.task = asyncio.get_running_loop().create_task(self._run(crew))
         self.resume(worker)
 
     def leave(self, worker: Worker) -> None:
         """A worker is gone; what it holds is free at once (WK5)."""
-        crew = self._crews.get(worker.topic_id)
+        crew = self.crews.by_id.get(worker.topic_id)
         if crew is not None:
             self._turns.ack_waiting(crew.name)
             crew.note_ended()
@@ -266,7 +278,7 @@ class Workers:
 
     def resume(self, worker: Worker) -> None:
         """A worker takes jobs, or takes them again."""
-        crew = self._crews.get(worker.topic_id)
+        crew = self.crews.by_id.get(worker.topic_id)
         if crew is not None:
             crew.feed(worker)
             crew.wake()
@@ -275,24 +287,24 @@ class Workers:
         """Serve the workers of a queue for as long as there are some."""
         try:
             while crew.workers:
-                crew.is_woken = False
+                crew.alarm.is_ringing = False
                 topic = self._present(crew)
                 if topic is None:
                     return
                 try:
                     await self._feed(crew, topic)
-                    idle_ms = self._idle_ms(crew, is_paused=topic.paused)
+                    idle_ms = crew.idle_ms(self._clock.now_ms(), is_paused=topic.paused)
                 except Refusal:
                     continue  # the queue is gone
                 except (StorageError, OSError) as error:
                     logger.error('jobs of "%s" cannot be handed out: %s', crew.name, error)
                     idle_ms = RETRY_MS
-                await crew.sleep(self._clock, idle_ms)
+                await crew.alarm.sleep(self._clock, idle_ms)
         finally:
             crew.task = None
             crew.queue.ended = None
-            self._ledger.unlisten(crew.id, crew.wake)
-            self._disband(crew)
+            self._ledger.listeners.unlisten(crew.id, crew.wake)
+            self.crews.disband(crew)
 
     def _present(self, crew: _Crew) -> Topic | None:
         """The queue as it is now. If it is gone, its workers are told."""
@@ -322,14 +334,6 @@ class Workers:
                 await asyncio.sleep(0)  # let others have their turn
         elif crew.hungry and not topic.paused and topic.queue.ready(topic.log.count):
             self._open_window(crew, topic)
-
-    def _idle_ms(self, crew: _Crew, *, is_paused: bool) -> int | None:
-        """How long nothing changes by itself; None = for ever."""
-        end = crew.queue.next_end()
-        idle_ms = [] if end is None else [max(0, end - self._clock.now_ms())]
-        if crew.queue.exhausted and crew.hungry and not is_paused:
-            idle_ms.append(RETRY_MS)
-        return min(idle_ms, default=None)
 
     # --- both
 
@@ -362,10 +366,3 @@ class Workers:
             self._queues.when_shown(
                 [claimed], gate, lambda failure: None if failure is not None else claimer.deliver(claimed)
             )
-
-    def _crew(self, topic: Topic) -> _Crew:
-        return self._crews.get(topic.id) or self._crews.setdefault(topic.id, _Crew(topic))
-
-    def _disband(self, crew: _Crew) -> None:
-        if crew.task is None and crew.window is None and not crew.claims:
-            self._crews.pop(crew.id, None)

@@ -67,7 +67,7 @@ class Turns:
     def ack_waiting(self, name: str) -> None:
         """Have the acks of a queue done that came before now: a worker that acks and leaves has acked."""
         waiting = self._acks.pop(name, None)
-        if waiting is not None:  # the caller may be amid a change: nobody is told before it is over (ST17)
+        if waiting is not None:  # the caller may be in the middle of a change: nobody is told before it is over (ST17)
             asyncio.get_running_loop().call_soon(self._ack(name, waiting))
 
     # --- alone

@@ -30,7 +30,7 @@ class Routing:
         """Create or change a router. Gives whether it was created, and what it is. `may_replace`: see the engine's."""
         ledger = self._ledger
         for name in (command.source, command.dest, command.source):
-            await ledger.when_unchanging(name)
+            await ledger.changes.when_unchanging(name)
         present = ledger.state.routers.by_name.get(command.router)
         async with self._gates.refusing(None):
             if present is not None:
@@ -38,7 +38,7 @@ class Routing:
             decided = decide.put_router(ledger.state, command, self._caps)
         is_new = present is None
         if decided:
-            await ledger.change(None, decided)
+            ledger.commit(decided)
         router = ledger.state.routers.by_name[command.router]
         shown, gate = self._state(router), self._gate([router])
         await self._gates.wait_open(gate)
@@ -62,7 +62,7 @@ class Routing:
         ledger = self._ledger
         decided = decide.delete_router(ledger.state, name)
         if decided:
-            await ledger.change(None, decided)
+            ledger.commit(decided)
         await self._gates.wait_open(self._gates.of(None))
         return bool(decided)
 

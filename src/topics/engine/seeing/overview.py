@@ -187,7 +187,7 @@ class Overview:
         """
         walk = self._walks.get(walk_id)
         if walk is None or self._clock.monotonic() - walk.used > WALK_S:
-            raise InvalidRequest("cursor is of a walk that is over; ask again without one")
+            raise InvalidRequest("the cursor belongs to a walk that has ended; ask again without it")
         names, found = self._used(walk).names, list[TopicDetail]()
         while at < len(names) and len(found) < count:
             page = names[at : at + count - len(found)]

@@ -18,7 +18,7 @@ import stat
 from collections.abc import Callable
 from typing import Final
 
-from topics.clock import Clock
+from topics.clock import Alarm, Clock
 from topics.errors import ConfigurationError
 from topics.server.auth import SCOPES, Key, Keyring, prefixes_in, scopes_in
 
@@ -44,26 +44,17 @@ class KeyFile:
         self._clock = clock
         self._on_change = on_change
         self._seen: Signature | None = signature(path)
-        self._is_asked = False
-        self._wake: asyncio.Future[None] | None = None
-
-    def reread(self) -> None:
-        """Read the file soon, whether it has changed or not."""
-        self._is_asked = True
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        self._alarm = Alarm()
+        self.reread = self._alarm.ring  # read the file soon, whether it has changed or not
 
     async def follow(self) -> None:
         """Read the file whenever it has changed or `reread` was called. Runs until it is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            self._wake = loop.create_future()
-            if self._is_asked:
-                self._wake.set_result(None)
-            await self._clock.wait(self._wake, POLL_MS)
+            await self._alarm.sleep(self._clock, POLL_MS)
             now = await loop.run_in_executor(None, signature, self._path)
-            if self._is_asked or now != self._seen:
-                self._is_asked, self._seen = False, now
+            if self._alarm.is_ringing or now != self._seen:
+                self._alarm.is_ringing, self._seen = False, now
                 await self._read_again()
 
     async def _read_again(self) -> None:

@@ -12,7 +12,7 @@ Invariants
 - At most one command goes on in a task (`_is_busy`); no command starts then, or while the client does not read.
 - The commands and answers that wait are bounded: above the bound nothing is read from the socket.
 - A command is answered exactly once, unless the connection is gone.
-- A command runs in a turn of the socket's own: whoever answers the one before it may be amid a change (ST17).
+- A command runs in a turn of the socket's own: the one before may be answered in the middle of a change (ST17).
 - A socket is always in the wheel: for pings, which find dead peers, and at its end for its last seconds.
 """
 

@@ -132,7 +132,7 @@ class Delivery:
             hub.feeds.pop(feed, None)
             if not hub.feeds:
                 self._hubs.pop(hub.id, None)
-                self.rounds.discard(hub)
+                self.rounds.deferred.discard(hub)
                 self._let_page_go(hub)
                 self._engine.unlisten(hub.id, hub.wake)
 

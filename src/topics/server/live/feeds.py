@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
+from msgspec import Struct
+
 from topics.engine.answers import ReadResult
 from topics.engine.instance import Followed, PageAddress, Projection
 from topics.model import TagMatch
@@ -20,28 +22,24 @@ NODE_BYTES: Final = 120  # of a template, beside its text
 NO_LINE: Final = Line()
 
 
-class Template:
+class Template(Struct, eq=False, weakref=True):
     """How a feed reads, whatever its cursor. Feeds with the same template object share their reads; see `of`."""
 
-    __slots__ = ("__weakref__", "_base", "bytes_max", "is_strong", "limit", "match", "nodes", "projection", "weight")
+    limit: int
+    bytes_max: int
+    nodes: frozenset[str]
+    match: TagMatch | None
+    projection: Projection
+    is_strong: bool  # show only what is synced (SS18)
+    weight: int = 0  # in memory
+    _base: "Template | None" = None
 
-    def __init__(
-        self,
-        limit: int,
-        bytes_max: int,
-        nodes: frozenset[str],
-        match: TagMatch | None,
-        projection: Projection,
-        is_strong: bool,
-    ) -> None:
-        self.limit = limit
-        self.bytes_max = bytes_max
-        self.nodes = nodes
-        self.match = match
-        self.projection = projection
-        self.is_strong = is_strong  # show only what is synced (SS18)
-        self.weight = sum(NODE_BYTES + len(node) for node in nodes)  # in memory
-        self._base = Template.of(limit, bytes_max, frozenset(), match, projection, is_strong) if nodes else None
+    def __post_init__(self) -> None:
+        if self.nodes:
+            self.weight = sum(NODE_BYTES + len(node) for node in self.nodes)
+            self._base = Template.of(
+                self.limit, self.bytes_max, frozenset(), self.match, self.projection, self.is_strong
+            )
 
     @property
     def base(self) -> "Template":

@@ -13,7 +13,7 @@ Invariant: a hub is ready (`is_ready`) exactly while it is in the queue, being s
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Final
 
 from topics.clock import Clock, SystemClock
@@ -74,6 +74,43 @@ class ReadyTopics:
             heapq.heappush(self._heap, (hub.order, hub))
 
 
+class DeferredTopics:
+    """The topics that pressure holds back, and which readers were told so."""
+
+    def __init__(self, pressure: Pressure) -> None:
+        self._pressure = pressure
+        self.hubs: dict[Hub, None] = {}
+        self._episodes = 0  # of pressure at which topics are deferred
+
+    def must_wait(self, hub: Hub) -> bool:
+        """Whether pressure holds a topic back; never one that is gone, which is announced at once."""
+        return self._pressure.is_deferring and not hub.topic.is_gone and hub.topic.priority < 0
+
+    def add(self, hub: Hub) -> None:
+        """Hold a topic back, and tell its readers, once per episode (PR6)."""
+        self.hubs[hub] = None
+        for feed in list(hub.feeds):
+            self.advise(feed.reader)
+
+    def advise(self, reader: Reader | None) -> None:
+        """Tell a reader which of its topics are held back."""
+        if reader is not None and reader.advised_in != self._episodes and not reader.is_stuck():
+            reader.advised_in = self._episodes
+            names = [feed.name for feed in reader.feeds.values() if feed.hub and feed.hub.topic.priority < 0]
+            reader.paced(sorted(names), RETRY_AFTER_MS)
+
+    def discard(self, hub: Hub) -> None:
+        self.hubs.pop(hub, None)
+
+    def begin_episode(self) -> None:
+        self._episodes += 1
+
+    def end_episode(self) -> Iterable[Hub]:
+        """Let go of all topics."""
+        hubs, self.hubs = self.hubs, {}
+        return hubs
+
+
 class Rounds:
     """The passes of one server.
 
@@ -86,8 +123,7 @@ class Rounds:
         self._clock = clock
         self._pressure = pressure
         self._serve = serve
-        self._deferred: dict[Hub, None] = {}
-        self._episodes = 0  # of pressure at which topics are deferred
+        self.deferred = DeferredTopics(pressure)
         self._is_scheduled = False
         self._next: asyncio.Handle | None = None  # the pass that is scheduled, if it is one at the end of this turn
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,8 +146,8 @@ class Rounds:
     def wake(self, hub: Hub) -> None:
         """There may be something new in the topic, or it is gone."""
         hub.is_dirty = True
-        if hub in self._deferred and not self._must_wait(hub):
-            del self._deferred[hub]
+        if hub in self.deferred.hubs and not self.deferred.must_wait(hub):
+            self.deferred.discard(hub)
             hub.is_ready = False
         self.serve_soon(hub)
 
@@ -130,12 +166,8 @@ class Rounds:
             if not hub.is_ready:
                 self.ready.add(hub)
                 self._schedule()
-            elif hub in self._deferred:
-                self._advise(feed.reader)
-
-    def discard(self, hub: Hub) -> None:
-        """Nobody follows the topic any more."""
-        self._deferred.pop(hub, None)
+            elif hub in self.deferred.hubs:
+                self.deferred.advise(feed.reader)
 
     def _schedule(self, *, is_late: bool = False) -> None:
         """Schedule a pass for the end of this turn, or for later under pressure, so that frames become larger."""
@@ -175,8 +207,8 @@ class Rounds:
         slice_end = real_clock.monotonic() + self.slice_s
         for _ in range(len(self.ready)):
             hub = self.ready.pop()
-            if self._must_wait(hub):
-                self._defer(hub)
+            if self.deferred.must_wait(hub):
+                self.deferred.add(hub)
                 continue
             if not self._serve(hub, slice_end):
                 self.ready.put_back(hub)
@@ -195,29 +227,11 @@ class Rounds:
 
     # --- pressure
 
-    def _must_wait(self, hub: Hub) -> bool:
-        """Whether pressure holds a topic back; never one that is gone, which is announced at once."""
-        return self._pressure.is_deferring and not hub.topic.is_gone and hub.topic.priority < 0
-
-    def _defer(self, hub: Hub) -> None:
-        """Hold a topic back, and tell its readers, once per episode (PR6)."""
-        self._deferred[hub] = None
-        for feed in list(hub.feeds):
-            self._advise(feed.reader)
-
-    def _advise(self, reader: Reader | None) -> None:
-        if reader is not None and reader.advised_in != self._episodes and not reader.is_stuck():
-            reader.advised_in = self._episodes
-            names = [feed.name for feed in reader.feeds.values() if feed.hub and feed.hub.topic.priority < 0]
-            reader.paced(sorted(names), RETRY_AFTER_MS)
-
     def _deferring(self, is_deferring: bool) -> None:
         """For Pressure: an episode begins or ends."""
         if is_deferring:
-            self._episodes += 1
+            self.deferred.begin_episode()
             return
-        deferred, self._deferred = self._deferred, {}
-        for hub in deferred:
+        for hub in self.deferred.end_episode():
             self.ready.add(hub)
-        if deferred:
             self._schedule()

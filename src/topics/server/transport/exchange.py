@@ -89,7 +89,7 @@ class Request(msgspec.Struct):
     wants_upgrade: bool = False  # HTTP/1.1 with Connection: upgrade, something to upgrade to, and no body
     body: bytes = b""
     context: Any = None  # the application's own, from headers_received to handle
-    admission: Any = None  # what the application decided, for requests with the same head; None: it decides each anew
+    admission: Any = None  # what the application decided, for requests with the same head; None: it decides on each
 
     def header_values(self, name: bytes) -> list[bytes]:
         first = self.headers.get(name)
@@ -131,7 +131,7 @@ class Application(Protocol):
         ...
 
     def still_holds(self, admission: Any) -> bool:
-        """Whether what was decided from a head still holds; else the head is to be received anew."""
+        """Whether what was decided from a head still holds; otherwise the head must be received again."""
         ...
 
     def readmitted(self, request: Request) -> Answer | None:

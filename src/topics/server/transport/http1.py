@@ -7,7 +7,7 @@ Invariants
 - At most one exchange runs (`_current`). While it runs, or while the peer does not read, input is kept unparsed
   (`_ahead`), above a bound not read. Only requests in the running one's slice of input are parsed early (`_queue`).
 - A request is handled in a turn of the connection's own: when its input comes, when the peer reads again, or in a turn
-  asked for (`_is_advance_due`). Whoever answers the request before it may be amid a change (ST17).
+  asked for (`_is_advance_due`). Whoever answers the request before it may be in the middle of a change (ST17).
 - `stage` only grows. From DEAF on no input is interpreted; from CLOSING on nothing is written.
 - Where the peer may still be sending, a close lingers, or the last answer could be lost to a reset.
 """

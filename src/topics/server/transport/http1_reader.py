@@ -142,7 +142,7 @@ class Http1Reader:
         return self._since + limits.body_s + self._body_bytes / limits.body_rate_min
 
     def restart_clock(self) -> None:
-        """The message could not go on, through no fault of the peer: its time starts anew."""
+        """The message could not go on, through no fault of the peer: its time starts over."""
         self._since = self._shared.now
 
     def close(self) -> None:

@@ -174,7 +174,7 @@ class Http2Exchange(Exchange):
         return lines + [(name.lower(), value) for name, value in headers]
 
     def answer(self, answer: Answer) -> None:
-        """Give an answer of the transport's own; what came of the body is of no use any more."""
+        """Give an answer of the transport's own; what has arrived of the body is no longer needed."""
         self.filling, self.parts = None, []
         try:
             self.respond(answer.status, answer.body, answer.headers, answer.content_type)

@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from topics.core.topic.records import Batch, Limits, WriteIn, check_batch, decode_json
+from topics.core.topic.records import Batch, WriteIn, check_batch, decode_json
 from topics.errors import InvalidRequest, PayloadTooLarge, Refusal, TopicsError
-from topics.server.wire.counts import CountedRecord, decode_counted, may_exceed
-from topics.server.wire.large import LARGE_BYTES, NoObject, decode_large, put_together, take_apart
+from topics.server.wire.counts import CountedRecord, write_decoder
+from topics.server.wire.large import NoObject, put_together, take_apart
 from topics.server.wire.replies import WatchedTopic, encode
 from topics.server.wire.requests import (
     Match,
@@ -90,7 +90,7 @@ class UnsubscribeIn(Struct, frozen=True):
 
 _decode_command = msgspec.json.Decoder(CommandIn).decode
 _decode_publish = msgspec.json.Decoder(PublishIn).decode
-_decode_counted = msgspec.json.Decoder(CountedPublishIn).decode
+publish_in = write_decoder(PublishIn, CountedPublishIn)
 _decode_subscribe = msgspec.json.Decoder(SubscribeIn).decode
 _decode_unsubscribe = msgspec.json.Decoder(UnsubscribeIn).decode
 _decode_any = msgspec.json.Decoder(Raw).decode
@@ -136,14 +136,6 @@ def large_in(text: bytes, settings: Settings) -> LargeIn:
 
 def _invalid_json(fault: InvalidRequest) -> InvalidJson:
     return InvalidJson(fault.message.replace("the body", "the message"))
-
-
-def publish_in(text: bytes, limits: Limits) -> PublishIn:
-    if len(text) > LARGE_BYTES:
-        return decode_large(_decode_publish, text, limits)  # type: ignore[no-any-return]
-    if may_exceed(text, limits.max_batch_records):
-        return decode_counted(_decode_counted, text, limits.max_batch_records)  # type: ignore[no-any-return]
-    return decode_json(_decode_publish, text)  # type: ignore[no-any-return]
 
 
 def subscribe_in(text: bytes, settings: Settings) -> tuple[SubscribeIn, dict[str, WatchTopicIn]]:

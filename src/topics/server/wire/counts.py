@@ -9,13 +9,15 @@ has one; only beyond that are records counted one by one. Large ones are taken a
 """
 
 import threading
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
-from topics.core.topic.records import RecordIn, WriteIn, decode_json
+from topics.core.topic.records import Limits, RecordIn, WriteIn, decode_json
 from topics.errors import BatchTooLarge, InvalidRequest
+from topics.server.wire.large import LARGE_BYTES, put_together, take_apart
 
 W = TypeVar("W", bound=WriteIn)
 
@@ -77,6 +79,21 @@ def decode_counted(decode: Any, body: bytes, records_max: int) -> Any:
     """Decode what consists of `CountedRecord`."""
     _count.left = _count.records_max = records_max
     return decode_json(decode, body)
+
+
+def write_decoder(kind: type[W], counted_kind: type[W]) -> Callable[[bytes, Limits], W]:
+    """What decodes writes of one kind, whatever their size; `counted_kind` has CountedRecords. A large one blocks."""
+    decode = msgspec.json.Decoder(kind).decode
+    decode_each = msgspec.json.Decoder(counted_kind).decode
+
+    def decode_write(body: bytes, limits: Limits) -> W:
+        if len(body) > LARGE_BYTES:
+            return put_together(decode, take_apart(body, limits))  # type: ignore[no-any-return]
+        if may_exceed(body, limits.max_batch_records):
+            return decode_counted(decode_each, body, limits.max_batch_records)  # type: ignore[no-any-return]
+        return decode_json(decode, body)  # type: ignore[no-any-return]
+
+    return decode_write
 
 
 def check_lists(

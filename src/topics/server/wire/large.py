@@ -10,7 +10,7 @@ Invariant: work and memory are bounded by the limits and not by the body.
 
 import re
 import threading
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 from msgspec import Raw
@@ -31,8 +31,6 @@ NO_RECORD: Final = RecordIn(Raw())
 EMPTY: Final = b'"records":[]'
 BLANKS: Final = b" \t\r\n"
 BRACE: Final = b"{"[0]
-
-W = TypeVar("W", bound=WriteIn)
 
 _SPACE: Final = re.compile(rb"[ \t\r\n]{0,%d}" % SPACE_BYTES)
 _TRAILING: Final = re.compile(r"JSON is malformed: trailing characters \(byte (\d+)\)")
@@ -74,11 +72,6 @@ class Apart(NamedTuple):
     rest: bytes  # its text, without the records; as far as it was walked over, if it is refused
     records: list[RecordIn]
     refusal: Refusal | None  # why it is refused; a text that is no JSON is raised instead
-
-
-def decode_large(decode: Any, body: bytes, limits: Limits) -> Any:
-    """Decode a large write as `decode` does, a method of a decoder of a WriteIn. Blocking."""
-    return put_together(decode, take_apart(body, limits))
 
 
 def put_together(decode: Any, apart: Apart) -> Any:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from topics.core.topic.config import LEASE_MS_MAX, LEASE_MS_MIN, ConfigIn
-from topics.core.topic.records import DELAY_MS_MAX, Limits, WriteIn, decode_json
+from topics.core.topic.records import DELAY_MS_MAX, WriteIn, decode_json
 from topics.engine.instance import Projection, Query
 from topics.errors import BatchTooLarge, InvalidRequest
 from topics.model import (
@@ -24,8 +24,7 @@ from topics.model import (
     is_topic_name,
     lease_numbers,
 )
-from topics.server.wire.counts import SMALL_BYTES, CountedRecord, check_lists, decode_counted, may_exceed
-from topics.server.wire.large import LARGE_BYTES, decode_large
+from topics.server.wire.counts import SMALL_BYTES, CountedRecord, check_lists, write_decoder
 from topics.server.wire.queries import DIGITS_MAX, Parameters
 from topics.settings import Settings
 
@@ -187,9 +186,9 @@ _decode_extend = msgspec.json.Decoder(ExtendIn).decode
 _decode_nothing = msgspec.json.Decoder(NothingIn).decode
 _decode_redrive = msgspec.json.Decoder(RedriveIn).decode
 _decode_backup = msgspec.json.Decoder(BackupIn).decode
-_decode_write = msgspec.json.Decoder(WriteIn).decode
-_decode_counted = msgspec.json.Decoder(CountedWriteIn).decode
 _decode_texts = msgspec.json.Decoder(list[str]).decode
+
+write_in = write_decoder(WriteIn, CountedWriteIn)
 
 EMPTY_DIFF: Final = DiffIn()
 EMPTY_PUT: Final = PutIn()
@@ -203,14 +202,6 @@ def small_body_bytes_max(settings: Settings) -> int:
 def put_in(body: bytes) -> PutIn:
     """The body of PUT topic; an empty one stands for {}."""
     return decode_json(_decode_put, body) if body else EMPTY_PUT
-
-
-def write_in(body: bytes, limits: Limits) -> WriteIn:
-    if len(body) > LARGE_BYTES:
-        return decode_large(_decode_write, body, limits)  # type: ignore[no-any-return]
-    if may_exceed(body, limits.max_batch_records):
-        return decode_counted(_decode_counted, body, limits.max_batch_records)  # type: ignore[no-any-return]
-    return decode_json(_decode_write, body)  # type: ignore[no-any-return]
 
 
 def diff_in(body: bytes, settings: Settings) -> DiffIn:

@@ -29,7 +29,6 @@ class SyncHelper:
         self._handed: set[int] = set()  # numbers of the files whose descriptor the helper has
         self._outbox: deque[tuple[bytes, int | None]] = deque()  # request, and a descriptor to hand over
         self._waiting: deque[tuple[OpenFile, Done | None]] = deque()  # the file, and who waits, if anybody
-        self._unread = b""
         self._process = HelperProcess(["-I", "-S", syncer.__file__, path])
         self._socket = self._process.socket
         self._socket.setblocking(False)
@@ -95,26 +94,17 @@ class SyncHelper:
             _close_optional(handed)
 
     def _receive(self) -> None:
-        try:
-            received = self._socket.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            received = b""
-        if not received:
+        answers = self._process.answers(syncer.ANSWER)
+        if answers is None:
             self.end()
             return
-        self._unread += received
-        while len(self._unread) >= syncer.ANSWER.size:
-            (failure,) = syncer.ANSWER.unpack_from(self._unread)
-            self._unread = self._unread[syncer.ANSWER.size :]
+        for (failure,) in answers:
             self._answered(failure)
         with self._lock:
             self._send()
 
     def _answered(self, failure: int) -> None:
         file, done = self._waiting.popleft()
-        self._process.answered += 1
         if failure:  # then the helper has let go of the file
             with self._lock:
                 self._handed.discard(file.number)
