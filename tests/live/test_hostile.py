@@ -25,7 +25,7 @@ from tests.api.clients.transcript import Client, ok, request_bytes
 from tests.api.clients.websocket import client_frame, handshake
 from topics.server.main import STOP_S
 from topics.server.transport.http2_reader import PREFACE, FrameWatch
-from topics.testing.patience import PATIENCE_S
+from topics.testing.patience import PATIENCE_S, wait_until
 from topics.testing.server import ServerProcess, ask_status
 
 MIB: Final = 1024 * 1024
@@ -436,6 +436,74 @@ def test_reads_of_one_client_leave_others_their_turns(
         print(f"{attack.__name__}: {worst:.2f} s, {grown / MIB:.0f} MiB")
         assert worst <= CPU_S_MAX
         assert grown <= MEMORY_BYTES_MAX
+        assert server.stop() == 0
+
+
+# --- answers that nobody takes, and followers that come and go
+
+
+def unread(address: tuple[str, int], path: str, window: int, is_enough: Callable[[], bool]) -> None:
+    """A hundred GETs over HTTP/2 whose answers are not taken, until it is enough."""
+    packer = Encoder()
+    settings = FrameWatch.HEADER.pack(0, 6, 4, 0, 0) + pack(">HL", 4, window)
+    frames = [PREFACE, settings, FrameWatch.HEADER.pack(0, 4, 8, 0, 0) + pack(">L", 2**30)]
+    for stream in range(1, 200, 2):
+        head = packer.encode([(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "localhost")])
+        frames.append(FrameWatch.HEADER.pack(0, len(head), 1, 0x05, stream) + head)
+    with socket.create_connection(address, timeout=PATIENCE_S) as connection:
+        connection.sendall(b"".join(frames))
+        wait_until("the server answers others", is_enough)
+
+
+@pytest.mark.parametrize("window", [0, 2**30], ids=["no window", "no room in the socket"])
+@pytest.mark.parametrize("path", ["diff?max_batch_bytes=8000000", "export"])
+def test_answers_that_nobody_takes_take_little_memory(tmp_path: Path, path: str, window: int) -> None:
+    """LM10, LM11: 60 MB of records, a hundred times."""
+    with ServerProcess(tmp_path) as server:
+        api = Client(server.address)
+        api.create("t")
+        for _ in range(12):
+            ok(api.post("/v0/topics/t?return_seqs=false", {"records": [{"data": "x" * 50_000}] * 100}))
+        ok(api.post("/v0/topics/t/diff", {"max_batch_bytes": 8_000_000}))
+        before, looks = peak_bytes(server.pid), 0
+
+        def is_enough() -> bool:  # no more comes in many looks, in each of which all of them would have had a turn
+            nonlocal looks
+            looks += 1
+            return looks > 200 and ask_status(server.address, "/v0/health") == 200
+
+        worst = worst_wait_s(server, lambda: unread(server.address, "/v0/topics/t/" + path, window, is_enough))
+        grown = peak_bytes(server.pid) - before
+        print(f"unread {path}: {worst:.2f} s, {grown / MIB:.0f} MiB")
+        assert worst <= CPU_S_MAX
+        assert grown <= MEMORY_BYTES_MAX
+        assert "a connection is ended" not in server.output
+        assert server.stop() == 0
+
+
+def test_sockets_that_subscribe_and_unsubscribe_all_the_time_leave_others_their_turns(tmp_path: Path) -> None:
+    """LM10, LM11: from the beginning each time."""
+    with ServerProcess(tmp_path) as server:
+        api = Client(server.address)
+        api.create("t")
+        ok(api.post("/v0/topics/t?return_seqs=false", {"records": [{"data": "x" * 300}] * 10_000}))
+        commands = client_frame(1, b'{"op":"subscribe","topic":"t","from_seq":0}')
+        commands += client_frame(1, b'{"op":"unsubscribe","topic":"t"}')
+        data = handshake() + commands * 1000 + client_frame(8)
+
+        def attack() -> None:
+            senders = [threading.Thread(target=send_all, args=(server.address, data)) for _ in range(8)]
+            for sender in senders:
+                sender.start()
+            for sender in senders:
+                sender.join(PATIENCE_S)
+
+        before = peak_bytes(server.pid)
+        worst = worst_wait_s(server, attack)
+        grown = peak_bytes(server.pid) - before
+        print(f"subscriptions: {worst:.2f} s, {grown / MIB:.0f} MiB")
+        assert worst <= CPU_S_MAX
+        assert grown <= 8 * len(data) + MEMORY_BYTES_MAX
         assert server.stop() == 0
 
 

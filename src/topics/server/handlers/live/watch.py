@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from topics.engine.answers import TopicState
 from topics.engine.instance import Projection
@@ -19,6 +19,8 @@ from topics.settings import Settings
 
 if TYPE_CHECKING:
     from topics.server.app import App
+
+STATES_PER_STEP: Final = 64  # topics that are looked at in one step: a look takes 20 µs (LM10)
 
 
 async def create_session(call: Call) -> None:
@@ -66,7 +68,9 @@ async def states_of(
 
 async def _states_now(app: "App", names: Collection[str], is_lenient: bool) -> dict[str, TopicState]:
     states = {}
-    for name in names:
+    for count, name in enumerate(names, 1):
+        if not count % STATES_PER_STEP:
+            await asyncio.sleep(0)
         try:
             states[name] = await app.engine.topic_state(name, touch=False)
         except TopicNotFound:
