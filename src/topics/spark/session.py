@@ -7,12 +7,10 @@ Under spark-submit the JVM runs before Python does, and knows what spark-submit 
 here. Its log begins on stderr, and is turned to the file once there is a session, unless somebody has set it up.
 """
 
-import atexit
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,10 +35,6 @@ LAUNCHER: Final = "SPARK_LAUNCHER_OPTS"  # the variable with options for the JVM
 LOG_LEVEL: Final = "spark.log.level"
 SPARKS_LOG_CONFIG: Final = "org/apache/spark/log4j2"  # part of the place of Spark's own, which nobody has chosen
 NO_CONNECT: Final = "a Spark Connect server needs more packages: pip install 'topics-engine[connect]'"
-
-SOCKETS: Final = "spark.python.unix.domain.socket"
-SOCKETS_PLACE_BYTES_MAX: Final = 60  # the name of a socket, which has 108 bytes, is 43 more
-DAEMON: Final = "topics.spark.runs.daemon"
 
 # Arrow's vectors check the bounds of each value that Spark takes; Spark takes none outside of a batch.
 UNCHECKED: Final = "-Darrow.enable_unsafe_memory_access=true"
@@ -94,7 +88,6 @@ def build(
         settings["spark.master"] = master or given.get("spark.master", "local[*,4]")
         if settings["spark.master"].startswith("local"):
             os.environ.setdefault(PYTHON, sys.executable)
-            settings |= _socket_settings()
         builder = SparkSession.builder.appName(name)
         for key, value in {**settings, **(given if master is None else {}), **(conf or {})}.items():
             builder = builder.config(key, value)
@@ -184,20 +177,6 @@ def _turn_log(spark: "SparkSession", log_file: str | os.PathLike[str]) -> None:
     if SPARKS_LOG_CONFIG in context.getConfiguration().getConfigurationSource().toString():
         jvm.java.lang.System.setProperty("topics.log", os.fspath(log_file))
         context.setConfigLocation(jvm.java.net.URI(LOG_CONFIG.as_uri()))
-
-
-@cache
-def _socket_settings() -> dict[str, str]:
-    """Let the JVM and the workers of this machine talk over Unix domain sockets, which take less of a row's time.
-
-    Whoever may write where they lie may talk to the workers, so the directory is this user's alone. It goes with this
-    process.
-    """
-    place = tempfile.mkdtemp(prefix="topics-spark-")
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    if len(os.fsencode(place)) > SOCKETS_PLACE_BYTES_MAX:
-        return {}
-    return {f"{SOCKETS}.enabled": "true", f"{SOCKETS}.dir": place, "spark.python.daemon.module": DAEMON}
 
 
 def _java_options(chosen: java.Java, is_short_lived: bool, log_file: str | os.PathLike[str]) -> str:
