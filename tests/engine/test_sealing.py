@@ -106,7 +106,7 @@ datas = st.sampled_from(
 def test_records_with_nothing_but_data_are_sealed_as_if_they_were_decoded(
     writes: list[list[bytes]], data: st.DataObject
 ) -> None:
-    """DT1: whatever their text looks like, and whichever of them are left."""
+    """CV6: whatever their text looks like, and whichever of them are left."""
     chunk = Chunk(7)
     for number, texts in enumerate(writes):
         batch = batch_of([RecordIn(Raw(text)) for text in texts], None, SETTINGS)
