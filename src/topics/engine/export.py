@@ -3,12 +3,15 @@
 `capture` takes, on the loop and at once, the parts and the marks of their dead rows; `stream` finds the live rows and
 encodes them afterwards, in a thread and in portions, however the topic changes meanwhile. What is captured may be shown
 only behind the gate.
+
+The stream has the columns `seq ts node tag meta data`, in the types of a segment. Rows of a segment go out as they lie
+in the file: their buffers are sliced, not decoded; only where rows are left out are the rest gathered.
 """
 
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -19,10 +22,10 @@ from topics.core.topic.parts import Chunk, Part, fitting
 from topics.core.topic.walk import Query, losses
 from topics.model import Tombstone
 from topics.ranges import Range
-from topics.storage import arrow_stream
-from topics.storage.arrays import arrays_of, arrays_of_laid
-from topics.storage.segments import Runs, SegmentPiece
+from topics.storage.arrays import Arrays, arrays_of, arrays_of_laid
+from topics.storage.segments import Runs, SegmentPiece, schema
 
+END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream
 BATCH_BYTES: Final = 1024 * 1024
 BATCH_ROWS: Final = 16_384
 DECODED_ROWS: Final = 4_096  # the same of rows that are in memory, and have to be decoded
@@ -72,13 +75,13 @@ class Export(Struct):
 
     async def stream(self, run: Worker) -> AsyncIterator[bytes]:
         """The Arrow stream in parts; `run` does the blocking work."""
-        yield bytes(arrow_stream.stream_schema(self.metadata()).serialize())
+        yield bytes(_schema(self.metadata()).serialize())
         for part, start, stop in self.pieces:
             portions = _portions(part, self.rows.runs(part, start, stop))
             while portion := await run(partial(_encode_next, part, portions)):
                 yield portion
             self.pinned.pop(part, None)
-        yield arrow_stream.END
+        yield END
 
 
 def capture(topic: Topic, after: int, last: int | None, epoch: int | None) -> Export:
@@ -128,12 +131,37 @@ def _encode_next(part: Part, portions: Iterator[Runs]) -> bytes:
     if runs is None:
         return b""
     if isinstance(part, SegmentPiece):
-        encoded = arrow_stream.encode_sealed(part, runs)
+        encoded = _encode_sealed(part, runs)
         part.file.release()
         return encoded
     laid = part.laid() if isinstance(part, Chunk) else None
     if laid is not None:
-        return arrow_stream.encode_rows(arrays_of_laid(laid).select(runs))
+        return _encode_rows(arrays_of_laid(laid).select(runs))
     first = runs[0][0]
     rows = arrays_of(part.columns(first, runs[-1][1]))
-    return arrow_stream.encode_rows(rows.select([(start - first, stop - first) for start, stop in runs]))
+    return _encode_rows(rows.select([(start - first, stop - first) for start, stop in runs]))
+
+
+def _schema(metadata: dict[str, str] | None = None) -> Any:
+    import pyarrow as pa
+
+    whole = schema()
+    return pa.schema([whole.field(name) for name in Arrays._fields], metadata=metadata)
+
+
+def _encode_sealed(piece: SegmentPiece, runs: Runs) -> bytes:
+    """A batch of rows of a segment."""
+    import pyarrow as pa
+
+    first, stop = runs[0][0], runs[-1][1]
+    batch = piece.file.batch(_schema(), piece.ref.start + first, piece.ref.start + stop)
+    if len(runs) > 1:
+        batch = batch.take(pa.array([row - first for start, end in runs for row in range(start, end)], pa.uint32()))
+    return bytes(batch.serialize())
+
+
+def _encode_rows(rows: Arrays) -> bytes:
+    """A batch of rows that are in memory."""
+    import pyarrow as pa
+
+    return bytes(pa.RecordBatch.from_arrays(list(rows), schema=_schema()).serialize())
