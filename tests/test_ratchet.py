@@ -56,7 +56,7 @@ EXCEPTIONS: Sizes = {
         "worker": 2,
     },
     HEART: {
-        "all": 17289,
+        "all": 17297,
     },
 }
 

@@ -28,15 +28,23 @@ PADDING_BYTES = frames.FRAME_OVERHEAD_BYTES  # zeros that follow the last frame 
 
 
 def create(
-    disk: Disk, number: int, cut: int, payload_bytes: int, ahead_bytes: int, on_full: Callable[[OSError], None]
+    disk: Disk,
+    number: int,
+    cut: int,
+    payload_bytes: int,
+    ahead_bytes: int,
+    on_full: Callable[[OSError], None],
+    *,
+    at_any_cost: bool = True,
 ) -> tuple[File, int]:
     """A new file, not started yet, and the position of its first frame. Its directory entry is durable (ST5).
 
     It has room for a first payload and so many bytes ahead. On a full disk these are fewer, of the space that is kept
-    back if need be, and `on_full` is told.
+    back if need be, and `on_full` is told. `at_any_cost`: of all of that space, and of its inode.
     """
     fewer = min(ahead_bytes, AHEAD_BYTES_MIN)
-    for ahead, kept_bytes in ((ahead_bytes, -1), (fewer, -1), (fewer, KEPT_FOR_RELEASE), (0, 0)):
+    attempts = ((ahead_bytes, -1), (fewer, -1), (fewer, KEPT_FOR_RELEASE), (0, 0))
+    for ahead, kept_bytes in attempts if at_any_cost else attempts[:-1]:
         if kept_bytes >= 0:
             disk.use_reserved_space(kept_bytes)
         try:

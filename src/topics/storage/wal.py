@@ -127,7 +127,7 @@ class Wal(Progress):
         def create() -> tuple[File, int]:
             with self._creating:
                 self._check_generation(generation)
-                return log_files.create(self._disk, number, 0, 0, AHEAD_BYTES, self.note_full)
+                return log_files.create(self._disk, number, 0, 0, AHEAD_BYTES, self.note_full, at_any_cost=False)
 
         file, start = await self._disk.run(create)
         try:
