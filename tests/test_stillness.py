@@ -70,6 +70,7 @@ def test_what_was_done_between_two_looks_counts() -> None:
         assert not tree.is_still()
 
 
+@pytest.mark.slow
 def test_tests_that_hang_fail_and_the_next_one_is_run(tmp_path: Path) -> None:
     """Each in its own way: for a lock, in an event loop, for a process."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
