@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 SILENT_MS = 4_000  # a helper that is silent for once to twice as long when the engine ends hangs
-SEALED_PAGES_SHARE = 16  # rendered pages of sealed records may take this fraction of the cache: one part in 16
+PAGES_SIXTEENTHS = (3, 1)  # of the cache that rendered pages may take: of records in memory, and of sealed ones
 CLOSE_S = 12.0  # for closing an engine, unless told otherwise: enough to give up on a helper that hangs
 
 
@@ -88,7 +88,7 @@ class Instance:
             settings.max_cursors,
             settings.max_memory_bytes or memory_allowed(),
         )
-        self._cache = Cache(settings.cache_bytes // 2, settings.cache_bytes // SEALED_PAGES_SHARE)
+        self._cache = Cache(*(settings.cache_bytes * sixteenths // 16 for sixteenths in PAGES_SIXTEENTHS))
         store = Store(disk, clock, settings)
         self._ledger = ledger = Ledger(store, clock)
         self._loader = loader = Loader(self._cache, disk.run, store.catalogue.is_in_force)
