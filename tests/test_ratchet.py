@@ -57,7 +57,7 @@ EXCEPTIONS: Sizes = {
         "worker": 2,
     },
     HEART: {
-        "all": 16732,
+        "all": 16858,
     },
 }
 
