@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pytest
-from h2.events import PingAckReceived, StreamEnded
+from h2.events import StreamEnded
 
 from tests.api.clients.raw import (
     Http2Client,
@@ -27,7 +27,6 @@ from tests.api.clients.websocket import client_frame, handshake, open_socket
 from tests.api.conftest import Start
 from topics.server.transport.exchange import Limits
 from topics.server.transport.http2 import Http2
-from topics.server.transport.http2_reader import WINDOW_BYTES
 from topics.server.transport.listener import serve
 from topics.testing.server import ServerThread
 
@@ -83,90 +82,38 @@ async def test_answers_that_a_window_holds_back_are_held_and_end_their_connectio
         other.close()
 
 
-@on_loop
-async def test_while_answers_wait_no_request_is_begun() -> None:
-    """LM11: and all are answered once the client takes them."""
-    app = ScriptedApp()
-    async with serve(app, limits=Limits(answers_bytes_max=MIB)) as listener:
-        client = await Http2Client.connect(listener, settings={4: 0})
-        streams = [await client.start("/large") for _ in range(40)]
-        await until(lambda: sum(one.held_bytes for one in listener.connections.open) >= MIB)
-        (connection,) = listener.connections.open
-        last = await client.start("/large", bytes(10 * KIB))
-        await until(lambda: connection.held_bytes >= MIB + 10 * KIB)
-        assert len(app.requests) == 11
-        assert connection.held_bytes <= MIB + len(app.large) + 10 * KIB
-        for stream in (*streams, last):
-            client.h2.increment_flow_control_window(len(app.large), stream)
-        client.h2.increment_flow_control_window(2**30)
-        await client.flush()
-        for stream in (*streams, last):
-            await client.read_for(StreamEnded, stream)
-            assert bytes(client.bodies[stream]) == app.large
-        assert connection.held_bytes == 0
-        client.raw.close()
+DIFF = "/v0/topics/t/diff?max_batch_bytes=8000000"
+WRITE = b'{"records":[{"data":"news"}]}'
+LARGE = {"records": [{"data": "x" * 900 * KIB}] * 3}
 
 
-@on_loop
-async def test_requests_that_wait_for_room_go_with_their_connection() -> None:
-    """LM11"""
-    app = ScriptedApp()
-    async with serve(app, limits=Limits(answers_bytes_max=MIB)) as listener:
-        client = await Http2Client.connect(listener, settings={4: 0})
-        for _ in range(20):
-            await client.start("/large")
-        await until(lambda: sum(one.held_bytes for one in listener.connections.open) >= MIB)
-        client.raw.close()
-        await until(lambda: not listener.open_count)
-        assert len(app.requests) == 11
+def http2_of(server: ServerThread) -> Http2 | None:
+    return next((one for one in server.server.listener.connections.open if isinstance(one, Http2)), None)
 
 
-@on_loop
-async def test_a_body_waits_at_the_client_while_answers_wait() -> None:
-    """LM11: requests that have not begun are not more than one body."""
-    app = ScriptedApp()
-    limits = Limits(answers_bytes_max=MIB, body_bytes_max=MIB)
-    async with serve(app, limits=limits) as listener:
-        client = await Http2Client.connect(listener, settings={4: 0})
-        for _ in range(11):
-            await client.start("/large")
-        await until(lambda: sum(one.held_bytes for one in listener.connections.open) >= MIB)
-        (connection,) = listener.connections.open
-        answers_bytes = connection.held_bytes
-        await client.start("/first", bytes(MIB))
-        second = await client.start("/second", None, method="POST", is_end=False)
-        await client.send_body(second, bytes(WINDOW_BYTES), is_end=False)
-        await until(lambda: connection.held_bytes >= answers_bytes + MIB + WINDOW_BYTES)
-        client.h2.ping(b"anything")
-        await client.flush()
-        await client.read_for(PingAckReceived)
-        assert client.h2.local_flow_control_window(second) == 0
-        assert len(app.requests) == 11
-        client.h2.increment_flow_control_window(2**30)
-        for stream in range(1, 23, 2):
-            client.h2.increment_flow_control_window(len(app.large), stream)
-        await client.flush()
-        while not client.h2.local_flow_control_window(second):
-            await client.read_more()
-        assert app.requests[-1].path == b"/first"
-        client.raw.close()
-
-
-@pytest.mark.parametrize("path", ["/v0/topics/t/diff?wait_ms=60000&max_batch_bytes=8000000", "/v0/topics/t/export"])
-def test_answers_that_are_made_in_tasks_wait_for_room(start: Start, path: str) -> None:
-    """LM11: a hundred polls that all get the news at once, and a hundred downloads that begin at once."""
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        (f"{DIFF}&wait_ms=60000", []),
+        (DIFF, []),
+        (DIFF, [("accept-encoding", "gzip")]),
+        ("/v0/topics/t/records/1", []),
+        ("/v0/topics/t/export", []),
+    ],
+    ids=["polls", "reads", "packed reads", "single records", "downloads"],
+)
+def test_large_answers_that_nobody_takes_wait_before_they_are_made(
+    start: Start, path: str, headers: list[tuple[str, str]]
+) -> None:
+    """LM11: a hundred of them; of polls that all get the news at once."""
     server = start()
-    api, app, connections = Client(server.address), server.server.app, server.server.listener.connections
+    api, app = Client(server.address), server.server.app
     api.create("t")
-    large = {"records": [{"data": "x" * 900 * KIB}] * 3}
     if "wait_ms" not in path:
-        ok(api.post("/v0/topics/t", large))
-
-    def connection() -> Http2 | None:
-        return next((one for one in connections.open if isinstance(one, Http2)), None)
+        ok(api.post("/v0/topics/t", LARGE))
 
     def has_stalled() -> bool:
-        held = connection()
+        held = http2_of(server)
         assert held is not None
         return held.is_write_blocked or held.answers.is_full
 
@@ -175,17 +122,56 @@ def test_answers_that_are_made_in_tasks_wait_for_room(start: Start, path: str) -
         client = await Http2Client.connect(server.server.listener, refills=False, settings={4: 2**30})
         client.h2.increment_flow_control_window(2**30)
         for _ in range(100):
-            await client.start(path)
-        await until(lambda: server.run(lambda: app.slots.running) == 100)
+            await client.start(path, None, *headers)
         if "wait_ms" in path:
-            await asyncio.to_thread(api.post, "/v0/topics/t", large)
+            await until(lambda: server.run(lambda: app.slots.running) == 100)
+            await asyncio.to_thread(api.post, "/v0/topics/t", LARGE)
         await until(lambda: server.run(has_stalled))
         for _ in range(500):  # turns, in which all of them would have been made
-            assert server.run(lambda: 0 if (one := connection()) is None else one.held_bytes) <= 20 * MIB
+            assert server.run(lambda: 0 if (one := http2_of(server)) is None else one.held_bytes) <= 20 * MIB
         client.raw.close()
 
     run()
-    server.until(lambda: connection() is None and not app.slots.running)
+    server.until(lambda: http2_of(server) is None and not app.slots.running)
+
+
+def test_while_large_answers_wait_the_connection_does_everything_else(start: Start) -> None:
+    """LM11, SS19: behind a proxy it has many users. A small answer, a write and an event stream go on."""
+    server = start()
+    api = Client(server.address)
+    api.create("t")
+    api.create("u")
+    ok(api.post("/v0/topics/t", LARGE))
+
+    @on_loop
+    async def run() -> None:
+        client = await Http2Client.connect(server.server.listener, refills=False, settings={4: 0})
+        reads = [await client.start(DIFF) for _ in range(20)]
+        await until(lambda: server.run(lambda: (one := http2_of(server)) is not None and one.answers.is_full))
+
+        async def ask(path: str, body: bytes | None = None) -> int:
+            stream = await client.start(path, body, ("content-type", "application/json"))
+            client.h2.increment_flow_control_window(10_000, stream)
+            await client.flush()
+            return stream
+
+        events = await ask("/v0/topics/u/events?from_seq=0")
+        asked = {await ask("/v0/health"): b'"ok"', await ask("/v0/topics/u", WRITE): b'"first_seq":1'}
+        for stream, answer in asked.items():
+            await client.read_for(StreamEnded, stream)
+            assert answer in client.bodies[stream]
+        while b"news" not in client.bodies[events]:
+            await client.read_more()
+        for stream in reads:
+            client.h2.increment_flow_control_window(2**30, stream)
+        client.h2.increment_flow_control_window(2**30)
+        await client.flush()
+        for stream in reads:
+            await client.read_for(StreamEnded, stream)
+            assert client.bodies[stream].count(b"x" * 900 * KIB) == 3
+        client.raw.close()
+
+    run()
 
 
 @on_loop

@@ -6,16 +6,19 @@ be taken again, without a restart. All that was acked is there, nothing that was
 """
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import count
 
 import pytest
 
 from tests.crash.run import _ended, finished
 from tests.effort import sampled, stride
-from tests.engine.running import data, open_engine, texts, tick
+from tests.engine.running import data, open_engine, running, texts, tick
 from topics.engine import Engine
 from topics.errors import StorageError
+from topics.model import TagMatch
 from topics.settings import Settings
 from topics.storage.reserve import KEPT_FOR_FILES, KEPT_FOR_RELEASE, RESERVE_BYTES
 from topics.testing.clock import ManualClock
@@ -328,3 +331,80 @@ async def test_the_space_of_another_that_fills_the_disk_is_used_when_it_is_free_
     assert await small.write("kept")
     await small.check("kept", "large")
     small.disk.is_dead = True
+
+
+async def vain_attempt(engine: Engine, clock: ManualClock) -> None:
+    """Let a second pass on a disk that is full, and a checkpoint find no room."""
+    clock.advance(1001)
+    with pytest.raises(OSError, match="space"):
+        await tick(engine)
+
+
+async def test_a_file_stays_while_the_snapshot_names_a_piece_of_it() -> None:
+    """G7, ST16: a topic shares its file with one that is gone, and what it has in memory finds no room yet."""
+    capacity, clock = Capacity(1 << 40), ManualClock()
+    disk = MemoryDisk(hooks=[capacity])
+    engine = open_engine(disk, clock, Settings(cache_bytes=64 * MIB))
+    await engine.start()
+    for name in ("gone", "kept"):
+        await engine.append(name, data(1, 2, 3))
+    sealing = asyncio.create_task(engine.checkpoint())
+    while engine.state.unsaved:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    deleting = asyncio.create_task(engine.delete("kept", before_seq=4))
+    await asyncio.gather(sealing, deleting)  # the piece of `kept` was dead when it was sealed
+    many = ["x" * RECORD_BYTES] * 40
+    await engine.append("kept", data(*many))
+    await engine.delete_topic("gone")
+    capacity.size = disk.used_bytes - RESERVE_BYTES + 200_000
+    engine.wal.note_full(OSError(errno.ENOSPC, "full"))
+    await vain_attempt(engine, clock)
+    engine._ledger.store.catalogue.check()
+    async with running(disk.kill(), clock) as again:
+        assert (await again.topic_state("kept")).count == len(many)
+
+
+async def test_a_disk_with_room_takes_writes_though_nothing_is_left_to_seal() -> None:
+    """ST16, HM7: what was deleted is released, and then another program takes the space; later it gives it back."""
+    capacity, clock = Capacity(1 << 40), ManualClock()
+    disk = MemoryDisk(hooks=[capacity])
+    async with running(disk, clock) as engine:
+        await engine.append("one", data(1, 2, 3))
+        await engine.append("two", data(*["x" * 50] * 30))
+        await engine.checkpoint()
+        await engine.delete("one", before_seq=4)
+        capacity.size = disk.used_bytes - RESERVE_BYTES + 2500
+        engine.wal.note_full(OSError(errno.ENOSPC, "full"))
+        await vain_attempt(engine, clock)
+        assert engine.obstacle() is not None
+        capacity.size = 1 << 40
+        for _ in range(3):
+            clock.advance(60_001)
+            await tick(engine)
+        assert engine.obstacle() is None
+        await engine.append("two", data(1))
+
+
+async def test_writes_are_taken_while_half_dead_files_are_rewritten() -> None:
+    """ST16: once there is room, nobody waits for what only saves space."""
+    capacity, clock = Capacity(1 << 40), ManualClock()
+    disk = MemoryDisk(hooks=[capacity])
+    async with running(disk, clock, Settings(cache_bytes=64 * MIB, segment_max_events=100)) as engine:
+        for _ in range(40):
+            await engine.append("t", [{"data": "x" * 100, "tag": "ab"[n % 2]} for n in range(100)])
+        await engine.checkpoint()
+        await engine.delete("t", match=TagMatch("Eq", "a"))
+        capacity.size = disk.used_bytes - RESERVE_BYTES + 2500
+        engine.wal.note_full(OSError(errno.ENOSPC, "full"))
+        await vain_attempt(engine, clock)
+        capacity.size = 1 << 40
+        clock.advance(60_001)
+        catalogue = engine._ledger.store.catalogue
+        before, ticking, taken = catalogue.next_segment, asyncio.create_task(tick(engine)), []
+        while not ticking.done():
+            with suppress(StorageError):
+                await engine.append("other", data(1))
+                taken.append(catalogue.next_segment - before)
+            await asyncio.sleep(0)
+        await ticking
+        assert taken and taken[0] <= 1, "files were rewritten before a write was taken"

@@ -148,20 +148,3 @@ def test_a_disk_that_others_fill_and_free_is_written_to_again(tmp_path: Path, mo
         wait_until("it is ready again", lambda: not api.reason())
         assert api.write("kept")
         assert api.count("kept") == api.acked["kept"]
-
-
-def test_a_file_system_without_inodes_is_full_and_written_to_again(tmp_path: Path, mount: Mount) -> None:
-    """ST16, HM7: there is space, but no file can be made."""
-    place = mount("size=60m,nr_inodes=40")
-    environ = {"TOPICS_CACHE_BYTES": str(2 * 1024 * 1024), "TOPICS_SEGMENT_MAX_EVENTS": "500"}
-    with ServerProcess(tmp_path, environ | {"TOPICS_DATA_DIR": str(place / "data")}) as server:
-        api = Api(server)
-        assert api.write("kept")
-        api.fill("large")
-        assert api.count("large") == api.acked["large"]
-        assert delete_topic(api) == 200
-        wait_until("it is ready again", lambda: not api.reason())
-        assert api.write("kept")
-        server.kill()
-        server.start()
-        assert api.count("kept") == api.acked["kept"]

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -524,6 +525,26 @@ def test_the_lock_is_one_that_other_programs_can_see(helped: RealDisk) -> None:
     helped.lock()
     with open(Path(helped.path) / LOCK_NAME) as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_reserve_that_is_used_while_it_is_made_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ST16: by another thread; whoever makes it is told that the disk is full, and tries again."""
+    disk = RealDisk(tmp_path)
+    disk.set_space_aside()
+    looks, look = count(), os.fstat
+
+    def looked(descriptor: int) -> os.stat_result:
+        if next(looks) == 1:
+            disk.use_reserved_space()
+            os.ftruncate(descriptor, 0)
+        return look(descriptor)
+
+    monkeypatch.setattr(os, "fstat", looked)
+    with pytest.raises(OSError, match="space"):
+        disk.set_space_aside()
+    monkeypatch.undo()
+    disk.set_space_aside()
+    disk.close()
 
 
 def test_the_reserve_is_used_in_steps_and_made_again(tmp_path: Path) -> None:

@@ -77,7 +77,6 @@ class Checkpointing:
         self._tight_bytes = hall.caps.max_memory_bytes * TIGHT[0] // TIGHT[1]
         self._due_bytes_max = min(CHECKPOINT_BYTES, settings.cache_bytes // 2)
         self.due_bytes = self._due_bytes_max  # the same, or less if the disk has little room
-        self._failed_with: tuple[float, int] | None = None  # room, and log at its begin, of one that failed
         self._due_ms = min(CHECKPOINT_MS, settings.segment_max_age_ms)
         self._taken_at = self._clock.monotonic()
         self._counts = Checkpoints(due_bytes=self.due_bytes, due_ms=self._due_ms)
@@ -134,15 +133,17 @@ class Checkpointing:
         self._counts.due_bytes = self.due_bytes
 
     def _is_due(self) -> bool:
-        wal, state, store = self._ledger.wal, self._ledger.state, self._ledger.store
-        is_full = wal.is_full
-        has_work = state.unsaved or state.unsaved_routers or (is_full and store.reducible_files())
-        if wal.is_read_only or not has_work:
+        wal, state = self._ledger.wal, self._ledger.state
+        if wal.is_read_only:
             return False
+        has_work = bool(state.unsaved or state.unsaved_routers)
         age_ms = (self._clock.monotonic() - self._taken_at) * 1000
-        if is_full:  # what failed fails again while nothing has changed
-            now = store.free_bytes, wal.bytes_appended
-            return age_ms >= (self._due_ms if self._failed_with == now else FREEING_MS)
+        if wal.is_full:
+            return age_ms >= FREEING_MS and (
+                has_work or wal.unsealable is not None or bool(self._ledger.store.reducible_files())
+            )
+        if not has_work:
+            return False
         is_tight = used(state) > self._tight_bytes > 0
         due_bytes = TIGHT_BYTES_MIN if is_tight else self.due_bytes
         return wal.bytes_since_roll > due_bytes or age_ms >= self._due_ms
@@ -158,14 +159,12 @@ class Checkpointing:
             task.exception()  # retrieved, or asyncio would warn; whoever waits for it is told
 
     async def _take(self) -> None:
-        begun_at, counts, log = self._clock.monotonic(), self._counts, self._ledger.wal.bytes_appended
+        begun_at, counts = self._clock.monotonic(), self._counts
         try:
             await self._ledger.store.checkpoint(lambda: self._ledger.state, self._on_sealed)
-            self._failed_with = None
         except Exception as error:
             counts.failed += 1
             counts.failure = str(error)
-            self._failed_with = self._ledger.store.free_bytes, log
             logger.error("a checkpoint failed and will be tried again: %s", error)
             raise
         finally:

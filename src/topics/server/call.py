@@ -5,6 +5,7 @@ answered exactly once, through `answer`, `respond`, `refuse` or `fail`. Must not
 """
 
 import asyncio
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from topics.errors import StorageError, TopicsError
@@ -124,14 +125,17 @@ class Call:
     def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:
         if len(body) >= GZIP_BYTES_MIN and content_type is JSON and wants_gzip(self.request):
             if len(body) > INLINE_BYTES_MAX:
-                self.app.spawn(self._respond_packed(status, body, headers), self)
+                held = ExitStack()
+                held.enter_context(self.exchange.packing(len(body)))
+                self.app.spawn(self._respond_packed(status, body, headers, held), self)
                 return
             body, headers = compress(body), (*headers, *PACKED)
         self._send(status, body, headers, content_type)
 
-    async def _respond_packed(self, status: int, body: bytes, headers: Headers) -> None:
-        async with self.app.packing:  # threads are left to others
-            packed = await asyncio.get_running_loop().run_in_executor(None, compress, body)
+    async def _respond_packed(self, status: int, body: bytes, headers: Headers, held: ExitStack) -> None:
+        with held:
+            async with self.app.packing:  # threads are left to others
+                packed = await asyncio.get_running_loop().run_in_executor(None, compress, body)
         self._send(status, packed, (*headers, *PACKED), JSON)
 
     def _send(self, status: int, body: bytes, headers: Headers, content_type: bytes) -> None:

@@ -12,7 +12,7 @@ been synced before.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from typing import NamedTuple
 
 from topics.errors import Damaged, UnusableDirectory
@@ -107,13 +107,12 @@ def mark_void(disk: Disk, positions: Iterable[int], opened: File | None) -> None
     for position in sorted(positions, reverse=True):
         by_name.setdefault(name_of(frames.number_of(position)), []).append(frames.offset_of(position))
     for name, offsets in by_name.items():
-        with suppress(OSError):
-            file = opened if opened is not None and opened.name == name else disk.open(name)
+        is_opened = opened is not None and opened.name == name
+        with suppress(OSError), nullcontext(opened) if is_opened else closing(disk.open(name)) as file:
+            assert file is not None
             for offset in offsets:
                 file.write(*frames.void_mark(offset))
             file.sync()
-            if file is not opened:
-                file.close()
 
 
 class StartedFile(NamedTuple):

@@ -79,9 +79,7 @@ class Progress:
         self._sync_wanted = 0  # what lies below this position is synced as soon as it is written
         self._due: list[Callback] = []  # what they waited for is true; the end of a turn tells them
         self._full: OSError | None = None  # the disk is full: only what frees space is taken
-        self.unsealable: OSError | None = (
-            None  # why a checkpoint found no room: until one does, the disk counts as full
-        )
+        self.unsealable: OSError | None = None  # a checkpoint found no room: until one does, the disk counts as full
         self._missing = ""  # the directory or file of the log that was removed
         self._latched: OSError | None = None  # why the log is read-only
 

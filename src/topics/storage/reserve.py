@@ -1,6 +1,6 @@
 """Space of the disk that is kept back, so that what frees space can be done on a full disk (ST16).
 
-It is a file, allocated and never written. It shrinks in steps, so that no use of it leaves nothing for the next one:
+It is a file, allocated and not used. It shrinks in steps, so that no use of it leaves nothing for the next one:
 frames of the log that free space leave KEPT_FOR_FILES, a checkpoint leaves KEPT_FOR_RELEASE, and what only removes
 files, which needs a few KiB for the snapshot that says so, may have all of it. Where there is no room for all of it,
 there is a half, or a quarter, and so on: whatever is left of the disk.
@@ -19,7 +19,7 @@ RESERVE_BYTES: Final = 4 * 1024 * 1024
 RESERVE_BYTES_MIN: Final = 16 * 1024
 KEPT_FOR_FILES: Final = RESERVE_BYTES // 2
 KEPT_FOR_RELEASE: Final = 256 * 1024
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def reserve_sizes() -> Iterator[int]:
@@ -40,6 +40,7 @@ class Reserve:
     def fill(self) -> None:
         """Keep all of it back; OSError if that does not fit, and then as much as does. Blocking."""
         descriptor = self._open(os.O_CREAT)
+        failure = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), RESERVE_NAME)  # if it is used meanwhile
         try:
             held = os.fstat(descriptor).st_size
             for size in (size for size in reserve_sizes() if size > held):

@@ -148,18 +148,23 @@ class Catalogue:
     def ending(self, refs: list[PieceRef]) -> dump.Items:
         """The items that end pieces, and the files that nothing but these refers to."""
         items: dump.Items = {piece_key(ref): None for ref in refs}
-        for number in {ref.file for ref in refs}:
-            if all(piece_key(piece.ref) in items for piece in self.pieces.get(number, ())):
-                items[file_key(number)] = None
+        named = [*self.obsolete, *(piece.ref for ref in refs for piece in self.pieces.get(ref.file, ()))]
+        kept = {ref.file for ref in named if piece_key(ref) not in items}
+        items |= {file_key(ref.file): None for ref in refs if ref.file not in kept}
         return items
 
-    def forget(self, ref: PieceRef) -> None:
-        """The snapshot does not name a piece any more, nor its file if no other piece of that is in force."""
-        pieces = self.pieces.get(ref.file, set())
-        pieces -= {piece for piece in pieces if piece.ref == ref}
-        if not pieces:
-            self.pieces.pop(ref.file, None)
-            self.files.pop(ref.file, None)
+    def forget(self, refs: list[PieceRef]) -> None:
+        """The snapshot does not name these pieces any more, nor their files if it names no other piece of them."""
+        ended = set(refs)
+        self.obsolete = [ref for ref in self.obsolete if ref not in ended]
+        kept = {ref.file for ref in self.obsolete}
+        for ref in refs:
+            pieces = self.pieces.get(ref.file, set())
+            pieces -= {piece for piece in pieces if piece.ref == ref}
+            if not pieces:
+                self.pieces.pop(ref.file, None)
+                if ref.file not in kept:
+                    self.files.pop(ref.file, None)
 
     def superfluous(self, *, keeps_last_log: bool = False) -> list[str]:
         """Log and segment files on the disk that are not in force. Blocking.
@@ -179,4 +184,5 @@ class Catalogue:
             assert all(piece.ref.file == number and piece.file.ref.number == number for piece in pieces)
         in_force = {piece.ref for pieces in self.pieces.values() for piece in pieces}
         assert in_force.isdisjoint(self.obsolete), "a piece is in force and obsolete"
+        assert all(ref.file in self.files for ref in self.obsolete), "a file that the snapshot names is gone"
         assert self.next_segment > max(self.files, default=0), "a segment would be written over"

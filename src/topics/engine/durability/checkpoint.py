@@ -2,7 +2,7 @@
 
 A `Checkpoint` lives as long as it takes:
 
-1. The log goes on in a new file, at position P.
+1. The log goes on in a new file, at position P; or in the one that a checkpoint before it began in vain.
 2. Every topic that changed since the last checkpoint is *captured*, one after the other, while the loop goes on: its
    item at the log's end as of then, the records it has in memory, the delete flags its segments lack. All that the log
    has of a topic is applied when the topic is captured.
@@ -376,10 +376,7 @@ class Checkpoint:
     def _replace(self, obsolete: list[PieceRef], on_sealed: Callable[[Part], None]) -> None:
         """The snapshot is in force: let the sealed parts stand in for those they were made of."""
         catalogue = self._catalogue
-        ended = set(obsolete)
-        catalogue.obsolete = [ref for ref in catalogue.obsolete if ref not in ended]
-        for ref in obsolete:
-            catalogue.forget(ref)
+        catalogue.forget(obsolete)
         for group in self._groups:
             is_there = self._state.by_id.get(group.topic.id) is group.topic
             living = group.topic.log.replace(group.old, group.new, group.rows) if is_there else []

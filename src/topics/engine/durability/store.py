@@ -155,7 +155,6 @@ class Store:
         self.wal.unsealable = OSError(ENOSPC, strerror(ENOSPC))  # the space kept back is for this alone meanwhile
         try:
             await self._checkpoint_when_full(current, on_sealed, is_last)
-            self.wal.unsealable = None
         except OSError as error:
             if error.errno in NO_SPACE:
                 self.wal.note_full(error)
@@ -178,8 +177,9 @@ class Store:
                     raise
         self.catalogue.maps.shrink()  # a file that is removed has its space for as long as it is mapped
         await self._new_checkpoint(set).take(current, on_sealed, is_last)
+        self.wal.unsealable = None
         tried: set[int] = set()
-        while not is_last and (files := self.reducible_files()) != tried:  # each one makes room for the next
+        while not is_last and self.wal.is_full and (files := self.reducible_files()) != tried:
             try:
                 await self._new_checkpoint(self.reducible_files).take(current, on_sealed, is_last)
             except OSError as error:
@@ -187,7 +187,7 @@ class Store:
                     raise
                 return
             self.catalogue.maps.shrink()
-            tried = files
+            tried = files  # each one makes room for the next
 
     def reducible_files(self) -> set[int]:
         """Files that are worth rewriting while the disk is full."""

@@ -26,7 +26,7 @@ def get_diff(call: Call) -> None:
 
 def _read(call: Call, asked: DiffIn) -> None:
     app, query = call.app, query_of(asked, call.app.settings)
-    if asked.wait_ms or asked.from_ts is not None or app.pressure.is_refusing:
+    if asked.wait_ms or asked.from_ts is not None or app.pressure.is_refusing or not call.exchange.has_room:
         app.spawn(_read_slowly(call, query, asked), call)
         return
     try:

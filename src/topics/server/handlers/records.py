@@ -162,5 +162,6 @@ async def delete_records(call: Call) -> None:
 
 async def show_record(call: Call) -> None:
     seq = seq_in_path(call.item)
-    result = await call.app.engine.reading.record(call.name, seq)
+    async with call.exchange.room(call.app.settings.max_record_bytes):
+        result = await call.app.engine.reading.record(call.name, seq)
     call.respond(200, record_answer(result, call.total_ms))

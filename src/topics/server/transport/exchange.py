@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from email.utils import formatdate
 from hashlib import blake2b
@@ -67,7 +67,7 @@ class Limits:
     connections_max: int = 0  # 0 = as many as descriptors allow
     connection_held_bytes_max: int = 96 * KIB * KIB  # unsent answers, unfinished bodies and heads of one connection …
     held_bytes_max: int = 256 * KIB * KIB  # … and of all
-    answers_bytes_max: int = 8 * KIB * KIB  # HTTP/2: that wait on one connection; above it nothing more is begun
+    answers_bytes_max: int = 8 * KIB * KIB  # HTTP/2: that wait on one connection; above it no further large one is made
     streams_max: int = 100  # HTTP/2: concurrent requests of one connection
     noise_max: int = 2000  # HTTP/2: control frames within noise_s; a reset counts ten times
     noise_s: float = 10.0
@@ -234,6 +234,15 @@ class Exchange:
 
     def room(self, bytes_max: int) -> AbstractAsyncContextManager[None]:
         """Make an answer of up to so many bytes inside: where many wait already, this one waits before it is made."""
+        return nullcontext()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether an answer may be made without `room`."""
+        return True
+
+    def packing(self, size: int) -> AbstractContextManager[None]:
+        """An answer of so many bytes is compressed inside."""
         return nullcontext()
 
     def respond(self, status: int, body: bytes, headers: Headers = (), content_type: bytes = JSON) -> None:

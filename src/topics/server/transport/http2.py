@@ -6,7 +6,7 @@ connection. One exchange is `http2_exchange`. Must not know: routes, JSON, HTTP/
 Invariants
 - An exchange is in `_exchanges` from its headers until its answer is sent or its stream is reset.
 - What waits for the peer's window or for the socket is kept per exchange (`pending`) and counts in `Stream.buffered`;
-  h2 is given only what goes out at once. While too much of it waits (`answers`), no request is begun.
+  h2 is given only what goes out at once. While too much of it waits (`answers`), no further large answer is made.
 - The connection's window is always refilled. A stream's window is refilled while the bodies in memory for this
   connection are within the limit of one body, or if it is the oldest: memory is bounded, and one body always goes on.
 - `_stage` only grows. ENDING: no new requests. CLOSING: no input is interpreted.
@@ -69,9 +69,9 @@ class Http2(asyncio.Protocol):
         self.noise = Noise(shared.limits, shared.now)
         self._unrefilled_bytes = 0  # of the connection's window
         self._ahead = bytearray()  # what came in and waits for its turn; nothing is read meanwhile
-        self._due: list[Http2Exchange] = []  # complete requests that wait for a turn, or for room
+        self._due: list[Http2Exchange] = []  # complete requests that wait for a turn
         self._is_due = False  # a turn for them is asked for
-        self._has_room = False  # and one for those whose answers waited for room
+        self._has_room = False  # and one for answers that wait for room
         self.answers = Answers(shared.limits.answers_bytes_max, partial(_have_room, self))
         self._since = 0.0  # when this turn began
         self._stage = OPEN
@@ -152,9 +152,7 @@ class Http2(asyncio.Protocol):
 
     @property
     def held_bytes(self) -> int:
-        due_bytes = sum(len(one.request.body) for one in self._due)
-        held_bytes = sum(one.held_bytes for one in self._exchanges.values())
-        return self.unsent_bytes + len(self._ahead) + held_bytes + due_bytes
+        return self.unsent_bytes + len(self._ahead) + sum(one.held_bytes for one in self._exchanges.values())
 
     def expire(self, now: float) -> None:
         if self._stage >= CLOSING:
@@ -215,10 +213,8 @@ class Http2(asyncio.Protocol):
         """Give stream windows back, to the oldest unfinished body first."""
         unfinished = [one for one in self._exchanges.values() if not one.is_complete and not one.is_answered]
         held_bytes = sum(one.body_bytes for one in unfinished)
-        due_bytes = sum(len(one.request.body) for one in self._due)
         for n, exchange in enumerate(unfinished):
-            is_next = n == 0 and not due_bytes
-            if exchange.unrefilled_bytes and (is_next or held_bytes + due_bytes <= self.shared.limits.body_bytes_max):
+            if exchange.unrefilled_bytes and (n == 0 or held_bytes <= self.shared.limits.body_bytes_max):
                 attempt(self.h2.increment_flow_control_window, exchange.unrefilled_bytes, exchange.id)
                 exchange.unrefilled_bytes = 0
 
@@ -230,14 +226,12 @@ class Http2(asyncio.Protocol):
         if exchange.is_answered:
             return
         exchange.request.body = exchange.take_body()
-        turns = self.shared.turns
-        if self._due or self.answers.is_full or turns.monotonic() - self._since > turns.share_s:
+        self._refill()
+        if self._due or self.shared.turns.monotonic() - self._since > self.shared.turns.share_s:
             self._due.append(exchange)
-            if not self.answers.is_full:
-                _due_soon(self)
+            _due_soon(self)
         else:
             exchange.run()
-        self._refill()
 
     def _on_reset(self, event: StreamReset) -> None:
         exchange = self._exchanges.get(event.stream_id)
@@ -336,7 +330,7 @@ def _later(connection: Http2, spent_s: float) -> None:
 
 
 def _have_room(connection: Http2) -> None:
-    """Answers were taken: those that wait for that go on in a turn of their own."""
+    """Answers were taken: those that are still to be made go on in a turn of their own."""
     connection._has_room = True
     _due_soon(connection)
 
@@ -353,25 +347,22 @@ def _handle_due(connection: Http2) -> None:
 
     What has begun and waits for room goes before that.
     """
-    shared, due, answers = connection.shared, connection._due, connection.answers
+    shared, due = connection.shared, connection._due
     connection._is_due = False
     if connection._stage >= CLOSING:
         return
     connection._since = shared.turns.monotonic()
     if connection._has_room:
         connection._has_room = False
-        answers.wake()
-        connection._go_on(list(connection._exchanges.values()))
-    while due and not answers.is_full:
+        connection.answers.wake()
+    while due:
         if not due[0].is_gone:
             due[0].run()
         del due[:1]  # it was lost with its connection, perhaps
         if shared.turns.monotonic() - connection._since > shared.turns.share_s:
             break
-    if due and not answers.is_full:
+    if due:
         _due_soon(connection)
-    connection._refill()
-    connection.flush()
 
 
 HANDLERS: Final[dict[type[Event], Callable[[Http2, Any], None]]] = {

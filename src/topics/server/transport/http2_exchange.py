@@ -6,8 +6,8 @@ may take together (`Answers`). Must not know: sockets, when it is its turn to se
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from h2.errors import ErrorCodes
@@ -38,8 +38,9 @@ CHUNK_BYTES_MAX: Final = 64 * KIB  # of one frame out, whatever the peer would t
 class Answers:
     """What the answers of a connection take that its peer has not taken, and those that are being made (LM11).
 
-    Above the bound nothing is begun: no request is handled, no read is made, no stream is given more. One answer may
-    be larger than all the room there is, so the most that is held is the bound and one answer.
+    Above the bound no read is made, and no part of a download. Whatever else the connection asks for goes on: behind a
+    proxy it may have many users, and the slow ones must not hold up the others. One answer may be larger than all the
+    room there is, so reads and downloads take at most the bound and one answer.
     """
 
     def __init__(self, bytes_max: int, when_room: Callable[[], None]) -> None:
@@ -98,10 +99,26 @@ class Http2Exchange(Exchange):
         self.pending_bytes = 0
         self.is_ending = False  # nothing comes after what is pending
         self._room: asyncio.Future[None] | None = None  # it waits for room
+        self._unpacked_bytes = 0  # of an answer that is being packed
 
     @property
     def held_bytes(self) -> int:
-        return self.pending_bytes + (0 if self.is_complete or self.is_answered else self.body_bytes)
+        body_bytes = 0 if self.is_complete or self.is_answered else self.body_bytes
+        return self.pending_bytes + self._unpacked_bytes + body_bytes
+
+    @property
+    def has_room(self) -> bool:
+        return not self._connection.answers.is_full
+
+    @contextmanager
+    def packing(self, size: int) -> Iterator[None]:
+        answers, self._unpacked_bytes = self._connection.answers, size
+        answers.add(size)
+        try:
+            yield
+        finally:
+            self._unpacked_bytes = 0
+            answers.free(size)
 
     @asynccontextmanager
     async def room(self, bytes_max: int) -> AsyncIterator[None]:
@@ -302,8 +319,7 @@ class Http2Stream(Stream):
 
     @property
     def is_blocked(self) -> bool:
-        connection = self._connection
-        return self._exchange.pending_bytes > 0 or connection.is_write_blocked or connection.answers.is_full
+        return self._exchange.pending_bytes > 0 or self._connection.is_write_blocked
 
     def write(self, data: bytes) -> None:
         if data and self._exchange.request.method != "HEAD" and not self._exchange.is_ending:
