@@ -17,11 +17,11 @@ ROW = re.compile(r"^\| (?P<name>[^|]+) \| (?P<what>[^|]+) \| (?P<ids>[A-Z0-9, ]+
 FOUND_BY = {
     "pipelining": 122,
     "skipped fsync": 0,
-    "unsynced roll": 29,
+    "unsynced roll": 99,
     "revived frames": 9,
     "torn frame accepted": 0,
     "gate before sync": 0,
-    "gate before write": 11,
+    "gate before write": 7,
     "lost wake-up": 3,
     "state not rebuilt": 10,
     "seq reuse": 0,
@@ -39,7 +39,7 @@ FOUND_BY = {
     "unsynced snapshot name": 1,
     "ack not logged": 2,
     "lease cut short": 57,
-    "dead letter doubled": 69,
+    "dead letter doubled": 29,
     "one over the cap": 3,
     "stream skips one": 49,
 }
